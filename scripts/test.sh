@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# Every check of the project, from a clean checkout: scripts/test.sh [--full]
+#
+#   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests
+#   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass (default: cpu,lavapipe,swiftshader,gl)
+#   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh)
+#
+# Stops at the first stage that fails. The last line is always "N passed, M failed"; M is 0 only when all is
+# green (a stage that fails without a failed test, such as clippy, counts as one).
+set -euo pipefail
+
+case "${1:-}" in
+    '') ;;
+    --full) export ORLOP_TEST_FULL=1 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
+esac
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=never NO_COLOR=1
+export ORLOP_TEST_REQUIRE="${ORLOP_TEST_REQUIRE-cpu,lavapipe,swiftshader,gl}"
+
+temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-test.XXXXXX")
+trap 'rm -rf "$temp"' EXIT
+suite_log="${CARGO_TARGET_DIR:-target}/suite.log"
+mkdir -p "${suite_log%/*}"
+rm -f "$suite_log"
+
+# --- reading what the tests print ------------------------------------------------------------------------
+
+# Sums the "test result:" lines of the files: "passed failed ignored".
+results() {
+    awk '/^test result: / {
+            for (i = 2; i <= NF; i++) {
+                if ($i ~ /^passed/) passed += $(i - 1)
+                if ($i ~ /^failed/) failed += $(i - 1)
+                if ($i ~ /^ignored/) ignored += $(i - 1)
+            }
+        }
+        END { printf "%d %d %d\n", passed, failed, ignored }' "$@"
+}
+
+# Trials of the suite per adapter: lines "adapter passed failed ignored". A trial is "test lavapipe::matmul::edges
+# ... ok"; its verdict may stand on a later line when something else printed in between.
+trials() {
+    awk 'function count(verdict) {
+            if (!(adapter in seen)) { seen[adapter] = 1; order[++adapters] = adapter }
+            n[adapter, verdict]++
+            adapter = ""
+        }
+        /^test result: / { next }
+        /^test .* \.\.\. / || /^test .* \.\.\.$/ {
+            name = substr($0, 6)
+            sub(/^\[[^]]*\] /, "", name)
+            adapter = index(name, "::") ? substr(name, 1, index(name, "::") - 1) : "(none)"
+        }
+        adapter != "" && /(^|[^A-Za-z])ok$/ { count("passed"); next }
+        adapter != "" && /(^|[^A-Za-z])FAILED$/ { count("failed"); next }
+        adapter != "" && /(^|[^A-Za-z])ignored(,.*)?$/ { count("ignored"); next }
+        END {
+            for (i = 1; i <= adapters; i++) {
+                a = order[i]
+                printf "%s %d %d %d\n", a, n[a, "passed"], n[a, "failed"], n[a, "ignored"]
+            }
+        }' "$1"
+}
+
+# --- stages ----------------------------------------------------------------------------------------------
+
+stage_format() { cargo fmt --check; }
+
+stage_lints() {
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo check --locked --no-default-features --lib
+}
+
+stage_shaders() {
+    cargo test --release --locked --test shaders | tee "$temp/shaders"
+    some_passed "$temp/shaders"
+}
+
+stage_docs() {
+    cargo test --release --locked --doc
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+}
+
+# Everything in tests/ that no other stage runs, by its name in the folder.
+stage_tests() {
+    local path name targets=()
+    for path in tests/*.rs tests/*/main.rs; do
+        [ -e "$path" ] || continue
+        name=${path#tests/}
+        name=${name%/main.rs}
+        name=${name%.rs}
+        case "$name" in shaders | suite) continue ;; esac
+        targets+=(--test "$name")
+    done
+    cargo test --release --locked --no-fail-fast --lib --bins --examples ${targets[@]+"${targets[@]}"}
+}
+
+stage_suite() {
+    local status=0
+    cargo test --release --locked --test suite | tee "$suite_log" || status=$?
+    some_passed "$suite_log" || status=1
+    if [ "$(results "$suite_log")" != "$(trials "$suite_log" | awk '{ p += $2; f += $3; i += $4 } END { printf "%d %d %d\n", p, f, i }')" ]; then
+        echo "the suite's trials and its result line do not agree: see $suite_log"
+        status=1
+    fi
+    local adapter
+    for adapter in $(tr ',' ' ' <<<"$ORLOP_TEST_REQUIRE"); do
+        if ! trials "$suite_log" | awk -v a="$adapter" '$1 == a && $2 > 0 { ok = 1 } END { exit !ok }'; then
+            echo "no trial passed on the required adapter $adapter"
+            status=1
+        fi
+    done
+    return "$status"
+}
+
+stage_examples() {
+    cargo run --release --locked --example devices
+    cargo run --release --locked --example matmul -- --size 256
+    cargo run --release --locked --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
+    cat "$temp/matmul.json"
+    check_json "$temp/matmul.json"
+}
+
+# A test binary that runs nothing proves nothing.
+some_passed() {
+    local passed
+    read -r passed _ < <(results "$1")
+    [ "$passed" -gt 0 ] || { echo "not one test passed"; return 1; }
+}
+
+# One JSON object with all the keys of the example, and an error within its bound.
+check_json() {
+    if python3 -c 'import json' 2>/dev/null; then
+        python3 -c '
+import json, sys
+report = json.load(open(sys.argv[1]))
+keys = "device adapter backend m k n dtype seconds gflops error error_bound memory".split()
+missing = [key for key in keys if key not in report]
+if missing:
+    sys.exit("matmul --json: missing " + ", ".join(missing))
+if [report["m"], report["k"], report["n"]] != [256, 256, 256]:
+    sys.exit("matmul --json: not the size that was asked for")
+if not (report["seconds"] > 0 and report["gflops"] > 0):
+    sys.exit("matmul --json: no time or speed")
+if not 0 <= report["error"] <= report["error_bound"]:
+    sys.exit("matmul --json: error above error_bound")
+' "$1"
+        return
+    fi
+    local key
+    for key in device adapter backend m k n dtype seconds gflops error error_bound memory; do
+        grep -q "\"$key\" *:" "$1" || { echo "matmul --json: missing $key"; return 1; }
+    done
+    # NaN and null are no numbers, so not within the bound either.
+    awk -v error="$(json_number error "$1")" -v bound="$(json_number error_bound "$1")" \
+        'BEGIN { exit !(error != "" && bound != "" && error + 0 >= 0 && error + 0 <= bound + 0) }' \
+        || { echo "matmul --json: error above error_bound"; return 1; }
+}
+
+json_number() { tr -d '\n' <"$2" | sed -n "s/.*\"$1\" *: *\(-\{0,1\}[0-9][-+.eE0-9]*\).*/\1/p"; }
+
+# --- running them ----------------------------------------------------------------------------------------
+
+stages=0
+
+run_stage() { # name function
+    local started=$SECONDS status failed
+    stages=$((stages + 1))
+    printf '\n=== %s\n' "$1"
+    # A plain subshell, not the condition of an if: there errexit would be off.
+    set +e
+    (set -e && "$2") | tee "$temp/stage$stages.log"
+    status=${PIPESTATUS[0]}
+    set -e
+    read -r _ failed _ < <(results "$temp/stage$stages.log")
+    [ "$failed" -eq 0 ] || status=1 # whatever the exit code said
+    printf '%s\t%d\n' "$1" $((SECONDS - started)) >>"$temp/times"
+    if [ "$status" -ne 0 ]; then
+        summary "$1"
+        exit 1
+    fi
+}
+
+summary() { # the name of the stage that failed, or nothing
+    local passed failed ignored
+    read -r passed failed ignored < <(results "$temp"/stage*.log)
+    if [ -s "$suite_log" ]; then
+        printf '\n%-16s %8s %8s %8s\n' adapter passed failed ignored
+        trials "$suite_log" | while read -r line; do
+            # shellcheck disable=SC2086  # four words
+            printf '%-16s %8d %8d %8d\n' $line
+        done
+    fi
+    printf '\n%-16s %8s\n' stage minutes
+    LC_ALL=C awk -F '\t' '{ printf "%-16s %8.2f\n", $1, $2 / 60; all += $2 } END { printf "%-16s %8.2f\n", "all", all / 60 }' \
+        "$temp/times"
+    echo
+    [ "$ignored" -eq 0 ] || echo "$ignored ignored"
+    if [ -n "$1" ]; then
+        echo "FAILED in stage: $1"
+        [ "$failed" -gt 0 ] || failed=1
+    fi
+    echo "$passed passed, $failed failed"
+}
+
+printf '=== adapters\n'
+started=$SECONDS
+# shellcheck source=scripts/adapters.sh
+source scripts/adapters.sh
+printf '%s\t%d\n' adapters $((SECONDS - started)) >>"$temp/times"
+
+# One profile, release, for all that runs; clippy, check and doc share the metadata of the dev profile.
+run_stage format stage_format
+run_stage lints stage_lints
+run_stage shaders stage_shaders
+run_stage docs stage_docs
+run_stage tests stage_tests
+run_stage suite stage_suite
+run_stage examples stage_examples
+summary ''

@@ -1,0 +1,158 @@
+{{ enables }}
+// out[i] = op(a[i], b[i]) over any strides; copies and casts have one input.
+//
+// op                 "add", "sub", "mul", "div", "copy", "cast"
+// element_in, element_out   storage types; "copy" moves bits, so its types are unsigned
+// kind               "float", "signed", "unsigned" (of element_in) and kind_out
+// vector             4: four neighbours of the innermost dimension per step; then every outer
+//                    stride, the offsets and the inner size count in fours
+// inner_a, inner_b   with vector 4: the inner stride, 1 or 0 (one value for all four)
+// rank               dimensions after merging; the outermost size is not needed
+// per_thread         steps per invocation, a workgroup apart, so that neighbours read neighbours
+{% set two = op not in ["copy", "cast"] -%}
+{% set names = ["a", "b"] if two else ["a"] -%}
+{% set inner = {"a": inner_a, "b": inner_b} -%}
+{% set slots = {"a": slot_a, "b": slot_b} -%}
+{% macro typed(element) -%}
+{% if vector == 4 %}vec4<{{ element }}>{% else %}{{ element }}{% endif %}
+{%- endmacro -%}
+{% set value_in = typed(element_in) -%}
+{% set value_out = typed(element_out) %}
+struct Params {
+    count: u32,
+    {%- for name in names %}
+    {{ name }}_offset: u32,
+    {%- endfor %}
+    {%- for d in range(1, rank) %}
+    size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for name in names %}
+    {%- for d in range(rank) %}
+    {{ name }}_stride_{{ d }}: u32,
+    {%- endfor %}
+    {%- endfor %}
+}
+{{ params_var }}
+
+@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: array<{{ value_in }}>;
+{%- if two and slot_b != slot_a %}
+@group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: array<{{ value_in }}>;
+{%- endif %}
+@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ value_out }}>;
+
+{% if op == "div" and kind == "unsigned" -%}
+// Division by zero is zero, on every device.
+fn divide_one(a: u32, b: u32) -> u32 {
+    let safe = select(b, 1u, b == 0u);
+    return select(a / safe, 0u, b == 0u);
+}
+{%- elif op == "div" and kind == "signed" -%}
+// Division by zero is zero, and the smallest value over -1 wraps to itself, on every device.
+fn divide_one(a: i32, b: i32) -> i32 {
+    let special = b == 0 || b == -1;
+    let quotient = a / select(b, 1, special);
+    return select(select(quotient, 0 - a, b == -1), 0, b == 0);
+}
+{%- endif %}
+{%- if op == "cast" and kind == "float" and kind_out != "float" -%}
+{% set low, high, last = ("-2147483648.0", "2147483648.0", "2147483647") if kind_out == "signed" else ("0.0", "4294967296.0", "4294967295u") -%}
+{% set wide = "f64" if element_in == "f64" else "f32" -%}
+{% set suffix = "lf" if element_in == "f64" else "f" -%}
+// Toward zero, saturating, NaN to zero: as Rust's `as`.
+fn convert_one(x: {{ element_in }}) -> {{ element_out }} {
+    let value = {{ wide }}(x);
+    {%- if element_in == "f64" %}
+    let is_number = value == value;
+    {%- else %}
+    // By bits: shaders may assume that comparisons meet no NaN.
+    let is_number = (bitcast<u32>(value) & 0x7fffffffu) <= 0x7f800000u;
+    {%- endif %}
+    if !is_number || value <= {{ low }}{{ suffix }} {
+        {%- if kind_out == "signed" %}
+        return select(0, -2147483647 - 1, is_number);
+        {%- else %}
+        return 0u;
+        {%- endif %}
+    }
+    if value >= {{ high }}{{ suffix }} {
+        return {{ last }};
+    }
+    return {{ element_out }}(value);
+}
+{%- endif %}
+
+fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ value_out }} {
+    {%- if op == "copy" %}
+    return a;
+    {%- elif op == "cast" %}
+    {%- if kind == "float" and kind_out != "float" %}
+    {%- if vector == 4 %}
+    return {{ value_out }}(convert_one(a.x), convert_one(a.y), convert_one(a.z), convert_one(a.w));
+    {%- else %}
+    return convert_one(a);
+    {%- endif %}
+    {%- else %}
+    return {{ value_out }}(a);
+    {%- endif %}
+    {%- elif op == "div" and kind != "float" %}
+    {%- if vector == 4 %}
+    return {{ value_out }}(divide_one(a.x, b.x), divide_one(a.y, b.y), divide_one(a.z, b.z), divide_one(a.w, b.w));
+    {%- else %}
+    return divide_one(a, b);
+    {%- endif %}
+    {%- else %}
+    return a {{ {"add": "+", "sub": "-", "mul": "*", "div": "/"}[op] }} b;
+    {%- endif %}
+}
+
+fn step(index: u32) {
+    {%- for name in names %}
+    var {{ name }}_index = params.{{ name }}_offset;
+    {%- endfor %}
+    var rest = index;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for name in names %}
+    {%- if not (vector == 4 and loop.first) %}
+    {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
+    {%- elif inner[name] == 1 %}
+    {{ name }}_index += index_{{ d }};
+    {%- endif %}
+    {%- endfor %}
+    {%- endfor %}
+    {%- for name in names %}
+    {%- if vector == 4 and rank == 1 %}
+    {%- if inner[name] == 1 %}
+    {{ name }}_index += rest;
+    {%- endif %}
+    {%- else %}
+    {{ name }}_index += rest * params.{{ name }}_stride_0;
+    {%- endif %}
+    {%- endfor %}
+    {%- for name in names %}
+    {%- if vector == 4 and inner[name] == 0 %}
+    // One value for all four; its index counts in elements.
+    let {{ name }} = {{ value_in }}(buffer{{ slots[name] }}[{{ name }}_index >> 2u][{{ name }}_index & 3u]);
+    {%- else %}
+    let {{ name }} = buffer{{ slots[name] }}[{{ name }}_index];
+    {%- endif %}
+    {%- endfor %}
+    buffer{{ slot_out }}[index] = apply({{ names | join(", ") }});
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let first = (workgroup.x + workgroup.y * workgroups.x) * {{ 256 * per_thread }}u + local_index;
+    {%- for i in range(per_thread) %}
+    if first + {{ i * 256 }}u < params.count {
+        step(first + {{ i * 256 }}u);
+    }
+    {%- endfor %}
+}

@@ -1,0 +1,217 @@
+{{ enables }}
+// C = A B for software adapters: no workgroup memory, no barriers. Each invocation sums a block
+// of {{ thread_m }} x {{ thread_n }} in registers, straight from storage.
+//
+// tile_m, tile_n           block of C per workgroup
+// thread_m, thread_n       block of C per invocation; a vec4 axis has to be a multiple of 4
+// unroll                   steps of k per turn of the loop; 4 when an operand is read as vec4 along k
+// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which vec4 loads run
+{% set threads_n = tile_n // thread_n -%}
+{% set threads = tile_m // thread_m * threads_n -%}
+{% set width = 4 if thread_n % 4 == 0 else 1 -%}
+{% set blocks_n = thread_n // width -%}
+{# Reading C costs software adapters compile time: leave it out where nothing asks for it. -#}
+{% set can_accumulate = can_accumulate | default(true) -%}
+{% set band = 8 -%}
+{% set a_along_k = vector_a == 4 and fast_a == "k" -%}
+{% set b_along_k = vector_b == 4 and fast_b == "k" -%}
+{% set a_along_m = vector_a == 4 and fast_a == "m" -%}
+{% set b_along_n = vector_b == 4 and fast_b == "n" -%}
+{% set quad = "vec4<" ~ accumulator ~ ">" -%}
+{% set sums = quad if width == 4 else accumulator %}
+struct Params {
+    m: u32,
+    n: u32,
+    k_begin: u32,
+    k_end: u32,
+    accumulate: u32,
+    a_offset: u32,
+    a_row: u32,
+    a_column: u32,
+    b_offset: u32,
+    b_row: u32,
+    b_column: u32,
+    c_offset: u32,
+    tiles_m: u32,
+    tiles_n: u32,
+    tiles: u32,
+    {%- for d in range(batch_rank) %}
+    batch_shape_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(batch_rank) %}
+    batch_a_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(batch_rank) %}
+    batch_b_{{ d }}: u32,
+    {%- endfor %}
+}
+{{ params_var }}
+
+{% macro storage(vector) -%}
+{% if vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
+{%- endmacro -%}
+@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
+{%- if slot_b != slot_a %}
+@group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
+{%- endif %}
+@group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ storage(vector_c) }};
+
+{# `steps` steps of k from `k` on: load what they need, then add row by row, so that a sum is touched once per turn. -#}
+{% macro turn(steps) %}
+        {%- if a_along_k %}
+        let a_k = k * params.a_column / 4u;
+        {%- for i in range(thread_m) %}
+        let a_{{ i }} = {{ quad }}(buffer{{ slot_a }}[a_row_{{ i }} / 4u + a_k]);
+        {%- endfor %}
+        {%- else %}
+        {%- for step in range(steps) %}
+        let a_k_{{ step }} = (k + {{ step }}u) * params.a_column;
+        {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
+        {%- if a_along_m %}
+        let a_{{ i }}_{{ step }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + a_k_{{ step }}) / 4u]);
+        {%- else %}
+        let a_{{ i }}_{{ step }} = {{ accumulator }}(buffer{{ slot_a }}[a_row_{{ i }} + a_k_{{ step }}]);
+        {%- endif %}
+        {%- endfor %}
+        {%- endfor %}
+        {%- endif %}
+        {%- if b_along_k %}
+        let b_k = k * params.b_row / 4u;
+        {%- for j in range(thread_n) %}
+        let b_column_{{ j }}_k = {{ quad }}(buffer{{ slot_b }}[b_column_{{ j }} / 4u + b_k]);
+        {%- endfor %}
+        {%- for step in range(steps) %}
+        {%- for j in range(blocks_n) %}
+        let b_{{ step }}_{{ j }} = {% if width == 4 %}{{ quad }}({% for c in range(4) %}b_column_{{ j * 4 + c }}_k[{{ step }}]{{ ", " if not loop.last }}{% endfor %}){% else %}b_column_{{ j }}_k[{{ step }}]{% endif %};
+        {%- endfor %}
+        {%- endfor %}
+        {%- else %}
+        {%- for step in range(steps) %}
+        let b_k_{{ step }} = (k + {{ step }}u) * params.b_row;
+        {%- for j in range(blocks_n) %}
+        {%- if b_along_n %}
+        let b_{{ step }}_{{ j }} = {{ quad }}(buffer{{ slot_b }}[(b_column_{{ j * 4 }} + b_k_{{ step }}) / 4u]);
+        {%- elif width == 4 %}
+        let b_{{ step }}_{{ j }} = {{ quad }}({% for c in range(4) %}{{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j * 4 + c }} + b_k_{{ step }}]){{ ", " if not loop.last }}{% endfor %});
+        {%- else %}
+        let b_{{ step }}_{{ j }} = {{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j }} + b_k_{{ step }}]);
+        {%- endif %}
+        {%- endfor %}
+        {%- endfor %}
+        {%- endif %}
+        {%- for i in range(thread_m) %}
+        {%- for j in range(blocks_n) %}
+        sum_{{ i }}_{{ j }} = sum_{{ i }}_{{ j }}
+        {%- for step in range(steps) %} + {% if a_along_k %}a_{{ i }}[{{ step }}]{% elif a_along_m %}a_{{ i // 4 * 4 }}_{{ step }}[{{ i % 4 }}]{% else %}a_{{ i }}_{{ step }}{% endif %} * b_{{ step }}_{{ j }}{% endfor %};
+        {%- endfor %}
+        {%- endfor %}
+{%- endmacro -%}
+
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions; the last row of workgroups may be idle.
+    let tile = workgroup.x + workgroup.y * workgroups.x;
+    if tile >= params.tiles {
+        return;
+    }
+    let tiles_per_matrix = params.tiles_m * params.tiles_n;
+    let batch = tile / tiles_per_matrix;
+    let tile_in_matrix = tile % tiles_per_matrix;
+
+    // Walk down bands of {{ band }} tile rows, so that neighbours in time share operands in cache.
+    let tiles_per_band = {{ band }}u * params.tiles_n;
+    let band_first = tile_in_matrix / tiles_per_band * {{ band }}u;
+    let band_height = min({{ band }}u, params.tiles_m - band_first);
+    let tile_in_band = tile_in_matrix % tiles_per_band;
+    let tile_row = (band_first + tile_in_band % band_height) * {{ tile_m }}u;
+    let tile_column = tile_in_band / band_height * {{ tile_n }}u;
+
+    var a_base = params.a_offset;
+    var b_base = params.b_offset;
+    let c_base = params.c_offset + batch * params.m * params.n;
+    {%- if batch_rank > 0 %}
+    var batch_rest = batch;
+    {%- for d in range(batch_rank) | reverse %}
+    let batch_index_{{ d }} = batch_rest % params.batch_shape_{{ d }};
+    batch_rest /= params.batch_shape_{{ d }};
+    a_base += batch_index_{{ d }} * params.batch_a_{{ d }};
+    b_base += batch_index_{{ d }} * params.batch_b_{{ d }};
+    {%- endfor %}
+    {%- endif %}
+
+    let row_first = tile_row + local_index / {{ threads_n }}u * {{ thread_m }}u;
+    let column_first = tile_column + local_index % {{ threads_n }}u * {{ thread_n }}u;
+    // Rows and columns past the edge repeat the last ones: what they add up to is never stored.
+    {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
+    let a_row_{{ i }} = a_base + min(row_first + {{ i }}u, params.m - {{ 4 if a_along_m else 1 }}u) * params.a_row;
+    {%- endfor %}
+    {%- for j in range(0, thread_n, 4 if b_along_n else 1) %}
+    let b_column_{{ j }} = b_base + min(column_first + {{ j }}u, params.n - {{ 4 if b_along_n else 1 }}u) * params.b_column;
+    {%- endfor %}
+    {%- for i in range(thread_m) %}
+    {%- for j in range(blocks_n) %}
+    var sum_{{ i }}_{{ j }} = {{ sums }}();
+    {%- endfor %}
+    {%- endfor %}
+
+    var k = params.k_begin;
+    {%- if unroll > 1 %}
+    let k_whole = params.k_begin + (params.k_end - params.k_begin) / {{ unroll }}u * {{ unroll }}u;
+    while k < k_whole {
+        {{- turn(unroll) }}
+        k += {{ unroll }}u;
+    }
+    {%- endif %}
+    {%- if not (a_along_k or b_along_k) %}
+    while k < params.k_end {
+        {{- turn(1) }}
+        k += 1u;
+    }
+    {%- endif %}
+    {% for i in range(thread_m) %}
+    if row_first + {{ i }}u < params.m {
+        let row_start = c_base + (row_first + {{ i }}u) * params.n;
+        {%- for j in range(blocks_n) %}
+        {{ "store" if width == 4 else "store_one" }}(row_start, column_first + {{ j * width }}u, sum_{{ i }}_{{ j }});
+        {%- endfor %}
+    }
+    {%- endfor %}
+}
+
+{% if vector_c == 4 -%}
+fn store(row_start: u32, column: u32, sum: {{ quad }}) {
+    if column < params.n {
+        let index = (row_start + column) / 4u;
+        var value = sum;
+        {%- if can_accumulate %}
+        if params.accumulate != 0u {
+            value += {{ quad }}(buffer{{ slot_c }}[index]);
+        }
+        {%- endif %}
+        buffer{{ slot_c }}[index] = vec4<{{ element }}>(value);
+    }
+}
+{%- else -%}
+fn store(row_start: u32, column: u32, sum: {{ quad }}) {
+    {%- for j in range(4) %}
+    store_one(row_start, column + {{ j }}u, sum[{{ j }}]);
+    {%- endfor %}
+}
+
+fn store_one(row_start: u32, column: u32, sum: {{ accumulator }}) {
+    if column < params.n {
+        let index = row_start + column;
+        var value = sum;
+        {%- if can_accumulate %}
+        if params.accumulate != 0u {
+            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
+        }
+        {%- endif %}
+        buffer{{ slot_c }}[index] = {{ element }}(value);
+    }
+}
+{%- endif %}

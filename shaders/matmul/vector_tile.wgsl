@@ -1,0 +1,166 @@
+{{ enables }}
+// C = A b for one column (n = 1), on any adapter. One row of A as the only one (m = 1) is the same
+// product with the operands' places swapped: C' = B' a'.
+// Invocations stand in a grid: `row_threads` along the rows of A, `k_threads` along k; those of one
+// row (or four) add up through workgroup memory, or not at all where k_threads is 1.
+//
+// row_threads, k_threads   the workgroup; k_threads is a power of two
+// tile_m                   row_threads * thread_m rows per workgroup
+// thread_m                 rows per invocation: a multiple of 4 where vec4 runs along m
+// fast_a ("m" or "k")      the axis along which vec4 loads run, and along which invocations are neighbours
+{% set threads = row_threads * k_threads -%}
+{% set thread_m = tile_m // row_threads -%}
+{% set a_along_k = vector_a == 4 and fast_a == "k" -%}
+{% set a_along_m = vector_a == 4 and fast_a == "m" -%}
+{% set b_along_k = vector_b == 4 -%}
+{# Steps of k per turn of the loop. -#}
+{% set steps = 4 if a_along_k or b_along_k else 1 -%}
+{# Reading C costs software adapters compile time: leave it out where nothing asks for it. -#}
+{% set can_accumulate = can_accumulate | default(true) -%}
+{% set quad = "vec4<" ~ accumulator ~ ">" %}
+struct Params {
+    m: u32,
+    n: u32,
+    k_begin: u32,
+    k_end: u32,
+    accumulate: u32,
+    a_offset: u32,
+    a_row: u32,
+    a_column: u32,
+    b_offset: u32,
+    b_row: u32,
+    b_column: u32,
+    c_offset: u32,
+    tiles_m: u32,
+    tiles_n: u32,
+    tiles: u32,
+    {%- for d in range(batch_rank) %}
+    batch_shape_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(batch_rank) %}
+    batch_a_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(batch_rank) %}
+    batch_b_{{ d }}: u32,
+    {%- endfor %}
+}
+{{ params_var }}
+
+{% macro storage(vector) -%}
+{% if vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
+{%- endmacro -%}
+@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
+{%- if slot_b != slot_a %}
+@group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
+{%- endif %}
+@group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ storage(vector_c) }};
+
+{%- if k_threads > 1 %}
+
+var<workgroup> workgroup_sums: array<{{ accumulator }}, {{ threads * thread_m }}>;
+{%- endif %}
+
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions; the last row of workgroups may be idle.
+    let tile = workgroup.x + workgroup.y * workgroups.x;
+    if tile >= params.tiles {
+        return;
+    }
+    let batch = tile / params.tiles_m;
+    var a_base = params.a_offset;
+    var b_base = params.b_offset;
+    let c_base = params.c_offset + batch * params.m;
+    {%- if batch_rank > 0 %}
+    var batch_rest = batch;
+    {%- for d in range(batch_rank) | reverse %}
+    let batch_index_{{ d }} = batch_rest % params.batch_shape_{{ d }};
+    batch_rest /= params.batch_shape_{{ d }};
+    a_base += batch_index_{{ d }} * params.batch_a_{{ d }};
+    b_base += batch_index_{{ d }} * params.batch_b_{{ d }};
+    {%- endfor %}
+    {%- endif %}
+
+    // Neighbours in the workgroup read neighbours in memory.
+    {%- if fast_a == "k" %}
+    let k_thread = local_index % {{ k_threads }}u;
+    let row_thread = local_index / {{ k_threads }}u;
+    {%- else %}
+    let k_thread = local_index / {{ row_threads }}u;
+    let row_thread = local_index % {{ row_threads }}u;
+    {%- endif %}
+    let row_first = tile % params.tiles_m * {{ tile_m }}u + row_thread * {{ thread_m }}u;
+    // Rows past the edge repeat the last one: what they add up to is never stored.
+    {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
+    let a_row_{{ i }} = a_base + min(row_first + {{ i }}u, params.m - {{ 4 if a_along_m else 1 }}u) * params.a_row;
+    {%- endfor %}
+    {%- for i in range(thread_m) %}
+    var sum_{{ i }} = {{ accumulator }}();
+    {%- endfor %}
+
+    for (var k = params.k_begin + k_thread * {{ steps }}u; k < params.k_end; k += {{ steps * k_threads }}u) {
+        {%- if b_along_k %}
+        let b = {{ quad }}(buffer{{ slot_b }}[(b_base + k * params.b_row) / 4u]);
+        {%- endif %}
+        {%- for step in range(steps) %}
+        let b_{{ step }} = {% if b_along_k %}b[{{ step }}]{% else %}{{ accumulator }}(buffer{{ slot_b }}[b_base + (k + {{ step }}u) * params.b_row]){% endif %};
+        {%- endfor %}
+        {%- for i in range(thread_m) %}
+        {%- if a_along_k %}
+        let a_{{ i }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + k * params.a_column) / 4u]);
+        {%- elif a_along_m and i % 4 == 0 %}
+        {%- for step in range(steps) %}
+        let a_{{ i }}_{{ step }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + (k + {{ step }}u) * params.a_column) / 4u]);
+        {%- endfor %}
+        {%- elif not a_along_m %}
+        {%- for step in range(steps) %}
+        let a_{{ i }}_{{ step }} = {{ accumulator }}(buffer{{ slot_a }}[a_row_{{ i }} + (k + {{ step }}u) * params.a_column]);
+        {%- endfor %}
+        {%- endif %}
+        sum_{{ i }} = sum_{{ i }}
+        {%- for step in range(steps) %} + {% if a_along_k %}a_{{ i }}[{{ step }}]{% elif a_along_m %}a_{{ i // 4 * 4 }}_{{ step }}[{{ i % 4 }}]{% else %}a_{{ i }}_{{ step }}{% endif %} * b_{{ step }}{% endfor %};
+        {%- endfor %}
+    }
+    {%- if k_threads > 1 %}
+
+    let slot = (row_thread * {{ k_threads }}u + k_thread) * {{ thread_m }}u;
+    {%- for i in range(thread_m) %}
+    workgroup_sums[slot + {{ i }}u] = sum_{{ i }};
+    {%- endfor %}
+    workgroupBarrier();
+    for (var reach = {{ k_threads // 2 }}u; reach > 0u; reach /= 2u) {
+        if k_thread < reach {
+            {%- for i in range(thread_m) %}
+            workgroup_sums[slot + {{ i }}u] += workgroup_sums[slot + reach * {{ thread_m }}u + {{ i }}u];
+            {%- endfor %}
+        }
+        workgroupBarrier();
+    }
+    if k_thread != 0u {
+        return;
+    }
+    {%- for i in range(thread_m) %}
+    sum_{{ i }} = workgroup_sums[slot + {{ i }}u];
+    {%- endfor %}
+    {%- endif %}
+    {%- for i in range(thread_m) %}
+    store(c_base, row_first + {{ i }}u, sum_{{ i }});
+    {%- endfor %}
+}
+
+fn store(c_base: u32, row: u32, sum: {{ accumulator }}) {
+    if row < params.m {
+        let index = c_base + row;
+        var value = sum;
+        {%- if can_accumulate %}
+        if params.accumulate != 0u {
+            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
+        }
+        {%- endif %}
+        buffer{{ slot_c }}[index] = {{ element }}(value);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a device can do, as plain data: plan functions and placement decide from it alone.
+
+use crate::dtype::DType;
+
+/// The kind of a device, in the order in which [`Device::best`](crate::Device::best) ranks GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// A GPU with memory of its own.
+    DiscreteGpu,
+    /// A GPU that shares the host's memory.
+    IntegratedGpu,
+    /// A virtual or unknown GPU.
+    OtherGpu,
+    /// A software adapter (lavapipe, llvmpipe, SwiftShader, WARP): for tests, never picked unless
+    /// named.
+    Software,
+    /// The native CPU device.
+    Cpu,
+}
+
+impl DeviceKind {
+    /// `discrete GPU`, `integrated GPU`, `other GPU`, `software adapter`, `CPU`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::DiscreteGpu => "discrete GPU",
+            DeviceKind::IntegratedGpu => "integrated GPU",
+            DeviceKind::OtherGpu => "other GPU",
+            DeviceKind::Software => "software adapter",
+            DeviceKind::Cpu => "CPU",
+        }
+    }
+
+    /// True for hardware GPUs.
+    pub const fn is_gpu(self) -> bool {
+        matches!(
+            self,
+            DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::OtherGpu
+        )
+    }
+}
+
+/// What a device can do. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The kind of device: kernels for hardware and for software adapters differ.
+    pub kind: DeviceKind,
+    /// Kernels can compute with f16.
+    pub f16: bool,
+    /// Kernels can compute with f64.
+    pub f64: bool,
+    /// Smallest and largest subgroup (warp, wave) when kernels can use subgroups.
+    pub subgroup_sizes: Option<(u32, u32)>,
+    /// The adapter has cooperative matrices (tensor cores); no kernel uses them yet.
+    pub cooperative_matrix: bool,
+    /// The adapter can write timestamps inside its work.
+    pub timestamps: bool,
+    /// Bytes of immediates (push constants) a dispatch can carry; 0 when it has none.
+    pub immediate_bytes: u32,
+    /// The largest buffer, so the largest region and the largest tensor.
+    pub max_buffer_bytes: u64,
+    /// The largest range of a buffer that one kernel operand can be.
+    pub max_binding_bytes: u64,
+    /// Storage buffers that one kernel can bind.
+    pub max_bindings: u32,
+    /// Workgroups per grid dimension.
+    pub max_workgroups: u32,
+    /// Invocations per workgroup.
+    pub max_invocations: u32,
+    /// Workgroup memory.
+    pub workgroup_memory_bytes: u32,
+}
+
+impl Capabilities {
+    /// The native CPU: everything that a twin can do.
+    pub(crate) fn cpu() -> Self {
+        Self {
+            kind: DeviceKind::Cpu,
+            f16: true,
+            f64: true,
+            subgroup_sizes: None,
+            cooperative_matrix: false,
+            timestamps: false,
+            immediate_bytes: 0,
+            max_buffer_bytes: isize::MAX as u64,
+            max_binding_bytes: isize::MAX as u64,
+            max_bindings: u32::MAX,
+            max_workgroups: u32::MAX,
+            max_invocations: u32::MAX,
+            workgroup_memory_bytes: 0,
+        }
+    }
+
+    /// True when kernels on the device can compute with `dtype`.
+    pub fn computes(&self, dtype: DType) -> bool {
+        match dtype {
+            DType::F32 | DType::I32 | DType::U32 => true,
+            DType::F16 => self.f16,
+            DType::F64 => self.f64,
+        }
+    }
+
+    /// True when tensors of `dtype` can live on the device: f64 only where it can compute with it,
+    /// the others everywhere.
+    pub fn holds(&self, dtype: DType) -> bool {
+        dtype != DType::F64 || self.f64
+    }
+}

@@ -1,0 +1,113 @@
+//! Loops over elements, on all cores when that pays.
+
+use rayon::prelude::*;
+
+use crate::layout::{Layout, Merged, merge};
+
+/// Elements below which starting threads costs more than it gives (about 20 microseconds of work).
+pub(crate) const PARALLEL: usize = 32 << 10;
+/// Elements that one thread takes at a time.
+const CHUNK: usize = 16 << 10;
+
+/// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
+/// element.
+pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sync + Send) {
+    if out.len() <= PARALLEL {
+        work(0, out);
+    } else {
+        out.par_chunks_mut(CHUNK)
+            .enumerate()
+            .for_each(|(at, piece)| work(at * CHUNK, piece));
+    }
+}
+
+/// Walks the elements of several layouts of one shape together, in row-major order, as runs of
+/// the innermost merged dimension.
+pub(crate) struct Walk {
+    merged: Merged,
+    offsets: Vec<isize>,
+    elements: usize,
+}
+
+impl Walk {
+    /// All layouts have the same shape.
+    pub(crate) fn new(layouts: &[&Layout]) -> Self {
+        let elements = layouts.first().map_or(0, |layout| layout.elements());
+        Self {
+            merged: merge(layouts),
+            offsets: layouts.iter().map(|l| l.offset() as isize).collect(),
+            elements,
+        }
+    }
+
+    /// Strides of the innermost dimension, one a layout.
+    pub(crate) fn inner_strides(&self) -> Vec<isize> {
+        self.merged
+            .strides
+            .iter()
+            .map(|strides| strides.last().copied().unwrap_or(0))
+            .collect()
+    }
+
+    /// Calls `run(first, starts, count)` for runs that together cover elements
+    /// `from..from + count`: `first` counts from `from`, `starts` are storage indices of the run's
+    /// first element in each layout.
+    pub(crate) fn runs(
+        &self,
+        from: usize,
+        count: usize,
+        mut run: impl FnMut(usize, &[isize], usize),
+    ) {
+        let inner = self.merged.dims.last().copied().unwrap_or(1);
+        let outer = self.merged.dims.len().saturating_sub(1);
+        let end = from.saturating_add(count).min(self.elements);
+        let mut starts = self.offsets.clone();
+        let mut at = from;
+        while at < end {
+            let column = at % inner;
+            let mut row = at / inner;
+            starts.copy_from_slice(&self.offsets);
+            for axis in (0..outer).rev() {
+                let size = self.merged.dims[axis];
+                let index = (row % size) as isize;
+                row /= size;
+                for (start, strides) in starts.iter_mut().zip(&self.merged.strides) {
+                    *start += index * strides[axis];
+                }
+            }
+            for (start, strides) in starts.iter_mut().zip(&self.merged.strides) {
+                *start += column as isize * strides.last().copied().unwrap_or(0);
+            }
+            let length = (inner - column).min(end - at);
+            run(at - from, &starts, length);
+            at += length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_visit_each_element_once_in_order() {
+        let base = Layout::contiguous([3, 4, 5]);
+        let turned = base.permute(&[2, 0, 1]).unwrap();
+        let walk = Walk::new(&[&turned]);
+        let stride = walk.inner_strides()[0];
+        for (from, count) in [(0, 60), (7, 20), (59, 1), (0, 0), (58, 9)] {
+            let mut seen = Vec::new();
+            walk.runs(from, count, |first, starts, length| {
+                assert_eq!(first, seen.len());
+                seen.extend((0..length as isize).map(|i| starts[0] + i * stride));
+            });
+            let expected: Vec<isize> = (from..(from + count).min(60))
+                .map(|at| {
+                    let (k, rest) = (at / 12, at % 12);
+                    ((rest / 4) * 20 + (rest % 4) * 5 + k) as isize
+                })
+                .collect();
+            assert_eq!(seen, expected);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The `gemm` crate behind a safe, checked call.
+//!
+//! `gemm` takes raw pointers and strides; this is the one place that hands them over, after
+//! checking that every index it can reach lies inside the slices.
+#![allow(unsafe_code)]
+
+use half::f16;
+
+/// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, T> {
+    pub elements: &'a [T],
+    pub row: isize,
+    pub column: isize,
+}
+
+impl<T> Matrix<'_, T> {
+    /// True when every element of `rows x columns` lies inside the slice.
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        let reach = |count: usize, stride: isize| {
+            isize::try_from(count.saturating_sub(1))
+                .ok()?
+                .checked_mul(stride)
+        };
+        let last = reach(rows, self.row)
+            .zip(reach(columns, self.column))
+            .and_then(|(down, across)| down.checked_add(across));
+        self.row >= 0
+            && self.column >= 0
+            && last.is_some_and(|last| (last as usize) < self.elements.len())
+    }
+}
+
+/// m, k, n: `[m, k] x [k, n]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+}
+
+impl Size {
+    /// Multiply-adds.
+    pub(crate) fn work(&self) -> usize {
+        self.m.saturating_mul(self.k).saturating_mul(self.n)
+    }
+}
+
+/// The types that the `gemm` crate multiplies. It panics for any other.
+pub(crate) trait GemmElement: Copy + 'static {
+    const ONE: Self;
+    const ZERO: Self;
+}
+
+impl GemmElement for f32 {
+    const ONE: f32 = 1.0;
+    const ZERO: f32 = 0.0;
+}
+
+impl GemmElement for f64 {
+    const ONE: f64 = 1.0;
+    const ZERO: f64 = 0.0;
+}
+
+impl GemmElement for f16 {
+    const ONE: f16 = f16::ONE;
+    const ZERO: f16 = f16::ZERO;
+}
+
+/// `c = a x b`, `c` row-major without gaps; on all cores of rayon's pool when `parallel`.
+/// Nothing happens when a matrix does not lie inside its slice.
+pub(crate) fn multiply<T: GemmElement>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    size: Size,
+    parallel: bool,
+) {
+    let Size { m, k, n } = size;
+    let (Some(entries), Ok(c_row)) = (m.checked_mul(n), isize::try_from(n)) else {
+        return;
+    };
+    if entries == 0 || c.len() < entries {
+        return;
+    }
+    if k == 0 {
+        c[..entries].fill(T::ZERO);
+        return;
+    }
+    if !a.holds(m, k) || !b.holds(k, n) {
+        return;
+    }
+    let parallelism = if parallel {
+        gemm::Parallelism::Rayon(0)
+    } else {
+        gemm::Parallelism::None
+    };
+    // SAFETY: `c` holds m * n elements and is borrowed alone; `holds` has checked the last element
+    // that `a` and `b` can reach, and strides are not negative; T is one of gemm's types.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            c_row,
+            false,
+            a.elements.as_ptr(),
+            a.column,
+            a.row,
+            b.elements.as_ptr(),
+            b.column,
+            b.row,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_right_and_out_of_range_ones_refused() {
+        let a = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let left = Matrix {
+            elements: &a,
+            row: 3,
+            column: 1,
+        };
+        let right = Matrix {
+            elements: &a,
+            row: 1,
+            column: 3,
+        };
+        let mut c = [0.0f32; 4];
+        let size = Size { m: 2, k: 3, n: 2 };
+        multiply(&mut c, left, right, size, false);
+        assert_eq!(c, [14.0, 32.0, 32.0, 77.0]);
+        // One element short: refused, not read.
+        let short = Matrix {
+            elements: &a[..5],
+            ..left
+        };
+        let mut untouched = [9.0f32; 4];
+        multiply(&mut untouched, short, right, size, false);
+        assert_eq!(untouched, [9.0; 4]);
+        multiply(&mut c[..3], left, right, size, false);
+        multiply(&mut untouched, left, right, Size { k: 0, ..size }, false);
+        assert_eq!(untouched, [0.0; 4]);
+    }
+}

@@ -1,0 +1,153 @@
+//! Opening a device with settings: all of them come before first use, so none can come too late.
+
+use super::find::{self, Found};
+use super::{Backend, Device};
+use crate::error::Result;
+use crate::gpu::{Gpu, GpuOptions};
+use crate::memory::{Growth, PoolConfig};
+
+/// What happens to an op that the device cannot do (a dtype, a feature, a limit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Placement {
+    /// It runs on the CPU, and the placement log says why.
+    #[default]
+    Soft,
+    /// It is an error.
+    Strict,
+}
+
+/// Settings for opening a device, from [`Device::builder`].
+#[derive(Clone, Debug)]
+pub struct DeviceBuilder {
+    selector: Option<String>,
+    pub(super) growth: Growth,
+    pub(super) memory_limit: Option<u64>,
+    pub(super) placement: Placement,
+    kernel_checks: bool,
+    immediates: bool,
+}
+
+impl DeviceBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            selector: None,
+            growth: Growth::default(),
+            memory_limit: None,
+            placement: Placement::default(),
+            kernel_checks: false,
+            immediates: true,
+        }
+    }
+
+    /// Which device: `gpu:0`, `soft:1`, `cpu`; an index into [`Device::list`]; a piece of the
+    /// adapter's name, driver or backend, within a class (`gpu:nvidia`, `soft:llvmpipe`) or
+    /// without (`radeon`). The first match in the order of [`Device::list`] is taken. Without a
+    /// selector: as [`Device::best`].
+    #[must_use]
+    pub fn select(mut self, selector: impl Into<String>) -> Self {
+        self.selector = Some(selector.into());
+        self
+    }
+
+    /// How reserved memory grows.
+    #[must_use]
+    pub fn growth(mut self, growth: Growth) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// A budget in bytes on what the device reserves for tensors. Without it: none on the CPU and
+    /// on software adapters, nine tenths of the adapter's memory on GPUs that tell theirs, because
+    /// a driver that runs out while it works loses the device.
+    #[must_use]
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// What happens to ops that the device cannot do.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Compiles kernels with the runtime checks that wgpu adds by default (bounds, division, loop
+    /// limits). Off by default, since orlop's kernels guard themselves; for hunting driver bugs.
+    #[must_use]
+    pub fn kernel_checks(mut self, checks: bool) -> Self {
+        self.kernel_checks = checks;
+        self
+    }
+
+    /// Passes scalars in immediates (push constants) where the adapter has them: on by default;
+    /// off passes them in a uniform buffer, for hunting driver bugs.
+    #[must_use]
+    pub fn immediates(mut self, immediates: bool) -> Self {
+        self.immediates = immediates;
+        self
+    }
+
+    /// Opens the device, with a pool of its own.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`](crate::Error::UnknownDevice) lists the devices there are;
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the driver refuses.
+    pub fn build(self) -> Result<Device> {
+        pollster::block_on(self.build_async())
+    }
+
+    /// [`DeviceBuilder::build`] without blocking.
+    ///
+    /// # Errors
+    /// As [`DeviceBuilder::build`].
+    pub async fn build_async(self) -> Result<Device> {
+        let named = self.selector.clone().or_else(|| {
+            std::env::var("ORLOP_DEVICE")
+                .ok()
+                .filter(|name| !name.is_empty())
+        });
+        if let Some(selector) = named {
+            let found = find::select(&selector, find::find())?;
+            return self.open(found).await;
+        }
+        let gpus = find::find()
+            .into_iter()
+            .filter(|found| found.info.kind().is_gpu());
+        for found in gpus {
+            let name = found.info.to_string();
+            match self.clone().open(found).await {
+                Ok(device) => return Ok(device),
+                Err(error) => tracing::warn!(device = name, %error, "not opened, trying the next"),
+            }
+        }
+        Ok(Device::new_cpu(self))
+    }
+
+    async fn open(self, found: Found) -> Result<Device> {
+        let Some(adapter) = found.adapter else {
+            return Ok(Device::new_cpu(self));
+        };
+        let kind = found.info.kind();
+        let default_limit = found
+            .info
+            .memory_total
+            .filter(|_| kind.is_gpu())
+            .map(|total| total / 10 * 9);
+        let gpu = Gpu::open(
+            adapter,
+            GpuOptions {
+                name: found.info.to_string(),
+                pool: PoolConfig {
+                    growth: self.growth,
+                    limit: self.memory_limit.or(default_limit),
+                    max_region: found.info.capabilities.max_buffer_bytes,
+                },
+                kernel_checks: self.kernel_checks,
+                immediates: self.immediates,
+            },
+        )
+        .await?;
+        Ok(Device::new(found.info, Backend::Gpu(gpu), self.placement))
+    }
+}

@@ -1,0 +1,237 @@
+//! What devices there are, and which one a selector means.
+
+use std::fmt;
+
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::error::{Error, Result, UnknownDevice};
+use crate::gpu::{Adapter, adapter_memory, adapters};
+
+/// What is known of a device without opening it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// `gpu:0`, `soft:0`, `cpu`: what [`DeviceBuilder::select`](crate::DeviceBuilder::select)
+    /// takes.
+    pub selector: String,
+    /// The adapter's name, or the CPU's.
+    pub name: String,
+    /// `Vulkan`, `Metal`, `Dx12`, `Gl`, or `native` for the CPU.
+    pub backend: &'static str,
+    /// The driver and its version, where known.
+    pub driver: String,
+    /// What it can do, its kind and its limits.
+    pub capabilities: Capabilities,
+    /// Bytes of memory of its own, where it can be known.
+    pub memory_total: Option<u64>,
+    /// Bytes of it that were free when this was asked, where it can be known.
+    pub memory_free: Option<u64>,
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.selector, self.name, self.backend)
+    }
+}
+
+impl DeviceInfo {
+    /// The kind of device.
+    pub fn kind(&self) -> DeviceKind {
+        self.capabilities.kind
+    }
+
+    pub(super) fn cpu() -> Self {
+        let memory = host_memory();
+        Self {
+            selector: "cpu".to_owned(),
+            name: format!(
+                "{}, {} threads",
+                std::env::consts::ARCH,
+                std::thread::available_parallelism().map_or(1, usize::from)
+            ),
+            backend: "native",
+            driver: String::new(),
+            capabilities: Capabilities::cpu(),
+            memory_total: memory.0,
+            memory_free: memory.1,
+        }
+    }
+
+    fn adapter(selector: String, adapter: &Adapter) -> Self {
+        let memory = adapter_memory(&adapter.adapter);
+        Self {
+            selector,
+            name: adapter.name.clone(),
+            backend: adapter.backend,
+            driver: adapter.driver.clone(),
+            capabilities: adapter.capabilities.clone(),
+            memory_total: memory.total,
+            memory_free: memory.free,
+        }
+    }
+
+    /// What a piece of a name is looked for in.
+    fn haystack(&self) -> String {
+        // Mesa calls its Vulkan driver by the name of its GL renderer.
+        let alias = if self.backend == "Vulkan" && self.name.contains("llvmpipe") {
+            "lavapipe"
+        } else {
+            ""
+        };
+        format!("{} {} {} {alias}", self.name, self.driver, self.backend).to_lowercase()
+    }
+}
+
+/// Total and available bytes of the host, where Linux tells.
+fn host_memory() -> (Option<u64>, Option<u64>) {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else {
+        return (None, None);
+    };
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kibibytes * 1024)
+    };
+    (field("MemTotal:"), field("MemAvailable:"))
+}
+
+/// A device and how to reach it.
+pub(super) struct Found {
+    pub info: DeviceInfo,
+    /// `None` is the CPU.
+    pub adapter: Option<&'static Adapter>,
+}
+
+/// Every device, best first, the CPU last.
+pub(super) fn find() -> Vec<Found> {
+    let (mut gpus, mut software) = (0, 0);
+    let mut all: Vec<Found> = adapters()
+        .iter()
+        .map(|adapter| {
+            let (class, count) = if adapter.capabilities.kind.is_gpu() {
+                ("gpu", &mut gpus)
+            } else {
+                ("soft", &mut software)
+            };
+            let selector = format!("{class}:{count}");
+            *count += 1;
+            Found {
+                info: DeviceInfo::adapter(selector, adapter),
+                adapter: Some(adapter),
+            }
+        })
+        .collect();
+    all.push(Found {
+        info: DeviceInfo::cpu(),
+        adapter: None,
+    });
+    all
+}
+
+pub(super) fn list() -> Vec<DeviceInfo> {
+    find().into_iter().map(|found| found.info).collect()
+}
+
+/// The device that a selector means.
+///
+/// # Errors
+/// `UnknownDevice`, listing those that exist.
+pub(super) fn select(selector: &str, mut all: Vec<Found>) -> Result<Found> {
+    match position(selector, &all) {
+        Some(at) => Ok(all.swap_remove(at)),
+        None => Err(Error::UnknownDevice(Box::new(UnknownDevice {
+            asked: selector.to_owned(),
+            available: all.iter().map(|found| found.info.to_string()).collect(),
+        }))),
+    }
+}
+
+fn position(selector: &str, all: &[Found]) -> Option<usize> {
+    let asked = selector.trim().to_lowercase();
+    if asked.is_empty() {
+        return None;
+    }
+    if let Some(at) = all.iter().position(|found| found.info.selector == asked) {
+        return Some(at);
+    }
+    if let Ok(index) = asked.parse::<usize>() {
+        return (index < all.len()).then_some(index);
+    }
+    let (class, piece) = match asked.split_once(':') {
+        Some((class @ ("gpu" | "soft"), piece)) => (Some(class), piece),
+        None if asked == "gpu" || asked == "soft" => (Some(asked.as_str()), ""),
+        _ => (None, asked.as_str()),
+    };
+    // `gpu:7` names the eighth GPU, not a GPU with a 7 in its name.
+    if class.is_some() && piece.parse::<usize>().is_ok() {
+        return None;
+    }
+    all.iter().position(|found| {
+        let in_class = class.is_none_or(|class| found.info.selector.starts_with(class));
+        let haystack = found.info.haystack();
+        in_class && piece.split_whitespace().all(|word| haystack.contains(word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake(selector: &str, name: &str, backend: &'static str) -> Found {
+        Found {
+            info: DeviceInfo {
+                selector: selector.to_owned(),
+                name: name.to_owned(),
+                backend,
+                ..DeviceInfo::cpu()
+            },
+            adapter: None,
+        }
+    }
+
+    fn all() -> Vec<Found> {
+        vec![
+            fake("gpu:0", "NVIDIA H200", "Vulkan"),
+            fake("gpu:1", "AMD Radeon 780M", "Vulkan"),
+            fake("soft:0", "SwiftShader Device", "Vulkan"),
+            fake("soft:1", "llvmpipe (LLVM 15)", "Vulkan"),
+            fake("soft:2", "llvmpipe (LLVM 15)", "Gl"),
+            fake("cpu", "x86_64, 2 threads", "native"),
+        ]
+    }
+
+    #[test]
+    fn selectors_name_devices() {
+        for (asked, found) in [
+            ("gpu:1", Some("gpu:1")),
+            ("1", Some("gpu:1")),
+            ("gpu", Some("gpu:0")),
+            ("soft", Some("soft:0")),
+            ("cpu", Some("cpu")),
+            ("CPU", Some("cpu")),
+            ("nvidia", Some("gpu:0")),
+            ("gpu:radeon", Some("gpu:1")),
+            ("soft:llvmpipe", Some("soft:1")),
+            ("soft:llvmpipe gl", Some("soft:2")),
+            ("lavapipe", Some("soft:1")),
+            ("gpu:llvmpipe", None),
+            ("gpu:2", None),
+            ("soft:7", None),
+            ("17", None),
+            ("intel", None),
+            ("", None),
+        ] {
+            let selected = select(asked, all()).ok().map(|found| found.info.selector);
+            assert_eq!(selected.as_deref(), found, "{asked}");
+        }
+    }
+
+    #[test]
+    fn unknown_devices_list_the_others() {
+        let Err(error) = select("intel", all()) else {
+            panic!("there is no such device");
+        };
+        let text = error.to_string();
+        assert!(text.contains("`intel`") && text.contains("gpu:1 (AMD Radeon 780M, Vulkan)"));
+        assert!(text.contains("cpu"));
+    }
+}

@@ -1,0 +1,306 @@
+//! Devices: finding, selecting and opening them, and their memory.
+
+mod build;
+mod find;
+mod storage;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+pub use build::{DeviceBuilder, Placement};
+pub use find::DeviceInfo;
+pub(crate) use storage::Storage;
+
+use crate::capabilities::Capabilities;
+use crate::cpu::HostPool;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::memory::{MemoryStatistics, PoolConfig};
+
+/// Placement decisions that a device remembers.
+const LOG_EVENTS: usize = 1024;
+
+/// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
+/// memory with a budget. Clones are the same device; equality is identity.
+///
+/// Opening an adapter twice gives two virtual devices, each with its own pool and budget. The
+/// device closes when the last handle and the last tensor on it are gone.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    info: DeviceInfo,
+    backend: Backend,
+    placement: Placement,
+    log: Mutex<VecDeque<PlacementEvent>>,
+}
+
+pub(crate) enum Backend {
+    Cpu(Arc<HostPool>),
+    Gpu(Arc<Gpu>),
+}
+
+/// An op that ran elsewhere than where its operands live, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlacementEvent {
+    /// The operation.
+    pub op: &'static str,
+    /// Where it would have run.
+    pub from: String,
+    /// Where it ran.
+    pub to: String,
+    /// What the first device lacks.
+    pub reason: String,
+    /// Bytes that travelled for it, there and back.
+    pub bytes_moved: u64,
+}
+
+impl Device {
+    /// Every device that is there: hardware GPUs (`gpu:0`, ... discrete before integrated before
+    /// other, each physical GPU once with its best backend), software adapters (`soft:0`, ...) and
+    /// `cpu`. Adapters are looked for once a process.
+    pub fn list() -> Vec<DeviceInfo> {
+        find::list()
+    }
+
+    /// Opens the best device: the one that `ORLOP_DEVICE` names, else the first GPU that opens,
+    /// else the native CPU. Never a software adapter unless it is named.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`] or [`Error::DeviceUnavailable`] for the one that `ORLOP_DEVICE`
+    /// names.
+    pub fn best() -> Result<Device> {
+        pollster::block_on(Self::best_async())
+    }
+
+    /// [`Device::best`] without blocking.
+    ///
+    /// # Errors
+    /// As [`Device::best`].
+    pub async fn best_async() -> Result<Device> {
+        Self::builder().build_async().await
+    }
+
+    /// Opens the device that a selector names, with default settings; see
+    /// [`DeviceBuilder::select`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`], [`Error::DeviceUnavailable`].
+    pub fn select(selector: &str) -> Result<Device> {
+        Self::builder().select(selector).build()
+    }
+
+    /// The process's shared CPU device: where work goes that no other device can do. Always there.
+    /// For a CPU device with a budget of its own, use `Device::builder().select("cpu")`.
+    pub fn cpu() -> Device {
+        static HOST: OnceLock<Device> = OnceLock::new();
+        HOST.get_or_init(|| Self::new_cpu(DeviceBuilder::new()))
+            .clone()
+    }
+
+    /// Settings for opening a device.
+    pub fn builder() -> DeviceBuilder {
+        DeviceBuilder::new()
+    }
+
+    fn new_cpu(settings: DeviceBuilder) -> Device {
+        let info = DeviceInfo::cpu();
+        let pool = HostPool::new(PoolConfig {
+            growth: settings.growth,
+            limit: settings.memory_limit,
+            max_region: info.capabilities.max_buffer_bytes,
+        });
+        Self::new(info, Backend::Cpu(pool), settings.placement)
+    }
+
+    fn new(info: DeviceInfo, backend: Backend, placement: Placement) -> Device {
+        Device(Arc::new(Inner {
+            info,
+            backend,
+            placement,
+            log: Mutex::default(),
+        }))
+    }
+
+    /// What the device is. Free memory is as of the moment it was opened.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        match &self.0.backend {
+            Backend::Cpu(_) => &self.0.info.capabilities,
+            Backend::Gpu(gpu) => &gpu.capabilities,
+        }
+    }
+
+    /// True for the native CPU.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self.0.backend, Backend::Cpu(_))
+    }
+
+    /// Whether ops that the device cannot do go to the CPU or fail.
+    pub fn placement(&self) -> Placement {
+        self.0.placement
+    }
+
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.0.backend
+    }
+
+    /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
+    /// Exact, on the CPU too. Staging (up to about 50 MiB, taken when first used) is not in it.
+    pub fn memory(&self) -> MemoryStatistics {
+        match &self.0.backend {
+            Backend::Cpu(pool) => pool.memory(),
+            Backend::Gpu(gpu) => gpu.memory(),
+        }
+    }
+
+    /// Sets both peaks to what is allocated and reserved now.
+    pub fn reset_peaks(&self) {
+        match &self.0.backend {
+            Backend::Cpu(pool) => pool.reset_peaks(),
+            Backend::Gpu(gpu) => gpu.reset_peaks(),
+        }
+    }
+
+    /// Gives regions without a tensor, and idle staging, back to the adapter.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`].
+    pub fn trim(&self) -> Result<()> {
+        match &self.0.backend {
+            Backend::Cpu(pool) => {
+                pool.trim();
+                Ok(())
+            }
+            Backend::Gpu(gpu) => gpu.trim(),
+        }
+    }
+
+    /// Bytes that the driver holds for this device, where it tells: regions, staging, and what its
+    /// own rounding adds. `None` on the CPU and on backends that do not tell.
+    pub fn driver_reserved(&self) -> Option<u64> {
+        match &self.0.backend {
+            Backend::Cpu(_) => None,
+            Backend::Gpu(gpu) => gpu.driver_reserved(),
+        }
+    }
+
+    /// Waits until all work recorded so far has run.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`]; [`Error::Execution`] of the first work that failed since the last
+    /// call.
+    pub fn synchronize(&self) -> Result<()> {
+        match &self.0.backend {
+            // The CPU runs each op before the call returns.
+            Backend::Cpu(_) => Ok(()),
+            Backend::Gpu(gpu) => gpu.synchronize(),
+        }
+    }
+
+    /// The device's memory as a table for people.
+    pub fn memory_summary(&self) -> String {
+        let memory = self.memory();
+        let mut rows = vec![
+            ("allocated", bytes(memory.allocated)),
+            ("reserved", bytes(memory.reserved)),
+            ("peak allocated", bytes(memory.peak_allocated)),
+            ("peak reserved", bytes(memory.peak_reserved)),
+            ("limit", memory.limit.map_or("none".to_owned(), bytes)),
+            ("live tensors", memory.live_blocks.to_string()),
+            ("regions", memory.regions.to_string()),
+            ("largest free chunk", bytes(memory.largest_free)),
+            (
+                "fragmentation",
+                format!("{:.1} %", memory.fragmentation() * 100.0),
+            ),
+        ];
+        if let Some(held) = self.driver_reserved() {
+            rows.push(("held by the driver", bytes(held)));
+        }
+        let mut table = format!("memory of {self}\n");
+        for (name, value) in rows {
+            table.push_str(&format!("  {name:<19}{value:>14}\n"));
+        }
+        table
+    }
+
+    /// The latest placement decisions (up to 1024), oldest first: ops that ran elsewhere than
+    /// where their operands live, and why.
+    pub fn placement_log(&self) -> Vec<PlacementEvent> {
+        self.0.log.lock().iter().cloned().collect()
+    }
+
+    pub(crate) fn log_placement(&self, event: PlacementEvent) {
+        tracing::info!(
+            op = event.op,
+            from = event.from,
+            to = event.to,
+            reason = event.reason,
+            bytes = event.bytes_moved,
+            "placed elsewhere"
+        );
+        let mut log = self.0.log.lock();
+        if log.len() == LOG_EVENTS {
+            log.pop_front();
+        }
+        log.push_back(event);
+    }
+
+    /// A tensor's bytes checked against the device's largest buffer.
+    pub(crate) fn check_size(&self, op: &'static str, asked: u128) -> Result<u64> {
+        let limit = self.capabilities().max_buffer_bytes;
+        u64::try_from(asked)
+            .ok()
+            .filter(|&bytes| bytes <= limit)
+            .ok_or_else(|| {
+                Error::too_large(
+                    op,
+                    format!("a tensor on {self}"),
+                    asked,
+                    limit,
+                    "the device's largest buffer",
+                    "split it along a dimension",
+                )
+            })
+    }
+}
+
+/// A byte count for people.
+fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    UNITS
+        .iter()
+        .find(|(_, size)| count >= *size)
+        .map_or(format!("{count} B"), |(unit, size)| {
+            format!("{:.2} {unit}", count as f64 / *size as f64)
+        })
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.info.fmt(f)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({self})")
+    }
+}

@@ -1,0 +1,90 @@
+//! A counted handle on a tensor's bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Backend, Device};
+use crate::cpu::HostBlock;
+use crate::error::{Error, Result};
+use crate::gpu::{GpuBlock, out_of_memory};
+
+/// A tensor's bytes: a chunk of a device's pool. An address is never in it.
+#[derive(Clone)]
+pub(crate) enum Storage {
+    Gpu(Arc<GpuBlock>),
+    Host(Arc<HostBlock>),
+    /// No bytes: tensors without elements.
+    Empty,
+}
+
+impl Storage {
+    /// True when both are the same bytes.
+    pub(crate) fn is_same(&self, other: &Storage) -> bool {
+        match (self, other) {
+            (Storage::Gpu(a), Storage::Gpu(b)) => Arc::ptr_eq(a, b),
+            (Storage::Host(a), Storage::Host(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Hands the bytes of a range to `sink`, piece by piece in order. Waits for the device.
+    ///
+    /// # Errors
+    /// Why the bytes are missing; a lost device.
+    pub(crate) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        match self {
+            Storage::Empty => Ok(()),
+            Storage::Host(block) => {
+                let bytes = block.read();
+                let range = range.start as usize..range.end as usize;
+                let piece = bytes.get(range).ok_or_else(|| {
+                    Error::invalid("read", "the range is outside of the tensor's memory")
+                })?;
+                sink(piece);
+                Ok(())
+            }
+            Storage::Gpu(block) => block
+                .gpu()
+                .begin_download(block, range.start, range.end - range.start)?
+                .finish(sink),
+        }
+    }
+
+    /// Copies `data` to the start of the storage, in the device's order.
+    ///
+    /// # Errors
+    /// A lost device, or no memory for staging.
+    pub(crate) fn write(&self, data: &[u8]) -> Result<()> {
+        match self {
+            Storage::Empty => Ok(()),
+            Storage::Host(block) => {
+                let mut bytes = block.write();
+                let target = bytes
+                    .get_mut(..data.len())
+                    .ok_or_else(|| Error::invalid("write", "more bytes than the tensor has"))?;
+                target.copy_from_slice(data);
+                Ok(())
+            }
+            Storage::Gpu(block) => block.gpu().upload(block, data),
+        }
+    }
+}
+
+impl Device {
+    /// Memory of this device's pool; its contents are whatever was there.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<Storage> {
+        if bytes == 0 {
+            return Ok(Storage::Empty);
+        }
+        match self.backend() {
+            Backend::Gpu(gpu) => gpu.allocate(bytes).map(Storage::Gpu),
+            Backend::Cpu(pool) => pool
+                .allocate(bytes)
+                .map(Storage::Host)
+                .map_err(|full| out_of_memory(&self.to_string(), &full)),
+        }
+    }
+}

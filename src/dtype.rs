@@ -1,0 +1,206 @@
+//! Element types of tensors.
+
+use std::fmt;
+
+use half::f16;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DType {
+    /// 32-bit IEEE float.
+    F32,
+    /// 16-bit IEEE float; sums are kept in f32.
+    F16,
+    /// 32-bit signed integer; arithmetic wraps.
+    I32,
+    /// 32-bit unsigned integer; arithmetic wraps.
+    U32,
+    /// 64-bit IEEE float: on the CPU and on adapters that have it.
+    F64,
+}
+
+impl DType {
+    /// Every dtype.
+    pub const ALL: [DType; 5] = [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F16 => 2,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F64 => 8,
+        }
+    }
+
+    /// The name, which is also the WGSL and the Rust name: `f32`, `f16`, `i32`, `u32`, `f64`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::I32 => "i32",
+            DType::U32 => "u32",
+            DType::F64 => "f64",
+        }
+    }
+
+    /// True for `f16`, `f32` and `f64`.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::F64)
+    }
+
+    /// The type that sums of this dtype are kept in: `f32` for `f16`, else itself.
+    pub const fn accumulator(self) -> DType {
+        match self {
+            DType::F16 => DType::F32,
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is a tensor's element type: `f32`, [`half::f16`], `i32`, `u32`, `f64`.
+pub trait Element:
+    sealed::Sealed + bytemuck::Pod + PartialEq + fmt::Debug + fmt::Display + Send + Sync
+{
+    /// The dtype of this Rust type.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),*) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+element!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, f64 => F64);
+
+/// One number given by the caller, before the dtype of its tensor is known.
+///
+/// Made from any Rust number: `Tensor::full(&device, [2, 2], 1.5, DType::F32)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// A float.
+    Float(f64),
+    /// An integer.
+    Integer(i64),
+}
+
+macro_rules! scalar {
+    ($variant:ident as $wide:ty: $($rust:ty),*) => {$(
+        impl From<$rust> for Scalar {
+            fn from(value: $rust) -> Self {
+                Scalar::$variant(<$wide>::from(value))
+            }
+        }
+    )*};
+}
+scalar!(Float as f64: f64, f32, f16);
+scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8);
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Float(value) => value.fmt(f),
+            Scalar::Integer(value) => value.fmt(f),
+        }
+    }
+}
+
+impl Scalar {
+    /// The little-endian bytes of this number as one element of `dtype`, or `None` when an
+    /// integer dtype cannot hold it exactly (a fraction, or out of range). Floats round to
+    /// nearest even.
+    pub(crate) fn to_bytes(self, dtype: DType) -> Option<ElementBytes> {
+        let integer = match self {
+            Scalar::Integer(value) => Some(value),
+            // Exact in both directions: below 2^53 every integer is a float.
+            Scalar::Float(value) if value.trunc() == value && value.abs() <= 9.0e15 => {
+                Some(value as i64)
+            }
+            Scalar::Float(_) => None,
+        };
+        let float = match self {
+            Scalar::Float(value) => value,
+            Scalar::Integer(value) => value as f64,
+        };
+        Some(match dtype {
+            DType::F32 => ElementBytes::of(match self {
+                Scalar::Float(value) => value as f32,
+                Scalar::Integer(value) => value as f32,
+            }),
+            DType::F16 => ElementBytes::of(f16::from_f64(float)),
+            DType::F64 => ElementBytes::of(float),
+            DType::I32 => ElementBytes::of(i32::try_from(integer?).ok()?),
+            DType::U32 => ElementBytes::of(u32::try_from(integer?).ok()?),
+        })
+    }
+}
+
+/// The bytes of one element of any dtype.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ElementBytes {
+    bytes: [u8; 8],
+    size: usize,
+}
+
+impl ElementBytes {
+    pub(crate) fn of<T: Element>(value: T) -> Self {
+        let mut bytes = [0; 8];
+        let size = size_of::<T>();
+        bytes[..size].copy_from_slice(bytemuck::bytes_of(&value));
+        Self { bytes, size }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.size]
+    }
+
+    /// The element as two 32-bit words; smaller elements repeat to fill them.
+    pub(crate) fn words(&self) -> [u32; 2] {
+        let mut words = [0; 8];
+        for (at, byte) in words.iter_mut().enumerate() {
+            *byte = self.bytes[at % self.size];
+        }
+        [
+            u32::from_le_bytes([words[0], words[1], words[2], words[3]]),
+            u32::from_le_bytes([words[4], words[5], words[6], words[7]]),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars_convert_exactly_or_not_at_all() {
+        let bytes = |scalar: Scalar, dtype| scalar.to_bytes(dtype).map(|b| b.words()[0]);
+        assert_eq!(bytes(1.5.into(), DType::F32), Some(1.5f32.to_bits()));
+        assert_eq!(bytes(1.5.into(), DType::F16), Some(0x3e00_3e00));
+        assert_eq!(bytes(1.5.into(), DType::I32), None);
+        assert_eq!(bytes((-1).into(), DType::U32), None);
+        assert_eq!(bytes((-1).into(), DType::I32), Some(u32::MAX));
+        assert_eq!(bytes(u32::MAX.into(), DType::U32), Some(u32::MAX));
+        assert_eq!(bytes(u32::MAX.into(), DType::I32), None);
+        assert_eq!(bytes(f64::NAN.into(), DType::I32), None);
+        assert_eq!(bytes(f64::INFINITY.into(), DType::U32), None);
+        assert_eq!(bytes(3.0.into(), DType::U32), Some(3));
+        // One rounding only: 2^24 + 1 is not an f32.
+        assert_eq!(
+            bytes(16_777_217.into(), DType::F32),
+            Some(16_777_216f32.to_bits())
+        );
+    }
+}

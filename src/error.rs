@@ -1,0 +1,289 @@
+//! The one error type: what was asked, what there was, what would help.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+/// Result with orlop's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong. A failed call changes nothing: tensors, statistics and the
+/// device stay valid (after [`Error::DeviceLost`] only that one device is gone).
+///
+/// Small (at most 32 bytes), `Send + Sync`, `Clone`, free of wgpu types.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two shapes do not go together in an operation.
+    #[error("{0}")]
+    ShapeMismatch(Box<ShapeMismatch>),
+    /// Two dtypes do not go together; orlop never converts on its own.
+    #[error("{0}")]
+    DTypeMismatch(Box<DTypeMismatch>),
+    /// An argument that no device could serve: a bad axis, a slice out of range, wrong length.
+    #[error("{0}")]
+    InvalidArgument(Box<InvalidArgument>),
+    /// A tensor or shape larger than can be: an overflow, or above a limit of the device.
+    #[error("{0}")]
+    TooLarge(Box<TooLarge>),
+    /// A device that is not there; lists those that are.
+    #[error("{0}")]
+    UnknownDevice(Box<UnknownDevice>),
+    /// The adapter is there but could not be opened.
+    #[error("{0}")]
+    DeviceUnavailable(Box<DeviceFailure>),
+    /// The device's budget or the adapter's memory cannot hold the request.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The device cannot do this, and placement is strict.
+    #[error("{0}")]
+    Unsupported(Box<Unsupported>),
+    /// A kernel did not compile.
+    #[error("{0}")]
+    KernelCompile(Box<KernelCompile>),
+    /// Recorded work failed on the device; what it would have written has no content.
+    #[error("{0}")]
+    Execution(Box<Execution>),
+    /// The device is lost: every call on it says so from now on. Other devices go on.
+    #[error("{0}")]
+    DeviceLost(Box<DeviceFailure>),
+}
+
+/// Details of [`Error::ShapeMismatch`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: shapes {left} and {right} do not go together: {rule}")]
+#[non_exhaustive]
+pub struct ShapeMismatch {
+    /// The operation.
+    pub op: &'static str,
+    /// Shape of the first operand.
+    pub left: Shape,
+    /// Shape of the second operand.
+    pub right: Shape,
+    /// The rule that they break.
+    pub rule: &'static str,
+}
+
+/// Details of [`Error::DTypeMismatch`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{op}: dtypes {left} and {right} differ; convert one of them with `cast(DType::{right:?})` or `cast(DType::{left:?})`"
+)]
+#[non_exhaustive]
+pub struct DTypeMismatch {
+    /// The operation.
+    pub op: &'static str,
+    /// What the first operand is, or what the tensor holds.
+    pub left: DType,
+    /// What the second operand is, or what was asked for.
+    pub right: DType,
+}
+
+/// Details of [`Error::InvalidArgument`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: {problem}")]
+#[non_exhaustive]
+pub struct InvalidArgument {
+    /// The operation.
+    pub op: &'static str,
+    /// What was given, what was expected.
+    pub problem: String,
+}
+
+/// Details of [`Error::TooLarge`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: {what} is {asked} bytes, above the limit of {limit} bytes ({limit_name}); {help}")]
+#[non_exhaustive]
+pub struct TooLarge {
+    /// The operation.
+    pub op: &'static str,
+    /// What is too large.
+    pub what: String,
+    /// Bytes asked for, `usize::MAX` or above when the count overflows.
+    pub asked: u128,
+    /// The limit in bytes.
+    pub limit: u64,
+    /// Which limit: an adapter's, or the address space's.
+    pub limit_name: &'static str,
+    /// What would help.
+    pub help: &'static str,
+}
+
+/// Details of [`Error::UnknownDevice`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UnknownDevice {
+    /// What was asked for.
+    pub asked: String,
+    /// Selectors and names of the devices that exist.
+    pub available: Vec<String>,
+}
+
+impl fmt::Display for UnknownDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no device matches `{}`; there are: {}",
+            self.asked,
+            self.available.join(", ")
+        )
+    }
+}
+
+/// Details of [`Error::DeviceUnavailable`] and [`Error::DeviceLost`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("device {device}: {reason}")]
+#[non_exhaustive]
+pub struct DeviceFailure {
+    /// The device's selector and name.
+    pub device: String,
+    /// What the driver said and what would help.
+    pub reason: String,
+}
+
+/// Details of [`Error::OutOfMemory`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("device {device}: {diagnosis}")]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// The device's selector and name.
+    pub device: String,
+    /// Bytes asked for.
+    pub asked: u64,
+    /// The device's budget in bytes, if it has one.
+    pub limit: Option<u64>,
+    /// Bytes in use by tensors at that moment.
+    pub allocated: u64,
+    /// Bytes held from the adapter at that moment.
+    pub reserved: u64,
+    /// The largest free chunk in bytes at that moment.
+    pub largest_free: u64,
+    /// What was asked, the budget, what is in use, the largest hole, what would help.
+    pub diagnosis: String,
+}
+
+/// Details of [`Error::Unsupported`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: device {device} cannot do this: {reason}; use Placement::Soft to run it on the CPU")]
+#[non_exhaustive]
+pub struct Unsupported {
+    /// The operation.
+    pub op: &'static str,
+    /// The device's selector and name.
+    pub device: String,
+    /// Which dtype, feature or limit is missing.
+    pub reason: String,
+}
+
+/// Details of [`Error::KernelCompile`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("kernel {kernel} does not compile:\n{rendered}")]
+#[non_exhaustive]
+pub struct KernelCompile {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The compiler's message with line and caret.
+    pub rendered: String,
+}
+
+/// Details of [`Error::Execution`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("device {device}: the batch with {label} failed, its results have no content: {reason}")]
+#[non_exhaustive]
+pub struct Execution {
+    /// The device's selector and name.
+    pub device: String,
+    /// The operations of the failed batch.
+    pub label: String,
+    /// What the device said.
+    pub reason: String,
+}
+
+impl Error {
+    pub(crate) fn shape_mismatch(
+        op: &'static str,
+        left: &Shape,
+        right: &Shape,
+        rule: &'static str,
+    ) -> Self {
+        Error::ShapeMismatch(Box::new(ShapeMismatch {
+            op,
+            left: left.clone(),
+            right: right.clone(),
+            rule,
+        }))
+    }
+
+    pub(crate) fn dtype_mismatch(op: &'static str, left: DType, right: DType) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch { op, left, right }))
+    }
+
+    pub(crate) fn invalid(op: &'static str, problem: impl Into<String>) -> Self {
+        Error::InvalidArgument(Box::new(InvalidArgument {
+            op,
+            problem: problem.into(),
+        }))
+    }
+
+    pub(crate) fn unsupported(
+        op: &'static str,
+        device: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Error::Unsupported(Box::new(Unsupported {
+            op,
+            device: device.into(),
+            reason: reason.into(),
+        }))
+    }
+
+    pub(crate) fn execution(
+        device: impl Into<String>,
+        label: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Error::Execution(Box::new(Execution {
+            device: device.into(),
+            label: label.into(),
+            reason: reason.into(),
+        }))
+    }
+
+    pub(crate) fn device_lost(device: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::DeviceLost(Box::new(DeviceFailure {
+            device: device.into(),
+            reason: reason.into(),
+        }))
+    }
+
+    pub(crate) fn too_large(
+        op: &'static str,
+        what: impl Into<String>,
+        asked: u128,
+        limit: u64,
+        limit_name: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Error::TooLarge(Box::new(TooLarge {
+            op,
+            what: what.into(),
+            asked,
+            limit,
+            limit_name,
+            help,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_small_and_travel() {
+        assert!(size_of::<Error>() <= 32);
+        fn travels<T: Send + Sync + 'static>() {}
+        travels::<Error>();
+    }
+}

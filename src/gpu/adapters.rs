@@ -1,0 +1,149 @@
+//! Finds the adapters that wgpu reaches, once a process, and says what each can do.
+
+use std::sync::OnceLock;
+
+use crate::capabilities::{Capabilities, DeviceKind};
+
+/// One adapter as wgpu shows it.
+pub(crate) struct Adapter {
+    pub adapter: wgpu::Adapter,
+    pub name: String,
+    /// `Vulkan`, `Metal`, `Dx12`, `Gl`.
+    pub backend: &'static str,
+    pub driver: String,
+    /// PCI vendor and bus address where the backend knows them.
+    pub vendor: u32,
+    pub pci: String,
+    pub capabilities: Capabilities,
+}
+
+impl Adapter {
+    /// GL shares one context per adapter, so its wgpu calls are serialised.
+    pub(crate) fn is_gl(&self) -> bool {
+        self.adapter.get_info().backend == wgpu::Backend::Gl
+    }
+}
+
+/// All adapters, each physical GPU once with its best backend: hardware first (discrete,
+/// integrated, other), then software; within a kind native backends before GL.
+pub(crate) fn adapters() -> &'static [Adapter] {
+    static ADAPTERS: OnceLock<Vec<Adapter>> = OnceLock::new();
+    ADAPTERS.get_or_init(|| {
+        // Without a backend for this target wgpu's constructor panics.
+        if wgpu::Instance::enabled_backend_features().is_empty() {
+            return Vec::new();
+        }
+        let instance =
+            wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
+        let found = pollster::block_on(
+            instance
+                .enumerate_adapters(wgpu::Backends::from_env().unwrap_or(wgpu::Backends::all())),
+        );
+        let mut all: Vec<Adapter> = found.into_iter().filter_map(describe).collect();
+        all.sort_by_key(|adapter| (adapter.capabilities.kind, backend_rank(adapter.backend)));
+        one_per_gpu(all)
+    })
+}
+
+fn backend_rank(backend: &str) -> u32 {
+    match backend {
+        "Metal" | "Vulkan" => 0,
+        "Dx12" => 1,
+        _ => 2,
+    }
+}
+
+/// Leaves out what an earlier, better backend already shows: the same PCI address, or a GL view
+/// (which knows no address) of a vendor that a native backend shows.
+fn one_per_gpu(all: Vec<Adapter>) -> Vec<Adapter> {
+    let mut kept: Vec<Adapter> = Vec::new();
+    for adapter in all {
+        let shown = adapter.capabilities.kind.is_gpu()
+            && kept.iter().any(|other| {
+                let same_address = !adapter.pci.is_empty() && adapter.pci == other.pci;
+                let gl_view = adapter.is_gl()
+                    && !other.is_gl()
+                    && other.capabilities.kind.is_gpu()
+                    && (adapter.vendor == 0 || adapter.vendor == other.vendor);
+                // Two native backends without addresses: the same name and vendor on another API.
+                let other_api = (adapter.pci.is_empty() || other.pci.is_empty())
+                    && adapter.backend != other.backend
+                    && adapter.vendor == other.vendor
+                    && adapter.name == other.name;
+                same_address || gl_view || other_api
+            });
+        if !shown {
+            kept.push(adapter);
+        }
+    }
+    kept
+}
+
+/// `None` for adapters that cannot run compute shaders with storage buffers.
+fn describe(adapter: wgpu::Adapter) -> Option<Adapter> {
+    let info = adapter.get_info();
+    let backend = match info.backend {
+        wgpu::Backend::Vulkan => "Vulkan",
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Dx12 => "Dx12",
+        wgpu::Backend::Gl => "Gl",
+        _ => return None,
+    };
+    let limits = adapter.limits();
+    let flags = adapter.get_downlevel_capabilities().flags;
+    if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
+        || limits.max_storage_buffers_per_shader_stage < 4
+    {
+        return None;
+    }
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::DiscreteGpu,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::IntegratedGpu,
+        wgpu::DeviceType::Cpu => DeviceKind::Software,
+        _ if looks_like_software(&info.name) => DeviceKind::Software,
+        _ => DeviceKind::OtherGpu,
+    };
+    let features = adapter.features();
+    let has = |feature: wgpu::Features| features.contains(feature);
+    let capabilities = Capabilities {
+        kind,
+        f16: has(wgpu::Features::SHADER_F16),
+        f64: has(wgpu::Features::SHADER_F64),
+        subgroup_sizes: has(wgpu::Features::SUBGROUP)
+            .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+        immediate_bytes: if has(wgpu::Features::IMMEDIATES) {
+            limits.max_immediate_size
+        } else {
+            0
+        },
+        max_buffer_bytes: limits.max_buffer_size,
+        max_binding_bytes: limits.max_storage_buffer_binding_size,
+        max_bindings: limits.max_storage_buffers_per_shader_stage,
+        max_workgroups: limits.max_compute_workgroups_per_dimension,
+        max_invocations: limits.max_compute_invocations_per_workgroup,
+        workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
+    };
+    Some(Adapter {
+        backend,
+        driver: [info.driver.trim(), info.driver_info.trim()]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(" "),
+        name: info.name,
+        vendor: info.vendor,
+        pci: info.device_pci_bus_id,
+        capabilities,
+        adapter,
+    })
+}
+
+/// GL and some translation layers report software renderers as `Other`.
+fn looks_like_software(name: &str) -> bool {
+    let name = name.to_lowercase();
+    ["llvmpipe", "softpipe", "swiftshader", "basic render"]
+        .iter()
+        .any(|software| name.contains(software))
+}

@@ -1,0 +1,100 @@
+//! Bind groups, kept while they are in use.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::health;
+use crate::memory::RegionId;
+
+/// A range of a region that a kernel binds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BoundRange {
+    pub region: RegionId,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+pub(crate) type BindingKey = SmallVec<[BoundRange; 3]>;
+
+/// A bounded cache in two generations: what the older one has and nobody asked for since the
+/// younger one began is dropped when that is full. Any layout with as many buffers is compatible,
+/// so the ranges alone are the key.
+pub(crate) struct Bindings {
+    young: HashMap<BindingKey, wgpu::BindGroup>,
+    old: HashMap<BindingKey, wgpu::BindGroup>,
+    capacity: usize,
+}
+
+impl Bindings {
+    /// Keeps at most `2 * capacity` bind groups.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            capacity,
+        }
+    }
+
+    /// The bind group of these ranges, made at the first use. `buffer_of` resolves a region.
+    ///
+    /// # Errors
+    /// What the device said, when it refuses.
+    pub(crate) fn get<'a>(
+        &mut self,
+        device: &wgpu::Device,
+        layout: &wgpu::BindGroupLayout,
+        key: &BindingKey,
+        buffers: impl FnOnce() -> Option<SmallVec<[&'a wgpu::Buffer; 3]>>,
+    ) -> std::result::Result<wgpu::BindGroup, String> {
+        if let Some(group) = self.young.get(key) {
+            return Ok(group.clone());
+        }
+        let group = match self.old.remove(key) {
+            Some(group) => group,
+            None => {
+                let buffers = buffers().ok_or("an operand's region is gone")?;
+                create(device, layout, key, &buffers)?
+            }
+        };
+        if self.young.len() >= self.capacity {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key.clone(), group.clone());
+        Ok(group)
+    }
+
+    /// Forgets every bind group that keeps the memory of a region alive that `lives` denies.
+    pub(crate) fn retain(&mut self, lives: impl Fn(RegionId) -> bool) {
+        for generation in [&mut self.young, &mut self.old] {
+            generation.retain(|key, _| key.iter().all(|range| lives(range.region)));
+        }
+    }
+}
+
+fn create(
+    device: &wgpu::Device,
+    layout: &wgpu::BindGroupLayout,
+    key: &BindingKey,
+    buffers: &[&wgpu::Buffer],
+) -> std::result::Result<wgpu::BindGroup, String> {
+    let entries: SmallVec<[wgpu::BindGroupEntry<'_>; 3]> = (0u32..)
+        .zip(key.iter().zip(buffers))
+        .map(|(binding, (range, buffer))| wgpu::BindGroupEntry {
+            binding,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset: range.offset,
+                size: wgpu::BufferSize::new(range.bytes),
+            }),
+        })
+        .collect();
+    health::scoped(device, || {
+        device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout,
+            entries: &entries,
+        })
+    })
+    .map_err(health::Caught::into_message)
+}

@@ -1,0 +1,70 @@
+//! A counted handle on device memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::Gpu;
+use crate::error::{Error, Result};
+use crate::memory::BlockId;
+
+/// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
+/// frees the chunk at once, whatever is still in flight: order makes that safe.
+pub(crate) struct GpuBlock {
+    gpu: Arc<Gpu>,
+    id: BlockId,
+    /// Why the contents are missing: a batch that wrote them failed.
+    error: OnceLock<Error>,
+    /// Downloads not wholly recorded yet: whoever writes in place waits for them.
+    unrecorded_reads: AtomicUsize,
+}
+
+impl GpuBlock {
+    pub(super) fn new(gpu: Arc<Gpu>, id: BlockId) -> Arc<Self> {
+        Arc::new(Self {
+            gpu,
+            id,
+            error: OnceLock::new(),
+            unrecorded_reads: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// Says why the contents are missing; the first reason stays.
+    pub(super) fn mark(&self, error: &Error) {
+        let _ = self.error.set(error.clone());
+    }
+
+    /// # Errors
+    /// Why the contents are missing, if they are.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.error.get() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn begin_read(&self) {
+        self.unrecorded_reads.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn end_read(&self) {
+        self.unrecorded_reads.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn has_unrecorded_reads(&self) -> bool {
+        self.unrecorded_reads.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Drop for GpuBlock {
+    fn drop(&mut self) {
+        self.gpu.free(self.id);
+    }
+}

@@ -1,0 +1,143 @@
+//! A launch becomes dispatches: addresses are resolved here, under the stream lock, and never
+//! leave it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Gpu;
+use super::bindings::{BindingKey, BoundRange};
+use super::block::GpuBlock;
+use crate::capabilities::DeviceKind;
+use crate::error::{Error, Result};
+use crate::launch::Launch;
+
+impl Gpu {
+    /// Records a launch. `operands` are in the order of its bindings, what it writes last.
+    ///
+    /// # Errors
+    /// A kernel that does not compile, an operand without contents or above the binding limit, a
+    /// grid above the adapter's, or a lost device; then nothing was recorded.
+    pub(crate) fn record(
+        &self,
+        op: &'static str,
+        launch: &Launch,
+        operands: &[&Arc<GpuBlock>],
+    ) -> Result<()> {
+        for operand in operands {
+            operand.check()?;
+        }
+        let written = operands
+            .last()
+            .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
+        self.await_reads(written)?;
+        self.check_launch(op, launch, operands.len())?;
+        let kernel = {
+            let _hold = self.hold();
+            self.pipelines.get(&launch.kernel)?
+        };
+
+        let hold = self.hold();
+        let mut stream = self.stream.lock();
+        self.health.check()?;
+        {
+            let mut pool = self.pool.lock();
+            if std::mem::take(&mut pool.source_mut().returned) {
+                stream
+                    .bindings
+                    .retain(|region| pool.region(region).is_some());
+            }
+            let mut key = BindingKey::new();
+            for operand in operands {
+                let place = pool
+                    .place(operand.id())
+                    .ok_or_else(|| Error::invalid(op, "an operand has no memory"))?;
+                if place.bytes > self.capabilities.max_binding_bytes {
+                    return Err(Error::too_large(
+                        op,
+                        "an operand's storage",
+                        u128::from(place.bytes),
+                        self.capabilities.max_binding_bytes,
+                        "the adapter's largest storage binding",
+                        "split it along a dimension, or use the CPU device",
+                    ));
+                }
+                key.push(BoundRange {
+                    region: place.region,
+                    offset: place.offset,
+                    bytes: place.bytes,
+                });
+            }
+            let group = stream
+                .bindings
+                .get(&self.device, &kernel.operands, &key, || {
+                    key.iter()
+                        .map(|range| pool.region(range.region))
+                        .collect::<Option<SmallVec<_>>>()
+                })
+                .map_err(|reason| stream.refused(op, reason))?;
+            drop(pool);
+            let seconds = self.estimate_seconds(launch);
+            stream.dispatch(&kernel, &group, &launch.dispatches, written, op, seconds)?;
+        }
+        let full = stream.is_full();
+        if full {
+            stream.submit()?;
+        }
+        drop((stream, hold));
+        if full { self.throttle() } else { Ok(()) }
+    }
+
+    /// What the adapter would refuse is refused here, before it can spoil a batch.
+    fn check_launch(&self, op: &'static str, launch: &Launch, operands: usize) -> Result<()> {
+        let capabilities = &self.capabilities;
+        let limit = capabilities.max_workgroups;
+        for dispatch in &launch.dispatches {
+            if dispatch.groups.iter().any(|&groups| groups > limit) {
+                return Err(Error::invalid(
+                    op,
+                    format!(
+                        "a grid of {:?} workgroups is above {limit}",
+                        dispatch.groups
+                    ),
+                ));
+            }
+            if dispatch.words.len() != launch.kernel.words as usize {
+                return Err(Error::invalid(
+                    op,
+                    format!(
+                        "kernel {} takes {} words of params, got {}",
+                        launch.kernel.template,
+                        launch.kernel.words,
+                        dispatch.words.len()
+                    ),
+                ));
+            }
+        }
+        if launch.kernel.bindings as usize != operands
+            || launch.kernel.bindings > capabilities.max_bindings
+        {
+            return Err(Error::invalid(
+                op,
+                format!(
+                    "kernel {} binds {} buffers, got {}; the adapter allows {}",
+                    launch.kernel.template,
+                    launch.kernel.bindings,
+                    operands,
+                    capabilities.max_bindings
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// A coarse guess that bounds a batch in time; never a promise.
+    fn estimate_seconds(&self, launch: &Launch) -> f64 {
+        let (flops_per_second, bytes_per_second) = match self.capabilities.kind {
+            DeviceKind::Software => (5e9, 2e9),
+            DeviceKind::DiscreteGpu => (5e12, 3e11),
+            _ => (5e11, 3e10),
+        };
+        (launch.flops / flops_per_second).max(launch.bytes / bytes_per_second)
+    }
+}

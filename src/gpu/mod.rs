@@ -1,0 +1,237 @@
+//! One opened wgpu device: its pool, its stream, its kernels.
+//!
+//! Lock order: [`serial`] (GL only), stream, pool. Nobody waits for the device while holding a
+//! lock; dropping a tensor takes the pool lock only.
+
+mod adapters;
+mod bindings;
+mod block;
+mod encode;
+mod hal;
+mod health;
+mod pipelines;
+mod regions;
+mod serial;
+mod staging;
+mod stream;
+pub(crate) mod templates;
+mod transfer;
+mod wait;
+mod worker;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub(crate) use adapters::{Adapter, adapters};
+pub(crate) use block::GpuBlock;
+pub(crate) use hal::adapter_memory;
+
+use crate::capabilities::Capabilities;
+use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
+use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig};
+use health::Health;
+use pipelines::Pipelines;
+use regions::Regions;
+use serial::{Hold, Serial};
+use stream::{BatchLimits, Stream};
+use worker::Worker;
+
+/// How a device is opened.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuOptions {
+    /// The device's selector and name, for errors.
+    pub name: String,
+    pub pool: PoolConfig,
+    /// naga's runtime checks in kernels.
+    pub kernel_checks: bool,
+    /// Scalars travel in immediates where the adapter has them.
+    pub immediates: bool,
+}
+
+/// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
+/// close to what the pool reserved. Larger buffers get memory of their own.
+const DRIVER_BLOCKS: std::ops::Range<u64> = (1 << 20)..(8 << 20);
+
+pub(crate) struct Gpu {
+    name: String,
+    pub(crate) capabilities: Capabilities,
+    pipelines: Pipelines,
+    stream: Mutex<Stream>,
+    pool: Mutex<Pool<Regions>>,
+    worker: Worker,
+    health: Arc<Health>,
+    device: wgpu::Device,
+    serial: Option<&'static Serial>,
+    /// Set while dropping: the last field, so that it outlives every wgpu object above.
+    dropping: Option<Hold>,
+}
+
+impl Gpu {
+    /// Opens a device of its own on the adapter.
+    ///
+    /// # Errors
+    /// `DeviceUnavailable` with the driver's reason.
+    pub(crate) async fn open(adapter: &Adapter, options: GpuOptions) -> Result<Arc<Self>> {
+        let serial = adapter.is_gl().then(Serial::gl);
+        let mut capabilities = adapter.capabilities.clone();
+        if !options.immediates {
+            capabilities.immediate_bytes = 0;
+        }
+        let wanted = wgpu::Features::IMMEDIATES
+            | wgpu::Features::SHADER_F16
+            | wgpu::Features::SHADER_F64
+            | wgpu::Features::SUBGROUP
+            | wgpu::Features::TIMESTAMP_QUERY;
+        let label = options.name.clone();
+        let request = adapter.adapter.request_device(&wgpu::DeviceDescriptor {
+            label: Some(&label),
+            required_features: adapter.adapter.features() & wanted,
+            required_limits: adapter.adapter.limits(),
+            memory_hints: wgpu::MemoryHints::Manual {
+                suballocated_device_memory_block_size: DRIVER_BLOCKS,
+            },
+            ..Default::default()
+        });
+        // Ready at once on native, so the lock is not held across a real wait.
+        let opened = {
+            let _hold = serial.map(Serial::hold);
+            pollster::block_on(request)
+        };
+        let (device, queue) = opened.map_err(|error| {
+            Error::DeviceUnavailable(Box::new(DeviceFailure {
+                device: options.name.clone(),
+                reason: format!(
+                    "the driver did not open it: {error}; see Device::list() for the others"
+                ),
+            }))
+        })?;
+        let health = Health::watch(&options.name, &device);
+        let limits = BatchLimits {
+            dispatches: if serial.is_some() { 16 } else { 128 },
+            staged_bytes: 16 << 20,
+            seconds: 0.02,
+        };
+        Ok(Arc::new(Self {
+            pipelines: Pipelines::new(
+                device.clone(),
+                Arc::clone(&health),
+                options.kernel_checks,
+                capabilities.immediate_bytes,
+            ),
+            stream: Mutex::new(Stream::new(
+                &options.name,
+                device.clone(),
+                queue,
+                Arc::clone(&health),
+                limits,
+            )),
+            pool: Mutex::new(Pool::new(
+                Regions::new(device.clone(), Arc::clone(&health)),
+                options.pool,
+            )),
+            worker: Worker::default(),
+            capabilities,
+            health,
+            device,
+            serial,
+            name: options.name,
+            dropping: None,
+        }))
+    }
+
+    /// The lock that GL's wgpu calls need; nothing elsewhere.
+    fn hold(&self) -> Option<Hold> {
+        self.serial.map(Serial::hold)
+    }
+
+    /// Memory for `bytes` bytes.
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the pool's figures, `DeviceLost`.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<GpuBlock>> {
+        self.health.check()?;
+        let first = {
+            let _hold = self.hold();
+            self.pool.lock().allocate(bytes)
+        };
+        let block = match first {
+            Err(full) if matches!(full.reason, FullReason::Refused(_)) => {
+                // Memory that was given back is free only after the last work that used it.
+                self.trim()?;
+                self.synchronize()?;
+                let _hold = self.hold();
+                self.pool.lock().allocate(bytes)
+            }
+            other => other,
+        };
+        let block = block.map_err(|full| {
+            self.health
+                .check()
+                .err()
+                .unwrap_or_else(|| out_of_memory(&self.name, &full))
+        })?;
+        Ok(GpuBlock::new(Arc::clone(self), block))
+    }
+
+    fn free(&self, block: BlockId) {
+        self.pool.lock().free(block);
+    }
+
+    pub(crate) fn memory(&self) -> MemoryStatistics {
+        self.pool.lock().statistics()
+    }
+
+    pub(crate) fn reset_peaks(&self) {
+        self.pool.lock().reset_peaks();
+    }
+
+    /// Gives idle regions and idle staging back to the adapter.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(crate) fn trim(&self) -> Result<()> {
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        // The open batch may use a region that goes; submitting it lets the memory go after it.
+        stream.submit()?;
+        let mut pool = self.pool.lock();
+        pool.trim();
+        pool.source_mut().returned = false;
+        stream
+            .bindings
+            .retain(|region| pool.region(region).is_some());
+        drop(pool);
+        stream.staging.trim();
+        Ok(())
+    }
+
+    /// Bytes that the driver holds for this device, where wgpu knows: regions, staging, and what
+    /// its own rounding adds.
+    pub(crate) fn driver_reserved(&self) -> Option<u64> {
+        let _hold = self.hold();
+        self.device
+            .generate_allocator_report()
+            .map(|report| report.total_reserved_bytes)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.worker.join();
+        self.dropping = self.hold();
+    }
+}
+
+/// What a full pool says, as an error of a device.
+pub(crate) fn out_of_memory(device: &str, full: &Full) -> Error {
+    Error::OutOfMemory(Box::new(OutOfMemory {
+        device: device.to_owned(),
+        asked: full.asked,
+        limit: full.statistics.limit,
+        allocated: full.statistics.allocated,
+        reserved: full.statistics.reserved,
+        largest_free: full.statistics.largest_free,
+        diagnosis: full.to_string(),
+    }))
+}

@@ -1,0 +1,157 @@
+//! Compiled kernels, one per specialisation.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::health::{self, Health};
+use super::templates::{self, ParamsSpace};
+use crate::error::Result;
+use crate::launch::KernelKey;
+
+/// A kernel ready to be dispatched.
+pub(crate) struct Kernel {
+    pub pipeline: wgpu::ComputePipeline,
+    /// The layout of group 0: the operands' buffers.
+    pub operands: wgpu::BindGroupLayout,
+    pub space: ParamsSpace,
+}
+
+/// The cache of kernels of one device.
+pub(crate) struct Pipelines {
+    device: wgpu::Device,
+    health: Arc<Health>,
+    /// naga's bounds, division and loop checks; our own kernels guard themselves.
+    checks: bool,
+    immediate_bytes: u32,
+    kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
+}
+
+impl Pipelines {
+    pub(crate) fn new(
+        device: wgpu::Device,
+        health: Arc<Health>,
+        checks: bool,
+        immediate_bytes: u32,
+    ) -> Self {
+        Self {
+            device,
+            health,
+            checks,
+            immediate_bytes,
+            kernels: Mutex::default(),
+        }
+    }
+
+    /// Compiles at the first call for a key.
+    ///
+    /// # Errors
+    /// `KernelCompile` with the compiler's message, `DeviceLost`.
+    pub(crate) fn get(&self, key: &KernelKey) -> Result<Arc<Kernel>> {
+        if let Some(kernel) = self.kernels.lock().get(key) {
+            return Ok(Arc::clone(kernel));
+        }
+        // Compiled outside the lock: two threads may do it twice, neither waits for the other.
+        let kernel = Arc::new(self.compile(key)?);
+        Ok(Arc::clone(
+            self.kernels.lock().entry(key.clone()).or_insert(kernel),
+        ))
+    }
+
+    fn compile(&self, key: &KernelKey) -> Result<Kernel> {
+        self.health.check()?;
+        let space = if key.words * 4 <= self.immediate_bytes {
+            ParamsSpace::Immediate
+        } else {
+            ParamsSpace::Uniform
+        };
+        let source = templates::render(key, space)?;
+        let started = std::time::Instant::now();
+        let compiled = health::scoped(&self.device, || self.build(key, space, source));
+        tracing::debug!(
+            kernel = key.template,
+            seconds = started.elapsed().as_secs_f64(),
+            "compiled"
+        );
+        self.health.check()?;
+        compiled.map_err(|caught| templates::compile_error(key, caught.into_message()))
+    }
+
+    #[allow(unsafe_code)]
+    fn build(&self, key: &KernelKey, space: ParamsSpace, source: String) -> Kernel {
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(key.template),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
+        };
+        let module = if self.checks {
+            self.device.create_shader_module(descriptor)
+        } else {
+            // SAFETY: only the templates of `shaders/` come here; each guards its indices by the
+            // sizes in its params and ends its loops, which the suite proves with checks on too.
+            unsafe {
+                self.device.create_shader_module_trusted(
+                    descriptor,
+                    wgpu::ShaderRuntimeChecks::unchecked(),
+                )
+            }
+        };
+        let buffer = |binding, ty| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        };
+        // Usage is tracked per buffer, not per range: pooled operands are all read_write.
+        let entries: Vec<_> = (0..key.bindings)
+            .map(|binding| {
+                buffer(
+                    binding,
+                    wgpu::BufferBindingType::Storage { read_only: false },
+                )
+            })
+            .collect();
+        let layout = |entries: &[wgpu::BindGroupLayoutEntry]| {
+            self.device
+                .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                    label: Some(key.template),
+                    entries,
+                })
+        };
+        let operands = layout(&entries);
+        let uniform = layout(&[buffer(0, wgpu::BufferBindingType::Uniform)]);
+        let (groups, immediate_size) = match space {
+            ParamsSpace::Immediate => (vec![Some(&operands)], key.words * 4),
+            ParamsSpace::Uniform => (vec![Some(&operands), Some(&uniform)], 0),
+        };
+        let pipeline_layout = self
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: Some(key.template),
+                bind_group_layouts: &groups,
+                immediate_size,
+            });
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(key.template),
+                layout: Some(&pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: self.checks,
+                    ..Default::default()
+                },
+                cache: None,
+            });
+        Kernel {
+            pipeline,
+            operands,
+            space,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Mapped buffers through which every byte between host and device goes.
+//!
+//! Uploads are copied into a mapped slot and recorded in the stream as a copy, so they happen in
+//! program order (`Queue::write_buffer` would overtake the open batch). Slots are reused once the
+//! submission that read them is done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::health::{self, Caught};
+
+/// Copies and their offsets are multiples of this many bytes (wgpu).
+pub(crate) const COPY_ALIGNMENT: u64 = 4;
+/// Mapped ranges start at multiples of this many bytes (wgpu).
+const MAP_ALIGNMENT: u64 = 8;
+
+/// One large upload slot: big enough that the copy commands do not matter.
+pub(crate) const LARGE_SLOT: u64 = 4 << 20;
+/// Slots shared by many small uploads of one batch.
+pub(crate) const SMALL_SLOT: u64 = 256 << 10;
+/// Uploads up to this size share a small slot.
+pub(crate) const SMALL_UPLOAD: usize = 64 << 10;
+/// Large slots that a device keeps at most.
+const LARGE_SLOTS: usize = 8;
+/// One read slot: small enough to stay in the cache between the copy and the read.
+pub(crate) const READ_SLOT: u64 = 1 << 20;
+/// Read slots of up to this size serve small downloads.
+const SMALL_READ_SLOT: u64 = 4 << 10;
+/// Idle read slots that a device keeps of each size.
+const READ_SLOTS: usize = 16;
+
+const WAITING: u8 = 0;
+const MAPPED: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Where a map callback leaves its result. It takes no lock and wakes nobody.
+#[derive(Clone, Default)]
+pub(crate) struct MapState(Arc<AtomicU8>);
+
+impl MapState {
+    pub(crate) fn done(&self) -> bool {
+        self.0.load(Ordering::Acquire) != WAITING
+    }
+
+    pub(crate) fn mapped(&self) -> bool {
+        self.0.load(Ordering::Acquire) == MAPPED
+    }
+
+    fn map(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) {
+        self.0.store(WAITING, Ordering::Release);
+        let state = Arc::clone(&self.0);
+        buffer.slice(..bytes).map_async(mode, move |result| {
+            let value = if result.is_ok() { MAPPED } else { FAILED };
+            state.store(value, Ordering::Release);
+        });
+    }
+}
+
+/// A buffer that is mapped for writing until it is recorded.
+pub(crate) struct UploadSlot {
+    pub buffer: wgpu::Buffer,
+    state: MapState,
+}
+
+impl UploadSlot {
+    /// Writes at `at`, a multiple of 8; pads with zeros to a multiple of 4 bytes.
+    ///
+    /// # Errors
+    /// What the device said, when the slot is not mapped.
+    pub(crate) fn write(&self, at: u64, data: &[u8]) -> Result<u64, String> {
+        let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
+        let mut view = self
+            .buffer
+            .slice(at..at + bytes)
+            .get_mapped_range_mut()
+            .map_err(|error| error.to_string())?;
+        let (mut body, mut padding) = view.slice(..).split_at(data.len());
+        body.copy_from_slice(data);
+        padding.fill(0);
+        Ok(bytes)
+    }
+}
+
+/// Upload slots of one size on their way round: free, recorded, in flight, free again.
+struct Ring {
+    slot_bytes: u64,
+    created: usize,
+    free: Vec<UploadSlot>,
+    recorded: Vec<UploadSlot>,
+    in_flight: Vec<UploadSlot>,
+}
+
+impl Ring {
+    fn new(slot_bytes: u64) -> Self {
+        Self {
+            slot_bytes,
+            created: 0,
+            free: Vec::new(),
+            recorded: Vec::new(),
+            in_flight: Vec::new(),
+        }
+    }
+
+    fn take(&mut self) -> Option<UploadSlot> {
+        if self.free.is_empty() {
+            let (done, waiting): (Vec<_>, Vec<_>) =
+                self.in_flight.drain(..).partition(|slot| slot.state.done());
+            self.in_flight = waiting;
+            let returned = done.len();
+            self.free = done;
+            // A slot that could not be mapped again is dropped, and may be replaced.
+            self.free.retain(|slot| slot.state.mapped());
+            self.created -= returned - self.free.len();
+        }
+        self.free.pop()
+    }
+
+    fn create(&mut self, device: &wgpu::Device) -> Result<UploadSlot, Caught> {
+        let buffer = health::scoped(device, || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("orlop upload slot"),
+                size: self.slot_bytes,
+                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: true,
+            })
+        })?;
+        self.created += 1;
+        let state = MapState::default();
+        state.0.store(MAPPED, Ordering::Release);
+        Ok(UploadSlot { buffer, state })
+    }
+
+    fn submitted(&mut self) {
+        for slot in self.recorded.drain(..) {
+            slot.state
+                .map(&slot.buffer, wgpu::MapMode::Write, self.slot_bytes);
+            self.in_flight.push(slot);
+        }
+    }
+}
+
+/// A buffer that the device copies into and the host reads.
+pub(crate) struct ReadSlot {
+    pub buffer: wgpu::Buffer,
+    pub state: MapState,
+}
+
+impl ReadSlot {
+    /// Asks for the mapping; call it after the copy was submitted.
+    pub(crate) fn map(&self, bytes: u64) {
+        self.state.map(&self.buffer, wgpu::MapMode::Read, bytes);
+    }
+}
+
+/// All staging of one device.
+pub(crate) struct Staging {
+    large: Ring,
+    small: Ring,
+    /// The small slot that is being filled, and how far.
+    open: Option<(UploadSlot, u64)>,
+    small_reads: Vec<ReadSlot>,
+    large_reads: Vec<ReadSlot>,
+}
+
+/// Answer of [`Staging::take_large`].
+pub(crate) enum Taken {
+    Slot(UploadSlot),
+    /// All slots are in use: wait for a submission. `recorded` when the open batch holds some.
+    Wait {
+        recorded: bool,
+    },
+}
+
+impl Staging {
+    pub(crate) fn new() -> Self {
+        Self {
+            large: Ring::new(LARGE_SLOT),
+            small: Ring::new(SMALL_SLOT),
+            open: None,
+            small_reads: Vec::new(),
+            large_reads: Vec::new(),
+        }
+    }
+
+    /// A large slot to fill outside any lock.
+    pub(crate) fn take_large(&mut self, device: &wgpu::Device) -> Result<Taken, Caught> {
+        if let Some(slot) = self.large.take() {
+            return Ok(Taken::Slot(slot));
+        }
+        if self.large.created < LARGE_SLOTS {
+            return self.large.create(device).map(Taken::Slot);
+        }
+        Ok(Taken::Wait {
+            recorded: !self.large.recorded.is_empty(),
+        })
+    }
+
+    /// A large slot whose copy is recorded: back once the batch is done.
+    pub(crate) fn recorded_large(&mut self, slot: UploadSlot) {
+        self.large.recorded.push(slot);
+    }
+
+    /// A slot that was taken and came to nothing.
+    pub(crate) fn forget_large(&mut self) {
+        self.large.created = self.large.created.saturating_sub(1);
+    }
+
+    /// Copies a small piece into the batch's open slot; gives the buffer and offset to copy from.
+    pub(crate) fn stage_small(
+        &mut self,
+        device: &wgpu::Device,
+        data: &[u8],
+    ) -> Result<(wgpu::Buffer, u64), Caught> {
+        let needed = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
+        if let Some((slot, used)) = self.open.take_if(|(_, used)| *used + needed > SMALL_SLOT) {
+            self.close(slot, used);
+        }
+        let (slot, used) = match self.open.take() {
+            Some(open) => open,
+            None => match self.small.take() {
+                Some(slot) => (slot, 0),
+                None => (self.small.create(device)?, 0),
+            },
+        };
+        let buffer = slot.buffer.clone();
+        let written = slot.write(used, data).map_err(Caught::Other)?;
+        self.open = Some((slot, (used + written).next_multiple_of(MAP_ALIGNMENT)));
+        Ok((buffer, used))
+    }
+
+    fn close(&mut self, slot: UploadSlot, used: u64) {
+        if used == 0 {
+            self.small.free.push(slot);
+        } else {
+            slot.buffer.unmap();
+            self.small.recorded.push(slot);
+        }
+    }
+
+    /// Mapped buffers block a submission: call this just before one.
+    pub(crate) fn before_submit(&mut self) {
+        if let Some((slot, used)) = self.open.take() {
+            self.close(slot, used);
+        }
+    }
+
+    /// Sends the recorded slots on their way back.
+    pub(crate) fn after_submit(&mut self) {
+        self.large.submitted();
+        self.small.submitted();
+    }
+
+    /// A read slot for `bytes` (at most [`READ_SLOT`]); never waits.
+    pub(crate) fn take_read(
+        &mut self,
+        device: &wgpu::Device,
+        bytes: u64,
+    ) -> Result<ReadSlot, Caught> {
+        let (idle, size) = if bytes <= SMALL_READ_SLOT {
+            (&mut self.small_reads, SMALL_READ_SLOT)
+        } else {
+            (&mut self.large_reads, READ_SLOT)
+        };
+        if let Some(slot) = idle.pop() {
+            return Ok(slot);
+        }
+        let buffer = health::scoped(device, || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("orlop read slot"),
+                size,
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        })?;
+        Ok(ReadSlot {
+            buffer,
+            state: MapState::default(),
+        })
+    }
+
+    /// Takes an unmapped read slot back.
+    pub(crate) fn return_read(&mut self, slot: ReadSlot) {
+        let idle = if slot.buffer.size() <= SMALL_READ_SLOT {
+            &mut self.small_reads
+        } else {
+            &mut self.large_reads
+        };
+        if idle.len() < READ_SLOTS {
+            idle.push(slot);
+        }
+    }
+
+    /// Gives idle slots back to the adapter.
+    pub(crate) fn trim(&mut self) {
+        for ring in [&mut self.large, &mut self.small] {
+            let _ = ring.take().map(|slot| ring.free.push(slot));
+            ring.created -= ring.free.len().min(ring.created);
+            ring.free.clear();
+        }
+        self.small_reads.clear();
+        self.large_reads.clear();
+    }
+}

@@ -1,0 +1,97 @@
+//! Renders kernel templates to WGSL. Needs no device, so tests validate every specialisation
+//! under the capabilities of any vendor.
+
+use std::sync::OnceLock;
+
+use minijinja::{Environment, UndefinedBehavior, Value as Jinja};
+
+use crate::error::{Error, KernelCompile, Result};
+use crate::launch::{KernelKey, Value};
+
+/// The templates of `shaders/`, by their path without `.wgsl`.
+const TEMPLATES: &[(&str, &str)] = &[
+    (
+        "elementwise",
+        include_str!("../../shaders/elementwise.wgsl"),
+    ),
+    ("fill", include_str!("../../shaders/fill.wgsl")),
+    ("random", include_str!("../../shaders/random.wgsl")),
+    (
+        "matmul/register_tile",
+        include_str!("../../shaders/matmul/register_tile.wgsl"),
+    ),
+    (
+        "matmul/subgroup_tile",
+        include_str!("../../shaders/matmul/subgroup_tile.wgsl"),
+    ),
+    (
+        "matmul/workgroup_tile",
+        include_str!("../../shaders/matmul/workgroup_tile.wgsl"),
+    ),
+];
+
+/// Where a kernel finds its `Params`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ParamsSpace {
+    /// In the command itself.
+    Immediate,
+    /// In a slot of the batch's uniform buffer, group 1.
+    Uniform,
+}
+
+/// The WGSL of one specialisation.
+///
+/// # Errors
+/// [`Error::KernelCompile`] with the template's line when it does not render.
+pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
+    let f16 = key.values.iter().any(|(_, value)| *value == "f16".into());
+    let enables = if f16 { "enable f16;" } else { "" };
+    let params_var = match space {
+        ParamsSpace::Immediate => "var<immediate> params: Params;",
+        ParamsSpace::Uniform => "@group(1) @binding(0) var<uniform> params: Params;",
+    };
+    let values = key.values.iter().map(|&(name, value)| {
+        let value = match value {
+            Value::Text(text) => Jinja::from(text),
+            Value::Number(number) => Jinja::from(number),
+        };
+        (name, value)
+    });
+    let context: Jinja = values
+        .chain([
+            ("enables", Jinja::from(enables)),
+            ("params_var", Jinja::from(params_var)),
+            ("bindings", Jinja::from(key.bindings)),
+        ])
+        .collect();
+    environment(key)?
+        .get_template(key.template)
+        .and_then(|template| template.render(context))
+        .map_err(|error| compile_error(key, format!("{error:#}")))
+}
+
+/// All templates, parsed once.
+fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
+    static ENVIRONMENT: OnceLock<std::result::Result<Environment<'static>, String>> =
+        OnceLock::new();
+    ENVIRONMENT
+        .get_or_init(|| {
+            let mut environment = Environment::new();
+            environment.set_undefined_behavior(UndefinedBehavior::Strict);
+            for &(name, source) in TEMPLATES {
+                environment
+                    .add_template(name, source)
+                    .map_err(|error| format!("{error:#}"))?;
+            }
+            Ok(environment)
+        })
+        .as_ref()
+        .map_err(|error| compile_error(key, error.clone()))
+}
+
+pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {
+    Error::KernelCompile(Box::new(KernelCompile {
+        kernel: key.template.to_owned(),
+        rendered,
+    }))
+}

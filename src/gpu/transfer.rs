@@ -1,0 +1,287 @@
+//! Uploads and downloads through staging, in order with everything else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Gpu;
+use super::block::GpuBlock;
+use super::health::Caught;
+use super::staging::{
+    COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
+};
+use super::stream::Submission;
+use super::wait::PAUSE;
+use crate::error::{Error, Result};
+
+/// Copies recorded ahead of the reader, in slots; half of it a submission.
+const READ_WINDOW: usize = 8;
+
+/// Who gets the bytes of a download, in order, piece by piece.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]);
+
+impl Gpu {
+    /// Records a copy of `data` to the start of `block`.
+    ///
+    /// # Errors
+    /// `DeviceLost`, or what the device said of staging memory.
+    pub(crate) fn upload(&self, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+        self.await_reads(block)?;
+        if data.len() <= SMALL_UPLOAD {
+            self.upload_small(block, data)?;
+        } else {
+            for (at, piece) in (0..).zip(data.chunks(LARGE_SLOT as usize)) {
+                self.upload_piece(block, at * LARGE_SLOT, piece)?;
+            }
+        }
+        self.throttle()
+    }
+
+    fn upload_small(&self, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        self.health.check()?;
+        let staged = stream.staging.stage_small(&self.device, data);
+        let (from, offset) = staged.map_err(|caught| self.staging_failed(caught))?;
+        let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
+        let (to, start) = self.resolve(block, 0, bytes)?;
+        stream.copy((&from, offset), (&to, start), bytes);
+        stream.note(block, "upload", 0.0);
+        if stream.is_full() {
+            stream.submit()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn upload_piece(&self, block: &Arc<GpuBlock>, at: u64, piece: &[u8]) -> Result<()> {
+        let slot = self.take_upload_slot()?;
+        // The copy into mapped memory is the expensive part: no stream lock here.
+        let written = {
+            let _hold = self.hold();
+            let written = slot.write(0, piece);
+            slot.buffer.unmap();
+            written
+        };
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        let recorded = self
+            .health
+            .check()
+            .and_then(|()| written.map_err(|reason| self.staging_failed(Caught::Other(reason))))
+            .and_then(|bytes| Ok((bytes, self.resolve(block, at, bytes)?)));
+        match recorded {
+            Ok((bytes, (to, start))) => {
+                stream.copy((&slot.buffer, 0), (&to, start), bytes);
+                stream.staging.recorded_large(slot);
+                stream.note(block, "upload", 0.0);
+                if stream.is_full() {
+                    stream.submit()
+                } else {
+                    Ok(())
+                }
+            }
+            Err(error) => {
+                stream.staging.forget_large();
+                Err(error)
+            }
+        }
+    }
+
+    /// A mapped slot; waits for one without holding a lock.
+    fn take_upload_slot(&self) -> Result<UploadSlot> {
+        loop {
+            let oldest = {
+                let _hold = self.hold();
+                let mut stream = self.stream.lock();
+                self.health.check()?;
+                let taken = stream.staging.take_large(&self.device);
+                match taken.map_err(|caught| self.staging_failed(caught))? {
+                    Taken::Slot(slot) => return Ok(slot),
+                    Taken::Wait { recorded } => {
+                        if recorded {
+                            stream.submit()?;
+                        }
+                        stream.oldest_of(1)
+                    }
+                }
+            };
+            match oldest {
+                Some(oldest) => self.wait_submission(&oldest)?,
+                // Other threads are filling all slots: they record and submit them soon.
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn staging_failed(&self, caught: Caught) -> Error {
+        match self.health.check() {
+            Err(lost) => lost,
+            Ok(()) => Error::execution(
+                &self.name,
+                "staging",
+                format!("{}; trim() gives idle memory back", caught.into_message()),
+            ),
+        }
+    }
+
+    /// The buffer and offset of `bytes` bytes at `at` of a block. Under the stream lock.
+    fn resolve(&self, block: &Arc<GpuBlock>, at: u64, bytes: u64) -> Result<(wgpu::Buffer, u64)> {
+        let pool = self.pool.lock();
+        pool.place(block.id())
+            .filter(|place| at.checked_add(bytes).is_some_and(|end| end <= place.bytes))
+            .and_then(|place| Some((pool.region(place.region)?.clone(), place.offset + at)))
+            .ok_or_else(|| Error::invalid("copy", "the range is outside of the tensor's memory"))
+    }
+
+    /// Records the first copies of `bytes` bytes at `at` now, in program order; the rest follows
+    /// as the download is driven, and until then nobody writes the block in place.
+    ///
+    /// # Errors
+    /// Why the block has no contents, `DeviceLost`, or what the device said of staging memory.
+    pub(crate) fn begin_download(
+        &self,
+        block: &Arc<GpuBlock>,
+        at: u64,
+        bytes: u64,
+    ) -> Result<Download> {
+        let start = at - at % COPY_ALIGNMENT;
+        let mut download = Download {
+            skip: (at - start) as usize,
+            left: bytes as usize,
+            next: start,
+            end: (at + bytes).next_multiple_of(COPY_ALIGNMENT),
+            window: VecDeque::new(),
+            reading: false,
+            block: Arc::clone(block),
+        };
+        download.block.begin_read();
+        download.reading = true;
+        download.record(self, READ_WINDOW)?;
+        // After the submission, which may have failed.
+        block.check()?;
+        Ok(download)
+    }
+
+    /// Runs `job` on the device's own thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(crate) fn in_background(&self, job: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.worker.run(job).map_err(|(_, error)| {
+            Error::execution(&self.name, "to_vec_async", format!("no thread: {error}"))
+        })
+    }
+}
+
+/// One copy on its way to the host.
+struct Reading {
+    slot: ReadSlot,
+    bytes: u64,
+    submission: Submission,
+}
+
+/// A download whose first copies are recorded.
+pub(crate) struct Download {
+    block: Arc<GpuBlock>,
+    /// Bytes before the first one asked for: copies start at multiples of 4.
+    skip: usize,
+    left: usize,
+    next: u64,
+    end: u64,
+    window: VecDeque<Reading>,
+    reading: bool,
+}
+
+impl Download {
+    /// Records copies until `ahead` are on their way.
+    fn record(&mut self, gpu: &Gpu, ahead: usize) -> Result<()> {
+        if self.next >= self.end || self.window.len() >= ahead {
+            self.recorded_all();
+            return Ok(());
+        }
+        let _hold = gpu.hold();
+        let mut stream = gpu.stream.lock();
+        gpu.health.check()?;
+        self.block.check()?;
+        let mut slots = Vec::new();
+        while self.next < self.end && self.window.len() + slots.len() < ahead {
+            let bytes = (self.end - self.next).min(READ_SLOT);
+            let (from, start) = gpu.resolve(&self.block, self.next, bytes)?;
+            let slot = stream
+                .staging
+                .take_read(&gpu.device, bytes)
+                .map_err(|caught| gpu.staging_failed(caught))?;
+            stream.copy((&from, start), (&slot.buffer, 0), bytes);
+            self.next += bytes;
+            slots.push((slot, bytes));
+        }
+        stream.submit()?;
+        self.block.check()?;
+        let submission = stream
+            .last_submission()
+            .ok_or_else(|| stream.refused("download", "nothing was submitted".to_owned()))?;
+        for (slot, bytes) in slots {
+            slot.map(bytes);
+            self.window.push_back(Reading {
+                slot,
+                bytes,
+                submission: submission.clone(),
+            });
+        }
+        drop(stream);
+        self.recorded_all();
+        Ok(())
+    }
+
+    fn recorded_all(&mut self) {
+        if self.next >= self.end && std::mem::take(&mut self.reading) {
+            self.block.end_read();
+        }
+    }
+
+    /// Waits for the bytes and hands them over in order.
+    ///
+    /// # Errors
+    /// `DeviceLost`, or what the device said.
+    pub(crate) fn finish(mut self, sink: Sink<'_>) -> Result<()> {
+        let gpu = Arc::clone(self.block.gpu());
+        while let Some(reading) = self.window.pop_front() {
+            gpu.wait_for(&reading.submission, || reading.slot.state.done())?;
+            gpu.health.check()?;
+            let _hold = gpu.hold();
+            let buffer = &reading.slot.buffer;
+            let view = reading
+                .slot
+                .state
+                .mapped()
+                .then(|| buffer.slice(..reading.bytes).get_mapped_range())
+                .and_then(std::result::Result::ok)
+                .ok_or_else(|| {
+                    Error::execution(&gpu.name, "download", "a read slot could not be mapped")
+                })?;
+            let end = (self.skip + self.left).min(reading.bytes as usize);
+            sink(&view[self.skip..end]);
+            self.left -= end - self.skip;
+            self.skip = 0;
+            drop(view);
+            buffer.unmap();
+            gpu.stream.lock().staging.return_read(reading.slot);
+            drop(_hold);
+            if self.window.len() <= READ_WINDOW / 2 {
+                self.record(&gpu, READ_WINDOW)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        if self.reading {
+            self.block.end_read();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Waiting for the device: without any lock, in bounded steps, seeing a loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Gpu;
+use super::block::GpuBlock;
+use super::stream::Submission;
+use crate::error::Result;
+
+/// Submissions that may be in flight before the recording thread waits for the oldest.
+const IN_FLIGHT: usize = 8;
+/// One wait of a native backend, after which the lost flag is looked at.
+const STEP: Duration = Duration::from_millis(100);
+/// Between two looks where a wait cannot block: GL must let others at the context.
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
+
+impl Gpu {
+    /// Polls until `done`, which must follow from `submission` having run.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(super) fn wait_for(&self, submission: &Submission, done: impl Fn() -> bool) -> Result<()> {
+        loop {
+            if done() {
+                return Ok(());
+            }
+            self.health.check()?;
+            if self.poll_once(submission) {
+                // The callbacks of a finished submission have run, or the next poll runs them.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// One bounded look; true when the submission has run.
+    fn poll_once(&self, submission: &Submission) -> bool {
+        let poll = |timeout| {
+            self.device.poll(wgpu::PollType::Wait {
+                submission_index: Some(submission.index.clone()),
+                timeout: Some(timeout),
+            })
+        };
+        match self.serial {
+            None => poll(STEP).is_ok(),
+            Some(_) => {
+                let finished = {
+                    let _hold = self.hold();
+                    poll(Duration::ZERO).is_ok()
+                };
+                if !finished {
+                    std::thread::sleep(PAUSE);
+                }
+                finished
+            }
+        }
+    }
+
+    /// Waits until a submission, and so all before it, has run.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(super) fn wait_submission(&self, submission: &Submission) -> Result<()> {
+        loop {
+            self.health.check()?;
+            if self.poll_once(submission) {
+                self.stream.lock().finished(submission);
+                return self.health.check();
+            }
+        }
+    }
+
+    /// Keeps the host from running ahead of the device without end.
+    pub(super) fn throttle(&self) -> Result<()> {
+        let oldest = self.stream.lock().oldest_of(IN_FLIGHT);
+        match oldest {
+            Some(oldest) => self.wait_submission(&oldest),
+            None => Ok(()),
+        }
+    }
+
+    /// Submits what is recorded and waits until all of it has run.
+    ///
+    /// # Errors
+    /// `DeviceLost`; the error of the first batch that failed since the last call.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        let last = {
+            let _hold = self.hold();
+            let mut stream = self.stream.lock();
+            stream.submit()?;
+            stream.last_submission()
+        };
+        if let Some(last) = last {
+            self.wait_submission(&last)?;
+        }
+        if let Some(message) = self.health.take_uncaptured() {
+            return Err(crate::error::Error::execution(
+                &self.name,
+                "unknown work",
+                message,
+            ));
+        }
+        match self.stream.lock().take_failure() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until every download of this block is recorded: whoever writes in place calls it.
+    pub(super) fn await_reads(&self, block: &Arc<GpuBlock>) -> Result<()> {
+        while block.has_unrecorded_reads() {
+            self.health.check()?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What a plan gives: plain data that says which kernel runs on which operands, without any
+//! device type in it, so that it can be printed, split, replayed and fused.
+
+use smallvec::SmallVec;
+
+/// A value of a kernel template's variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Text(&'static str),
+    Number(u32),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Self {
+        Value::Text(text)
+    }
+}
+
+impl From<u32> for Value {
+    fn from(number: u32) -> Self {
+        Value::Number(number)
+    }
+}
+
+/// Names one specialisation of a template in `shaders/`, so one pipeline. Shapes are never in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KernelKey {
+    /// The template's path in `shaders/` without `.wgsl`.
+    pub template: &'static str,
+    /// The template's variables.
+    pub values: SmallVec<[(&'static str, Value); 12]>,
+    /// Number of buffers that the kernel binds.
+    pub bindings: u32,
+    /// Number of 32-bit words of its `Params`.
+    pub words: u32,
+}
+
+/// The words of one dispatch's `Params`: scalars as u32.
+pub(crate) type Words = SmallVec<[u32; 32]>;
+
+/// One dispatch of a launch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dispatch {
+    pub words: Words,
+    pub groups: [u32; 3],
+}
+
+/// One op's work on a GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Launch {
+    pub kernel: KernelKey,
+    /// Which operand each binding is: inputs count from 0, the output comes last. Operands that
+    /// share a storage share a binding, so no storage is ever bound twice.
+    pub operands: SmallVec<[usize; 4]>,
+    pub dispatches: SmallVec<[Dispatch; 1]>,
+    /// Floating point or integer operations, for batching and figures.
+    pub flops: f64,
+    /// Bytes read and written, for batching and figures.
+    pub bytes: f64,
+}
+
+/// Folds `workgroups` into two grid dimensions of at most `limit` each; kernels compute
+/// `x + y * num_workgroups.x` and leave when that is past the end. `None` when even that is too
+/// few.
+pub(crate) fn fold_grid(workgroups: u64, limit: u32) -> Option<[u32; 3]> {
+    let limit = u64::from(limit.max(1));
+    if workgroups <= limit {
+        return Some([workgroups as u32, 1, 1]);
+    }
+    let rows = workgroups.div_ceil(limit);
+    if rows > limit {
+        return None;
+    }
+    // Balanced columns leave fewer idle workgroups than full rows.
+    let columns = workgroups.div_ceil(rows);
+    Some([columns as u32, rows as u32, 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fold_grid;
+
+    #[test]
+    fn grids_cover_all_workgroups() {
+        for n in [1u64, 2, 65_535, 65_536, 65_537, 1 << 20, 4_294_836_225] {
+            let [x, y, z] = fold_grid(n, 65_535).unwrap();
+            assert!(u64::from(x) * u64::from(y) >= n && z == 1);
+            assert!(x <= 65_535 && y <= 65_535);
+        }
+        assert_eq!(fold_grid(4_294_836_226, 65_535), None);
+    }
+}

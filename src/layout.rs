@@ -1,0 +1,554 @@
+//! How a tensor's elements lie in its storage: shape, strides, offset, all in elements.
+
+use std::ops::{Bound, RangeBounds};
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// Strides in elements, outermost first; 0 where a dimension is broadcast.
+pub type Strides = SmallVec<[isize; 6]>;
+
+/// Shape, strides and offset, in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    shape: Shape,
+    strides: Strides,
+    offset: usize,
+}
+
+/// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceRange {
+    start: usize,
+    end: Option<usize>,
+}
+
+impl SliceRange {
+    fn new(range: impl RangeBounds<usize>) -> Self {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => Some(end.saturating_add(1)),
+            Bound::Excluded(&end) => Some(end),
+            Bound::Unbounded => None,
+        };
+        Self { start, end }
+    }
+}
+
+macro_rules! slice_range_from {
+    ($($range:ty),*) => {$(
+        impl From<$range> for SliceRange {
+            fn from(range: $range) -> Self {
+                SliceRange::new(range)
+            }
+        }
+    )*};
+}
+slice_range_from!(
+    std::ops::Range<usize>,
+    std::ops::RangeFrom<usize>,
+    std::ops::RangeTo<usize>,
+    std::ops::RangeInclusive<usize>,
+    std::ops::RangeToInclusive<usize>,
+    std::ops::RangeFull
+);
+
+/// The argument of `slice`: one range, a tuple of up to six, or a slice of [`SliceRange`].
+/// Dimensions that are not named are kept whole.
+pub trait SliceRanges {
+    /// The ranges, outermost dimension first.
+    fn ranges(self) -> SmallVec<[SliceRange; 6]>;
+}
+
+impl<R: Into<SliceRange>> SliceRanges for R {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_slice(&[self.into()])
+    }
+}
+
+impl SliceRanges for &[SliceRange] {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_slice(self)
+    }
+}
+
+macro_rules! slice_ranges_tuple {
+    ($($name:ident $index:tt),*) => {
+        impl<$($name: Into<SliceRange>),*> SliceRanges for ($($name,)*) {
+            fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+                SmallVec::from_slice(&[$(self.$index.into()),*])
+            }
+        }
+    };
+}
+slice_ranges_tuple!(A 0);
+slice_ranges_tuple!(A 0, B 1);
+slice_ranges_tuple!(A 0, B 1, C 2);
+slice_ranges_tuple!(A 0, B 1, C 2, D 3);
+slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4);
+slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+impl Layout {
+    /// Row-major, without gaps, from the start of the storage.
+    pub fn contiguous(shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+        let mut step = 1usize;
+        for (stride, &size) in strides.iter_mut().zip(shape.dims()).rev() {
+            *stride = step as isize;
+            step = step.saturating_mul(size.max(1));
+        }
+        Self {
+            shape,
+            strides,
+            offset: 0,
+        }
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Strides in elements.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides
+    }
+
+    /// Index of the first element in the storage.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The same strides from another start.
+    pub(crate) fn at_offset(&self, offset: usize) -> Self {
+        Self {
+            offset,
+            ..self.clone()
+        }
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// True when the elements lie row-major without gaps (from any offset).
+    pub fn is_contiguous(&self) -> bool {
+        let mut step = 1isize;
+        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            if size == 0 {
+                return true;
+            }
+            if size != 1 {
+                if stride != step {
+                    return false;
+                }
+                step *= size as isize;
+            }
+        }
+        true
+    }
+
+    /// One past the largest storage index that is used; 0 when there are no elements.
+    pub fn end(&self) -> usize {
+        if self.elements() == 0 {
+            return 0;
+        }
+        let reach: isize = self
+            .shape
+            .iter()
+            .zip(&self.strides)
+            .map(|(&size, &stride)| (size as isize - 1) * stride.max(0))
+            .sum();
+        self.offset + reach as usize + 1
+    }
+
+    /// Storage indices of the elements in row-major order.
+    pub fn indices(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.elements()).map(|element| {
+            let mut rest = element;
+            let mut at = self.offset as isize;
+            for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+                at += (rest % size) as isize * stride;
+                rest /= size;
+            }
+            at as usize
+        })
+    }
+
+    fn check_axis(&self, op: &'static str, axis: usize) -> Result<()> {
+        if axis < self.rank() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            op,
+            format!("there is no axis {axis} in shape {}", self.shape),
+        ))
+    }
+
+    /// Swaps two dimensions.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when an axis does not exist.
+    pub fn transpose(&self, first: usize, second: usize) -> Result<Self> {
+        self.check_axis("transpose", first)?;
+        self.check_axis("transpose", second)?;
+        let mut axes: SmallVec<[usize; 6]> = (0..self.rank()).collect();
+        axes.swap(first, second);
+        self.permute(&axes)
+    }
+
+    /// Reorders the dimensions: new dimension `i` is old dimension `axes[i]`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `axes` names each axis once.
+    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
+        let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
+        let each_once = axes.len() == self.rank()
+            && axes.iter().all(|&axis| {
+                seen.get_mut(axis)
+                    .is_some_and(|s| !std::mem::replace(s, true))
+            });
+        if !each_once {
+            return Err(Error::invalid(
+                "permute",
+                format!(
+                    "axes {axes:?} must name each axis of shape {} once",
+                    self.shape
+                ),
+            ));
+        }
+        Ok(Self {
+            shape: axes.iter().map(|&axis| self.shape[axis]).collect(),
+            strides: axes.iter().map(|&axis| self.strides[axis]).collect(),
+            offset: self.offset,
+        })
+    }
+
+    /// Keeps a range of each dimension; dimensions that are not named stay whole.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for too many ranges, or one outside its dimension.
+    pub fn slice(&self, ranges: &[SliceRange]) -> Result<Self> {
+        if ranges.len() > self.rank() {
+            return Err(Error::invalid(
+                "slice",
+                format!(
+                    "{} ranges given for shape {} of rank {}",
+                    ranges.len(),
+                    self.shape,
+                    self.rank()
+                ),
+            ));
+        }
+        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
+        let mut offset = self.offset as isize;
+        for (axis, range) in ranges.iter().enumerate() {
+            let size = self.shape[axis];
+            let end = range.end.unwrap_or(size);
+            if range.start > end || end > size {
+                return Err(Error::invalid(
+                    "slice",
+                    format!(
+                        "range {}..{end} is outside axis {axis} of size {size} in shape {}",
+                        range.start, self.shape
+                    ),
+                ));
+            }
+            dims[axis] = end - range.start;
+            offset += range.start as isize * self.strides[axis];
+        }
+        let shape: Shape = dims.into_iter().collect();
+        // Without elements the offset means nothing: keep it inside the storage.
+        let offset = if shape.elements() == 0 {
+            0
+        } else {
+            offset as usize
+        };
+        Ok(Self {
+            shape,
+            strides: self.strides.clone(),
+            offset,
+        })
+    }
+
+    /// Repeats dimensions of size 1, and adds outer ones, by stride 0 (NumPy's rule).
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when a size is neither equal nor 1.
+    pub fn broadcast_to(&self, shape: &Shape) -> Result<Self> {
+        let rule =
+            "to broadcast to a shape, each size aligned at the last dimension must be equal or 1";
+        let added = shape
+            .rank()
+            .checked_sub(self.rank())
+            .ok_or_else(|| Error::shape_mismatch("broadcast_to", &self.shape, shape, rule))?;
+        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+        for axis in 0..self.rank() {
+            let (from, to) = (self.shape[axis], shape[axis + added]);
+            if from == to {
+                strides[axis + added] = self.strides[axis];
+            } else if from != 1 {
+                return Err(Error::shape_mismatch(
+                    "broadcast_to",
+                    &self.shape,
+                    shape,
+                    rule,
+                ));
+            }
+        }
+        Ok(Self {
+            shape: shape.clone(),
+            strides,
+            offset: self.offset,
+        })
+    }
+
+    /// Removes a dimension of size 1.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the axis does not exist or its size is not 1.
+    pub fn squeeze(&self, axis: usize) -> Result<Self> {
+        self.check_axis("squeeze", axis)?;
+        if self.shape[axis] != 1 {
+            return Err(Error::invalid(
+                "squeeze",
+                format!("axis {axis} of shape {} is not of size 1", self.shape),
+            ));
+        }
+        let keep = |at: &usize| *at != axis;
+        Ok(Self {
+            shape: (0..self.rank())
+                .filter(keep)
+                .map(|d| self.shape[d])
+                .collect(),
+            strides: (0..self.rank())
+                .filter(keep)
+                .map(|d| self.strides[d])
+                .collect(),
+            offset: self.offset,
+        })
+    }
+
+    /// Adds a dimension of size 1 before `axis` (at the end when `axis` is the rank).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `axis` is above the rank.
+    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
+        if axis > self.rank() {
+            return Err(Error::invalid(
+                "unsqueeze",
+                format!("axis {axis} is above the rank of shape {}", self.shape),
+            ));
+        }
+        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
+        let mut strides = self.strides.clone();
+        dims.insert(axis, 1);
+        strides.insert(axis, 0);
+        Ok(Self {
+            shape: dims.into_iter().collect(),
+            strides,
+            offset: self.offset,
+        })
+    }
+
+    /// The same elements in row-major order under another shape, or `None` when that needs a copy.
+    /// The element counts must agree.
+    pub fn reshape(&self, shape: &Shape) -> Option<Self> {
+        if self.elements() == 0 || self.is_contiguous() {
+            return Some(Self {
+                offset: self.offset,
+                ..Self::contiguous(shape.clone())
+            });
+        }
+        // Each run of old dimensions that lies evenly must be cut into whole new ones.
+        let old = merge(&[self]);
+        let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
+        let mut new_axis = shape.rank();
+        for (size, stride) in old.dims.iter().zip(&old.strides[0]).rev() {
+            let mut left = *size;
+            let mut step = *stride;
+            while left > 1 {
+                new_axis = new_axis.checked_sub(1)?;
+                let new_size = shape[new_axis];
+                if left % new_size != 0 {
+                    return None;
+                }
+                strides[new_axis] = step;
+                step *= new_size as isize;
+                left /= new_size;
+            }
+        }
+        // What is left is of size 1: any stride does.
+        Some(Self {
+            shape: shape.clone(),
+            strides,
+            offset: self.offset,
+        })
+    }
+}
+
+/// Dimensions shared by several operands, merged where all of them lie evenly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Merged {
+    /// Sizes, outermost first, none of them 1; empty for a single element.
+    pub dims: SmallVec<[usize; 6]>,
+    /// Strides in elements, one list an operand.
+    pub strides: SmallVec<[Strides; 3]>,
+}
+
+/// Drops dimensions of size 1 and joins neighbours that every operand walks evenly, so that most
+/// problems become one dimension. All layouts have the same shape and at least one element.
+pub(crate) fn merge(layouts: &[&Layout]) -> Merged {
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+    let mut strides: SmallVec<[Strides; 3]> = layouts.iter().map(|_| Strides::new()).collect();
+    let shape = layouts
+        .first()
+        .map_or(&[][..], |layout| layout.shape.dims());
+    for (axis, &size) in shape.iter().enumerate() {
+        if size == 1 {
+            continue;
+        }
+        let joins = !dims.is_empty()
+            && layouts.iter().zip(&strides).all(|(layout, merged)| {
+                merged
+                    .last()
+                    .is_some_and(|&outer| outer == layout.strides[axis] * size as isize)
+            });
+        if joins {
+            if let Some(last) = dims.last_mut() {
+                *last *= size;
+            }
+            for (layout, merged) in layouts.iter().zip(&mut strides) {
+                if let Some(last) = merged.last_mut() {
+                    *last = layout.strides[axis];
+                }
+            }
+        } else {
+            dims.push(size);
+            for (layout, merged) in layouts.iter().zip(&mut strides) {
+                merged.push(layout.strides[axis]);
+            }
+        }
+    }
+    Merged { dims, strides }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Storage indices in row-major order: the definition that every view must keep.
+    fn indices(layout: &Layout) -> Vec<usize> {
+        let mut all = vec![layout.offset() as isize];
+        for (&size, &stride) in layout.shape().iter().zip(layout.strides()) {
+            all = all
+                .iter()
+                .flat_map(|&at| (0..size as isize).map(move |i| at + i * stride))
+                .collect();
+        }
+        all.into_iter().map(|at| at as usize).collect()
+    }
+
+    #[test]
+    fn reshape_keeps_the_order_of_elements() {
+        let base = Layout::contiguous([4, 6, 5]);
+        let cut = base
+            .slice(&[(1..3).into(), (..).into(), (..).into()])
+            .unwrap();
+        let inner = base.slice(&[(..).into(), (1..4).into()]).unwrap();
+        let turned = base.transpose(0, 2).unwrap();
+        let wide = Layout::contiguous([1, 5])
+            .broadcast_to(&[3, 5].into())
+            .unwrap();
+        for layout in [&base, &cut, &inner, &turned, &wide] {
+            let n = layout.elements();
+            for shape in [
+                vec![n],
+                vec![1, n, 1],
+                vec![2, n / 2],
+                vec![n / 5, 5],
+                vec![4, 3, 5],
+                vec![4, 15],
+                vec![4, 3, 5, 1],
+                vec![5, 6, 2, 2],
+                vec![5, 3, 2, 4],
+            ] {
+                let shape = Shape::from(shape);
+                if shape.elements() != n {
+                    continue;
+                }
+                if let Some(view) = layout.reshape(&shape) {
+                    assert_eq!(indices(&view), indices(layout), "{layout:?} as {shape}");
+                } else {
+                    assert!(!layout.is_contiguous(), "{layout:?} as {shape}");
+                }
+            }
+        }
+        assert!(inner.reshape(&[4, 15].into()).is_some());
+        assert!(inner.reshape(&[60].into()).is_none());
+        assert!(turned.reshape(&[5, 3, 2, 4].into()).is_some());
+    }
+
+    #[test]
+    fn merging_keeps_the_order_of_elements() {
+        let a = Layout::contiguous([2, 3, 4, 1]);
+        let b = Layout::contiguous([3, 4, 1])
+            .broadcast_to(a.shape())
+            .unwrap();
+        let merged = merge(&[&a, &b]);
+        assert_eq!(merged.dims.as_slice(), &[2, 12]);
+        assert_eq!(merged.strides[0].as_slice(), &[12, 1]);
+        assert_eq!(merged.strides[1].as_slice(), &[0, 1]);
+        assert_eq!(merge(&[&a]).dims.as_slice(), &[24]);
+        assert!(merge(&[&Layout::contiguous([1, 1])]).dims.is_empty());
+    }
+
+    #[test]
+    fn ends_bound_what_is_read() {
+        let base = Layout::contiguous([4, 6]);
+        for layout in [
+            base.clone(),
+            base.transpose(0, 1).unwrap(),
+            base.slice(&[(1..3).into(), (2..5).into()]).unwrap(),
+            Layout::contiguous([1]).broadcast_to(&[9].into()).unwrap(),
+            Layout::contiguous(()),
+        ] {
+            assert_eq!(Some(layout.end() - 1), layout.indices().max());
+            assert!(layout.indices().eq(indices(&layout)));
+        }
+        assert_eq!(Layout::contiguous([0, 3]).end(), 0);
+    }
+
+    #[test]
+    fn bad_views_are_errors() {
+        let base = Layout::contiguous([2, 3]);
+        assert!(base.permute(&[0]).is_err());
+        assert!(base.permute(&[0, 0]).is_err());
+        assert!(base.transpose(0, 2).is_err());
+        assert!(base.slice(&[(0..3).into()]).is_err());
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = (2..1).into();
+        assert!(base.slice(&[reversed]).is_err());
+        assert!(
+            base.slice(&[(..).into(), (..).into(), (..).into()])
+                .is_err()
+        );
+        assert!(base.squeeze(0).is_err());
+        assert!(base.unsqueeze(3).is_err());
+        assert!(base.broadcast_to(&[3].into()).is_err());
+        assert!(base.broadcast_to(&[4, 3].into()).is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! Tensors and WGSL kernels on any GPU through wgpu, over memory that is planned, visible and
+//! never wasted, with a native CPU device when there is no GPU.
+//!
+//! ```
+//! use orlop::{DType, Device, Tensor};
+//!
+//! # fn main() -> orlop::Result<()> {
+//! let device = Device::best()?; // the best GPU, else the native CPU
+//! let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+//! let b = Tensor::randn(&device, [2, 3], DType::F32, 7)?; // seed 7: the same on every device
+//! let bias = Tensor::ones(&device, [3], DType::F32)?;
+//! let c = (&a.matmul(&b)? + &bias)?; // operators take references and return Result
+//! let host: Vec<f32> = c.to_vec()?; // waits; to_vec_async() does not
+//! assert_eq!(host.len(), 6);
+//! println!("{}", device.memory_summary());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which op on which dtype and device
+//!
+//! | | f32 | f16 | i32 | u32 | f64 |
+//! |---|---|---|---|---|---|
+//! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all |
+//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn` (on the CPU) |
+//! | GPU without it | | lives there; creation, views and transfers; ops on the CPU | | | lives on the CPU |
+//!
+//! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
+//! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
+//! `mul`, `div`, `matmul`, `to`, `to_vec`, `to_vec_async`, `item`, `display`.
+//! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
+//! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an
+//! [`Error::Unsupported`].
+//!
+//! # Rules
+//!
+//! - There is no implicit conversion: mixed dtypes are an error that names [`Tensor::cast`].
+//! - Work on a device happens in program order, from any number of threads.
+//! - Every failure is a typed [`Error`]; a failed call changes nothing.
+//! - Integers wrap; an integer divided by zero is 0.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod capabilities;
+mod cpu;
+mod device;
+mod dtype;
+mod error;
+mod gpu;
+pub mod kernels;
+mod launch;
+mod layout;
+pub mod memory;
+mod ops;
+mod road;
+mod shape;
+mod tensor;
+
+pub use capabilities::{Capabilities, DeviceKind};
+pub use device::{Device, DeviceBuilder, DeviceInfo, Placement, PlacementEvent};
+pub use dtype::{DType, Element, Scalar};
+pub use error::{
+    DTypeMismatch, DeviceFailure, Error, Execution, InvalidArgument, KernelCompile, OutOfMemory,
+    Result, ShapeMismatch, TooLarge, UnknownDevice, Unsupported,
+};
+pub use half::f16;
+pub use layout::{Layout, SliceRange, SliceRanges, Strides};
+pub use ops::{Sizes, ToVec};
+pub use shape::Shape;
+pub use tensor::Tensor;

@@ -1,0 +1,462 @@
+//! Best fit with exact split and immediate coalescing, over several regions.
+
+use super::free_index::{FreeIndex, Key};
+
+/// Names a block in use. Once the block is freed the id is stale, and it stays so for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId {
+    slot: u32,
+    generation: u32,
+}
+
+/// Names a region that is held. Once the region is returned the id is stale, and it stays so for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionId {
+    slot: u32,
+    generation: u32,
+}
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The region that it lies in.
+    pub region: RegionId,
+    /// Bytes from the start of the region.
+    pub offset: u64,
+    /// Bytes in the block: what was asked for, rounded up to [`QUANTUM`](super::QUANTUM).
+    pub bytes: u64,
+}
+
+/// One piece of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Bytes from the start of the region.
+    pub offset: u64,
+    /// Bytes in the chunk.
+    pub bytes: u64,
+    /// The block that it holds, `None` when it is free.
+    pub block: Option<BlockId>,
+}
+
+/// Stands for "no slot" in links.
+const NONE: u32 = u32::MAX;
+/// Slots are counted in 32 bits; an operation adds at most two.
+const MOST_SLOTS: usize = u32::MAX as usize - 2;
+
+/// A chunk in its slot, linked to its neighbours in the region.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    offset: u64,
+    bytes: u64,
+    region: u32,
+    previous: u32,
+    next: u32,
+    /// Counts the blocks that have lived in this slot.
+    generation: u32,
+    in_use: bool,
+}
+
+/// A region in its slot.
+#[derive(Debug)]
+struct Region<R> {
+    generation: u32,
+    /// Number of regions opened before this one.
+    order: u64,
+    bytes: u64,
+    first_chunk: u32,
+    live_blocks: u64,
+    /// What the source gave, `None` while the slot is vacant.
+    held: Option<R>,
+}
+
+/// Divides regions; never asks for one by itself. All sizes it takes are multiples of the quantum, and not 0.
+#[derive(Debug)]
+pub(super) struct BestFit<R> {
+    entries: Vec<Entry>,
+    vacant_entries: Vec<u32>,
+    regions: Vec<Region<R>>,
+    vacant_regions: Vec<u32>,
+    /// Slots of the regions held, in order of creation.
+    region_order: Vec<u32>,
+    regions_opened: u64,
+    free: FreeIndex,
+}
+
+impl<R> BestFit<R> {
+    pub(super) fn new() -> Self {
+        BestFit {
+            entries: Vec::new(),
+            vacant_entries: Vec::new(),
+            regions: Vec::new(),
+            vacant_regions: Vec::new(),
+            region_order: Vec::new(),
+            regions_opened: 0,
+            free: FreeIndex::new(),
+        }
+    }
+
+    /// Whether there are so many chunks that a further one could not be named.
+    pub(super) fn is_out_of_slots(&self) -> bool {
+        self.entries.len() > MOST_SLOTS
+    }
+
+    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough.
+    pub(super) fn allocate(&mut self, bytes: u64) -> Option<BlockId> {
+        let slot = self.free.best(bytes)?;
+        Some(self.take(slot, bytes))
+    }
+
+    /// Adds a region and takes the first `block_bytes` of its `region_bytes`.
+    pub(super) fn open_region(&mut self, held: R, region_bytes: u64, block_bytes: u64) -> BlockId {
+        let region_slot = self.vacant_regions.pop().unwrap_or_else(|| {
+            self.regions.push(Region {
+                generation: 0,
+                order: 0,
+                bytes: 0,
+                first_chunk: NONE,
+                live_blocks: 0,
+                held: None,
+            });
+            (self.regions.len() - 1) as u32
+        });
+        let chunk_slot = self.add_entry(Entry {
+            offset: 0,
+            bytes: region_bytes,
+            region: region_slot,
+            previous: NONE,
+            next: NONE,
+            generation: 0,
+            in_use: false,
+        });
+        let region = &mut self.regions[region_slot as usize];
+        region.order = self.regions_opened;
+        region.bytes = region_bytes;
+        region.first_chunk = chunk_slot;
+        region.held = Some(held);
+        self.regions_opened += 1;
+        self.region_order.push(region_slot);
+        self.list(chunk_slot);
+        self.take(chunk_slot, block_bytes)
+    }
+
+    /// Gives a block back and merges it with its free neighbours. Returns its bytes; `None` for a stale id.
+    pub(super) fn free(&mut self, block: BlockId) -> Option<u64> {
+        let slot = block.slot;
+        let freed = *self.live_entry(block)?;
+        self.regions[freed.region as usize].live_blocks -= 1;
+        let entry = &mut self.entries[slot as usize];
+        entry.in_use = false;
+        entry.generation = entry.generation.saturating_add(1);
+
+        // A free neighbour keeps its slot and grows: often its place in the index need not change.
+        match (self.is_free(freed.previous), self.is_free(freed.next)) {
+            (true, true) => {
+                self.free.remove(freed.next);
+                self.absorb_next(freed.previous);
+                self.absorb_next(freed.previous);
+                self.relist(freed.previous);
+            }
+            (true, false) => {
+                self.absorb_next(freed.previous);
+                self.relist(freed.previous);
+            }
+            (false, true) => {
+                self.absorb_previous(freed.next);
+                self.relist(freed.next);
+            }
+            (false, false) if self.is_worn_out(slot) => {
+                let slot = self.resettle(slot);
+                self.list(slot);
+            }
+            (false, false) => self.list(slot),
+        }
+        Some(freed.bytes)
+    }
+
+    pub(super) fn place(&self, block: BlockId) -> Option<Place> {
+        let entry = self.live_entry(block)?;
+        Some(Place {
+            region: self.region_id(entry.region),
+            offset: entry.offset,
+            bytes: entry.bytes,
+        })
+    }
+
+    /// What the source gave for a region; `None` for a stale id.
+    pub(super) fn region(&self, region: RegionId) -> Option<&R> {
+        self.live_region(region)?.held.as_ref()
+    }
+
+    /// The regions held with their bytes, in order of creation.
+    pub(super) fn regions(&self) -> impl ExactSizeIterator<Item = (RegionId, u64)> + '_ {
+        self.region_order
+            .iter()
+            .map(|&slot| (self.region_id(slot), self.regions[slot as usize].bytes))
+    }
+
+    /// The regions without a block in use, with their bytes, in order of creation.
+    pub(super) fn idle_regions(&self) -> impl Iterator<Item = (RegionId, u64)> + '_ {
+        self.regions()
+            .filter(|(region, _)| self.regions[region.slot as usize].live_blocks == 0)
+    }
+
+    /// The chunks of a region in address order; none for a stale id.
+    pub(super) fn chunks(&self, region: RegionId) -> impl Iterator<Item = Chunk> + '_ {
+        let first = self.live_region(region).map(|region| region.first_chunk);
+        let slots = std::iter::successors(first, |&slot| {
+            Some(self.entries[slot as usize].next).filter(|&next| next != NONE)
+        });
+        slots.map(|slot| {
+            let entry = &self.entries[slot as usize];
+            let generation = entry.generation;
+            Chunk {
+                offset: entry.offset,
+                bytes: entry.bytes,
+                block: entry.in_use.then_some(BlockId { slot, generation }),
+            }
+        })
+    }
+
+    /// Forgets a region without a block in use and gives back what the source gave;
+    /// `None`, and nothing changed, for a stale id or a region in use.
+    pub(super) fn close_region(&mut self, id: RegionId) -> Option<R> {
+        let region = self.live_region(id)?;
+        if region.live_blocks > 0 {
+            return None;
+        }
+        // Free neighbours are always merged, so an idle region is one free chunk.
+        let chunk_slot = region.first_chunk;
+        self.free.remove(chunk_slot);
+        self.vacate(chunk_slot);
+        self.region_order.retain(|&slot| slot != id.slot);
+        let region = &mut self.regions[id.slot as usize];
+        region.generation = region.generation.saturating_add(1);
+        // A slot whose generations are used up stays empty, so that no stale id comes back to life.
+        if region.generation < u32::MAX {
+            self.vacant_regions.push(id.slot);
+        }
+        region.held.take()
+    }
+
+    /// Forgets every region and gives back what the source gave, in order of creation.
+    pub(super) fn drain(&mut self) -> Vec<R> {
+        let mut emptied = std::mem::replace(self, BestFit::new());
+        let order = std::mem::take(&mut emptied.region_order);
+        order
+            .into_iter()
+            .filter_map(|slot| emptied.regions[slot as usize].held.take())
+            .collect()
+    }
+
+    /// Bytes of the largest free chunk, 0 when there is none.
+    pub(super) fn largest_free(&self) -> u64 {
+        self.free.largest()
+    }
+
+    /// Makes the first `bytes` of a free chunk a block; what is left stays free.
+    fn take(&mut self, slot: u32, bytes: u64) -> BlockId {
+        let entry = &mut self.entries[slot as usize];
+        let (region, offset, previous) = (entry.region, entry.offset, entry.previous);
+        let slot = if entry.bytes == bytes {
+            self.free.remove(slot);
+            slot
+        } else {
+            // The rest keeps the slot: often its place in the index need not change.
+            entry.offset += bytes;
+            entry.bytes -= bytes;
+            self.relist(slot);
+            let front = self.add_entry(Entry {
+                offset,
+                bytes,
+                region,
+                previous,
+                next: slot,
+                generation: 0,
+                in_use: true,
+            });
+            self.entries[slot as usize].previous = front;
+            self.link_forward(previous, region, front);
+            front
+        };
+        self.regions[region as usize].live_blocks += 1;
+        let entry = &mut self.entries[slot as usize];
+        entry.in_use = true;
+        BlockId {
+            slot,
+            generation: entry.generation,
+        }
+    }
+
+    /// Merges the chunk after `slot` into it.
+    fn absorb_next(&mut self, slot: u32) {
+        let absorbed = self.entries[slot as usize].next;
+        let Entry { bytes, next, .. } = self.entries[absorbed as usize];
+        let entry = &mut self.entries[slot as usize];
+        entry.bytes += bytes;
+        entry.next = next;
+        if next != NONE {
+            self.entries[next as usize].previous = slot;
+        }
+        self.vacate(absorbed);
+    }
+
+    /// Merges the chunk before `slot` into it.
+    fn absorb_previous(&mut self, slot: u32) {
+        let absorbed = self.entries[slot as usize].previous;
+        let Entry {
+            bytes,
+            previous,
+            region,
+            ..
+        } = self.entries[absorbed as usize];
+        let entry = &mut self.entries[slot as usize];
+        entry.offset -= bytes;
+        entry.bytes += bytes;
+        entry.previous = previous;
+        self.link_forward(previous, region, slot);
+        self.vacate(absorbed);
+    }
+
+    /// Makes `slot` what comes after `previous`, or the first chunk of the region.
+    fn link_forward(&mut self, previous: u32, region: u32, slot: u32) {
+        if previous == NONE {
+            self.regions[region as usize].first_chunk = slot;
+        } else {
+            self.entries[previous as usize].next = slot;
+        }
+    }
+
+    /// Whether there is a chunk in `slot`, and it is free.
+    fn is_free(&self, slot: u32) -> bool {
+        // `NONE` is beyond the end.
+        let entry = self.entries.get(slot as usize);
+        entry.is_some_and(|entry| !entry.in_use)
+    }
+
+    /// Puts a chunk into a slot; the slot keeps its own generation.
+    fn add_entry(&mut self, entry: Entry) -> u32 {
+        if let Some(slot) = self.vacant_entries.pop() {
+            let place = &mut self.entries[slot as usize];
+            let generation = place.generation;
+            *place = Entry {
+                generation,
+                ..entry
+            };
+            slot
+        } else {
+            self.entries.push(Entry {
+                generation: 0,
+                ..entry
+            });
+            (self.entries.len() - 1) as u32
+        }
+    }
+
+    fn vacate(&mut self, slot: u32) {
+        if !self.is_worn_out(slot) {
+            self.vacant_entries.push(slot);
+        }
+    }
+
+    /// Whether all generations of a slot are used up: from then on it must not name a block.
+    fn is_worn_out(&self, slot: u32) -> bool {
+        self.entries[slot as usize].generation == u32::MAX
+    }
+
+    /// Moves a chunk to another slot and leaves its own empty for good.
+    fn resettle(&mut self, worn_out: u32) -> u32 {
+        let entry = self.entries[worn_out as usize];
+        let slot = self.add_entry(entry);
+        if entry.next != NONE {
+            self.entries[entry.next as usize].previous = slot;
+        }
+        self.link_forward(entry.previous, entry.region, slot);
+        slot
+    }
+
+    /// Enters a free chunk into the index.
+    fn list(&mut self, slot: u32) {
+        self.free.insert(slot, self.key(slot));
+    }
+
+    /// Tells the index that a free chunk has changed.
+    fn relist(&mut self, slot: u32) {
+        self.free.change(slot, self.key(slot));
+    }
+
+    fn key(&self, slot: u32) -> Key {
+        let entry = &self.entries[slot as usize];
+        Key {
+            bytes: entry.bytes,
+            region_order: self.regions[entry.region as usize].order,
+            offset: entry.offset,
+        }
+    }
+
+    fn live_entry(&self, block: BlockId) -> Option<&Entry> {
+        self.entries
+            .get(block.slot as usize)
+            .filter(|entry| entry.in_use && entry.generation == block.generation)
+    }
+
+    fn live_region(&self, id: RegionId) -> Option<&Region<R>> {
+        self.regions
+            .get(id.slot as usize)
+            .filter(|region| region.held.is_some() && region.generation == id.generation)
+    }
+
+    fn region_id(&self, slot: u32) -> RegionId {
+        RegionId {
+            slot,
+            generation: self.regions[slot as usize].generation,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worn_out_slot_never_names_a_block_again() {
+        let mut best_fit = BestFit::new();
+        let first = best_fit.open_region((), 1024, 256);
+        let region = best_fit.region_id(0);
+        best_fit.entries[first.slot as usize].generation = u32::MAX - 1;
+        let last = BlockId {
+            generation: u32::MAX - 1,
+            ..first
+        };
+        assert_eq!(best_fit.free(first), None);
+        assert_eq!(best_fit.free(last), Some(256));
+        let next = best_fit.allocate(256).map(|block| block.slot);
+        assert!(next.is_some_and(|slot| slot != first.slot));
+        assert_eq!(best_fit.free(last), None);
+        let tiles: Vec<_> = best_fit
+            .chunks(region)
+            .map(|chunk| (chunk.offset, chunk.bytes, chunk.block.is_some()))
+            .collect();
+        assert_eq!(tiles, [(0, 256, true), (256, 768, false)]);
+    }
+
+    #[test]
+    fn a_worn_out_region_slot_stays_empty() {
+        let mut best_fit = BestFit::new();
+        let block = best_fit.open_region((), 256, 256);
+        let region = best_fit.region_id(0);
+        assert_eq!(best_fit.close_region(region), None);
+        assert_eq!(best_fit.free(block), Some(256));
+        best_fit.regions[region.slot as usize].generation = u32::MAX - 1;
+        let last = RegionId {
+            generation: u32::MAX - 1,
+            ..region
+        };
+        assert_eq!(best_fit.close_region(region), None);
+        assert_eq!(best_fit.close_region(last), Some(()));
+        let next = best_fit.open_region((), 256, 256);
+        let place = best_fit.place(next);
+        assert!(place.is_some_and(|place| place.region.slot != region.slot));
+        assert_eq!(best_fit.region(last), None);
+        assert_eq!(best_fit.chunks(last).count(), 0);
+    }
+}

@@ -1,0 +1,159 @@
+//! How large the next region is: a pure function of what is held and what is needed.
+
+use super::QUANTUM;
+
+/// How the pool sizes a new region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Growth {
+    /// In proportion to what is held already, in whole multiples of the request. Idle regions, all of
+    /// them too small for the request, are traded in: they go back before the new one is made.
+    #[default]
+    Proportional,
+    /// For the tests of the ladder: idle regions go back only when there is no other way.
+    #[cfg(test)]
+    KeepsIdle,
+}
+
+/// A new region is at least this share of what is held. A region's unused end is the price of growing:
+/// a larger share means fewer regions (their number grows as `24 * ln(held)`) and a longer end.
+/// On four recorded traces with sizes scaled by 0.6 to 6, the worst of reserved over in use (peaks) is
+/// 1.11 with 1/24, 1.16 with 1/16 and 1.15 with 1/8.
+const HELD_SHARE: u64 = 24;
+/// The smallest region that is asked for when nothing forbids it.
+const SMALLEST: u64 = 1 << 20;
+
+/// What a growth policy knows. All sizes are bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Reserved so far.
+    pub(super) held: u64,
+    /// The request that found no room: a multiple of the quantum, and not 0.
+    pub(super) needed: u64,
+    /// The largest region that the adapter makes.
+    pub(super) max_region: u64,
+    /// What the budget still allows.
+    pub(super) headroom: u64,
+}
+
+impl Growth {
+    /// The size of the next region, at least `needed` and a multiple of the quantum;
+    /// `None` when `needed` fits neither the adapter nor the budget.
+    pub(super) fn region_size(self, demand: Demand) -> Option<u64> {
+        let most = round_down(demand.max_region.min(demand.headroom));
+        if demand.needed > most {
+            return None;
+        }
+        let wanted = match self {
+            // Whole multiples, because sizes come in series (layers): they fill the region to its end.
+            Growth::Proportional => (demand.held / HELD_SHARE)
+                .max(SMALLEST)
+                .checked_next_multiple_of(demand.needed)
+                .unwrap_or(most),
+            #[cfg(test)]
+            Growth::KeepsIdle => demand.needed,
+        };
+        Some(wanted.clamp(demand.needed, most))
+    }
+
+    /// Whether idle regions go back before a new region is made (else only when there is no other way).
+    pub(super) fn trades_idle_regions(self) -> bool {
+        match self {
+            // No idle region holds the request, and a larger one in its place serves both: it takes
+            // lstm_train from 1.34 to 1.07 of its peak in use and llm_decode from 1.15 to 1.06.
+            Growth::Proportional => true,
+            #[cfg(test)]
+            Growth::KeepsIdle => false,
+        }
+    }
+}
+
+/// The next lower multiple of the quantum.
+pub(super) fn round_down(bytes: u64) -> u64 {
+    bytes - bytes % QUANTUM
+}
+
+/// The next higher multiple of the quantum; `None` when that is more than a `u64` holds.
+pub(super) fn round_up(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(QUANTUM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMAND: Demand = Demand {
+        held: 0,
+        needed: QUANTUM,
+        max_region: u64::MAX,
+        headroom: u64::MAX,
+    };
+
+    #[test]
+    fn grows_in_proportion_between_its_bounds() {
+        let size = |demand| Growth::Proportional.region_size(demand);
+        assert_eq!(size(DEMAND), Some(SMALLEST));
+        let held = 24 << 30;
+        assert_eq!(size(Demand { held, ..DEMAND }), Some(1 << 30));
+        let needed = 768;
+        let multiple = (1u64 << 30).next_multiple_of(needed);
+        assert_eq!(
+            size(Demand {
+                held,
+                needed,
+                ..DEMAND
+            }),
+            Some(multiple)
+        );
+        let needed = 1 << 31;
+        assert_eq!(
+            size(Demand {
+                held,
+                needed,
+                ..DEMAND
+            }),
+            Some(needed)
+        );
+        let max_region = 1000;
+        assert_eq!(
+            size(Demand {
+                held,
+                max_region,
+                ..DEMAND
+            }),
+            Some(768)
+        );
+        let headroom = 300;
+        assert_eq!(
+            size(Demand {
+                held,
+                headroom,
+                ..DEMAND
+            }),
+            Some(256)
+        );
+        let headroom = 255;
+        assert_eq!(
+            size(Demand {
+                held,
+                headroom,
+                ..DEMAND
+            }),
+            None
+        );
+    }
+
+    #[test]
+    fn holds_at_the_end_of_the_number_range() {
+        let needed = round_down(u64::MAX);
+        let demand = Demand {
+            held: u64::MAX,
+            needed,
+            ..DEMAND
+        };
+        assert_eq!(Growth::Proportional.region_size(demand), Some(needed));
+        assert_eq!(round_up(u64::MAX), None);
+        assert_eq!(round_up(needed), Some(needed));
+        assert_eq!(round_up(1), Some(QUANTUM));
+    }
+}

@@ -1,0 +1,198 @@
+//! What happens when a pool is full, in order, in one place.
+
+use std::fmt;
+
+use super::best_fit::BlockId;
+use super::growth::{Demand, round_down};
+use super::pool::{Pool, RegionSource};
+use super::statistics::{Bytes, MemoryStatistics};
+
+/// Why a request could not be met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FullReason {
+    /// The request is larger than any region can be, so that it can never be met here.
+    OverRegionLimit {
+        /// Bytes in the largest region that the source makes.
+        max_region: u64,
+    },
+    /// A region for the request would exceed the budget, even with all idle regions returned.
+    OverBudget,
+    /// The source refused a region of exactly the size needed, for this reason.
+    Refused(String),
+}
+
+/// An allocation failed. Nothing has changed, except that idle regions may have been returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Bytes asked for.
+    pub asked: u64,
+    /// Bytes needed: what was asked for, rounded up to [`QUANTUM`](super::QUANTUM)
+    /// (down, where a `u64` holds no higher multiple).
+    pub rounded: u64,
+    /// Why it failed.
+    pub reason: FullReason,
+    /// The account after the failure.
+    pub statistics: MemoryStatistics,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let statistics = &self.statistics;
+        write!(
+            formatter,
+            "out of memory: asked for {} ({} bytes), ",
+            Bytes(self.asked),
+            self.asked
+        )?;
+        match &self.reason {
+            FullReason::OverRegionLimit { max_region } => write!(
+                formatter,
+                "but one allocation can be at most {} here",
+                Bytes(*max_region)
+            )?,
+            FullReason::OverBudget => write!(formatter, "which the budget does not allow")?,
+            FullReason::Refused(reason) => {
+                write!(formatter, "and the device gave no more memory: {reason}")?;
+            }
+        }
+        match statistics.limit {
+            Some(limit) => write!(formatter, "; budget {}", Bytes(limit))?,
+            None => write!(formatter, "; no budget set")?,
+        }
+        write!(
+            formatter,
+            "; {} in use in {} blocks; {} reserved in {} regions; {} free, the largest hole {}; ",
+            Bytes(statistics.allocated),
+            statistics.live_blocks,
+            Bytes(statistics.reserved),
+            statistics.regions,
+            Bytes(statistics.free),
+            Bytes(statistics.largest_free),
+        )?;
+        let scattered = statistics.free >= self.rounded;
+        formatter.write_str(match (&self.reason, scattered) {
+            (FullReason::OverRegionLimit { .. }, _) => "what would help: smaller pieces",
+            (_, true) => "what would help: moving blocks together (enough is free, in pieces)",
+            (FullReason::OverBudget, false) => {
+                "what would help: freeing tensors, or a higher budget"
+            }
+            (FullReason::Refused(_), false) => {
+                "what would help: freeing tensors, or fewer other users of the device"
+            }
+        })
+    }
+}
+
+impl std::error::Error for Full {}
+
+impl<S: RegionSource> Pool<S> {
+    /// Meets a request of `bytes` (a multiple of the quantum, within the region limit), or says why not.
+    pub(super) fn climb(&mut self, bytes: u64) -> Result<BlockId, FullReason> {
+        if self.best_fit.is_out_of_slots() {
+            return Err(FullReason::Refused("2^32 chunks are in use".into()));
+        }
+        // First rung: a free chunk.
+        if let Some(block) = self.best_fit.allocate(bytes) {
+            return Ok(block);
+        }
+        // Second rung: a new region, for which a policy may trade the idle ones in.
+        if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
+            self.trim();
+        }
+        let reason = match self.grow(bytes) {
+            Ok(block) => return Ok(block),
+            Err(reason) => reason,
+        };
+        // Third rung: idle regions go back, where that can make room, and a new region is tried again.
+        if !self.returning_idle_makes_room(bytes) {
+            return Err(reason);
+        }
+        self.trim();
+        self.grow(bytes)
+    }
+
+    /// Whether there are idle regions, and the budget would allow a region of `bytes` without them.
+    fn returning_idle_makes_room(&self, bytes: u64) -> bool {
+        let idle: u64 = self.best_fit.idle_regions().map(|(_, bytes)| bytes).sum();
+        idle > 0 && self.headroom().saturating_add(idle) >= bytes
+    }
+
+    /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
+    /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
+    fn grow(&mut self, bytes: u64) -> Result<BlockId, FullReason> {
+        let demand = Demand {
+            held: self.reserved,
+            needed: bytes,
+            max_region: self.config.max_region,
+            headroom: self.headroom(),
+        };
+        let Some(mut size) = self.config.growth.region_size(demand) else {
+            return Err(FullReason::OverBudget);
+        };
+        loop {
+            match self.source.create(size) {
+                Ok(region) => return Ok(self.open_region(region, size, bytes)),
+                Err(refused) if size == bytes => return Err(FullReason::Refused(refused.0)),
+                Err(_) => size = round_down(size / 2).max(bytes),
+            }
+        }
+    }
+
+    /// Bytes that may still be reserved.
+    fn headroom(&self) -> u64 {
+        self.config
+            .limit
+            .unwrap_or(u64::MAX)
+            .saturating_sub(self.reserved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Growth, PoolConfig, QUANTUM, Refused};
+    use super::*;
+
+    /// Gives so many bytes, and takes them back.
+    struct Capacity(u64);
+
+    impl RegionSource for Capacity {
+        type Region = u64;
+
+        fn create(&mut self, bytes: u64) -> Result<u64, Refused> {
+            let left = self.0.checked_sub(bytes);
+            self.0 = left.ok_or(Refused("no memory left".into()))?;
+            Ok(bytes)
+        }
+
+        fn destroy(&mut self, bytes: u64) {
+            self.0 += bytes;
+        }
+    }
+
+    /// Two regions of one quantum, the first idle; then a request of two quanta, within the bounds given.
+    fn third_rung(capacity: u64, limit: u64) -> Result<u64, Full> {
+        let config = PoolConfig {
+            growth: Growth::KeepsIdle,
+            limit: Some(limit * QUANTUM),
+            max_region: u64::MAX,
+        };
+        let mut pool = Pool::new(Capacity(capacity * QUANTUM), config);
+        let first = pool.allocate(QUANTUM)?;
+        pool.allocate(QUANTUM)?;
+        assert!(pool.free(first));
+        pool.allocate(2 * QUANTUM)?;
+        Ok(pool.statistics().regions)
+    }
+
+    #[test]
+    fn idle_regions_go_back_only_when_there_is_no_other_way() {
+        let outcome = |capacity, limit| third_rung(capacity, limit).map_err(|full| full.reason);
+        assert_eq!(outcome(4, 4), Ok(3), "nothing need go back");
+        assert_eq!(outcome(3, 4), Ok(2), "refused, then granted");
+        assert_eq!(outcome(4, 3), Ok(2), "over the budget, then within");
+        assert_eq!(outcome(4, 2), Err(FullReason::OverBudget));
+        let refused = FullReason::Refused("no memory left".into());
+        assert_eq!(outcome(2, 4), Err(refused));
+    }
+}

@@ -1,0 +1,99 @@
+//! Copies of views, row-major and without gaps.
+
+use super::cast::unary_launch;
+use super::plan;
+use crate::capabilities::Capabilities;
+use crate::cpu::parallel;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::launch::Launch;
+use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Moves bits, so NaN payloads and subnormals stay.
+pub(super) struct Copy;
+
+impl Tensor {
+    /// The same elements row-major and without gaps: the tensor itself when they lie so already,
+    /// else a copy.
+    ///
+    /// # Errors
+    /// Out of memory, unsupported under strict placement (f16 where kernels have none), a lost
+    /// device.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() {
+            return Ok(self.clone());
+        }
+        self.copy()
+    }
+
+    /// A contiguous copy with a storage of its own.
+    ///
+    /// # Errors
+    /// As [`Tensor::contiguous`].
+    pub fn copy(&self) -> Result<Tensor> {
+        road::run(&Copy, &[self])
+    }
+}
+
+impl Op for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        match inputs {
+            [input] => Ok((input.layout.shape().clone(), input.dtype)),
+            _ => Err(Error::invalid(self.name(), "takes one operand")),
+        }
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+        let (element, vectors) = plan::bits(problem.output.dtype);
+        unary_launch(
+            self.name(),
+            problem,
+            capabilities,
+            (element, element),
+            vectors,
+        )
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        // By the size of the element alone.
+        match output.dtype.size() {
+            2 => twin::<u16>(inputs, output),
+            4 => twin::<u32>(inputs, output),
+            _ => twin::<u64>(inputs, output),
+        }
+        Ok(())
+    }
+}
+
+fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+    let [input] = inputs else { return };
+    let walk = parallel::Walk::new(&[input.layout]);
+    let stride = walk.inner_strides()[0];
+    let from: &[T] = bytemuck::cast_slice(input.bytes);
+    let count = output.layout.elements();
+    let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+        return;
+    };
+    parallel::pieces(out, |start, piece| {
+        let length = piece.len();
+        walk.runs(start, length, |first, starts, count| {
+            let out = &mut piece[first..first + count];
+            if stride == 1 {
+                let at = starts[0] as usize;
+                out.copy_from_slice(&from[at..at + count]);
+            } else {
+                let mut at = starts[0];
+                for out in out {
+                    *out = from[at as usize];
+                    at += stride;
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,195 @@
+//! New tensors.
+
+use super::fill::Fill;
+use crate::device::{Device, Placement, PlacementEvent};
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::road;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Where a new tensor of `dtype` lives: on the device, or on the CPU when the device cannot hold
+/// the dtype and placement is soft.
+///
+/// # Errors
+/// `Unsupported` under strict placement.
+fn holder(op: &'static str, device: &Device, dtype: DType, bytes: u64) -> Result<Device> {
+    if device.capabilities().holds(dtype) {
+        return Ok(device.clone());
+    }
+    let reason = format!("it has no {dtype} in kernels");
+    if device.placement() == Placement::Strict {
+        return Err(Error::unsupported(op, device.to_string(), reason));
+    }
+    let cpu = Device::cpu();
+    device.log_placement(PlacementEvent {
+        op,
+        from: device.to_string(),
+        to: cpu.to_string(),
+        reason,
+        bytes_moved: bytes,
+    });
+    Ok(cpu)
+}
+
+fn size(op: &'static str, shape: &Shape, dtype: DType) -> Result<u128> {
+    Ok(shape.count(op)? as u128 * dtype.size() as u128)
+}
+
+impl Tensor {
+    /// A tensor whose contents are whatever was in memory: write it before you read it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::Unsupported`] for f64 under strict
+    /// placement on a device without it (under soft placement the tensor lives on the CPU);
+    /// [`Error::DeviceLost`].
+    pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        let shape = shape.into();
+        let bytes = size("empty", &shape, dtype)?;
+        let device = holder("empty", device, dtype, 0)?;
+        let storage = device.allocate(device.check_size("empty", bytes)?)?;
+        Ok(Tensor::new(
+            device,
+            storage,
+            Layout::contiguous(shape),
+            dtype,
+        ))
+    }
+
+    /// All zeros. For integers and floats alike.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Self::full(device, shape, 0, dtype)
+    }
+
+    /// All ones.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    pub fn ones(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        Self::full(device, shape, 1, dtype)
+    }
+
+    /// One value everywhere; floats round it to nearest even.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when an integer dtype cannot hold the value; as
+    /// [`Tensor::empty`].
+    pub fn full(
+        device: &Device,
+        shape: impl Into<Shape>,
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        let fill = Fill::new("full", shape.into(), value.into(), dtype, true)?;
+        road::create(&fill, device)
+    }
+
+    /// `start`, `start + step`, ... below `end` (above it for a negative step): one dimension of
+    /// `ceil((end - start) / step)` elements, each computed as `start + i * step` in f64 and
+    /// rounded once, so the same on every device.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a step that is zero or not finite, or a value that an
+    /// integer dtype cannot hold; as [`Tensor::empty`].
+    pub fn arange(
+        device: &Device,
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        let [start, end, step] =
+            [start.into(), end.into(), step.into()].map(|scalar| match scalar {
+                Scalar::Float(value) => value,
+                Scalar::Integer(value) => value as f64,
+            });
+        if !(start.is_finite() && end.is_finite() && step.is_finite()) || step == 0.0 {
+            return Err(Error::invalid(
+                "arange",
+                format!(
+                    "from {start} to {end} by {step}: needs finite numbers and a step that is not zero"
+                ),
+            ));
+        }
+        let count = ((end - start) / step).ceil().max(0.0);
+        let bytes = size("arange", &Shape::from(count as usize), dtype)?;
+        device.check_size("arange", bytes)?;
+        let count = count as usize;
+        let mut host = Vec::with_capacity(bytes as usize);
+        for i in 0..count {
+            let value = Scalar::Float(start + i as f64 * step);
+            let element = value.to_bytes(dtype).ok_or_else(|| {
+                Error::invalid("arange", format!("{dtype} cannot hold the value {value}"))
+            })?;
+            host.extend_from_slice(element.as_slice());
+        }
+        Self::from_bytes("arange", device, count.into(), dtype, &host)
+    }
+
+    /// A copy of `data`, row-major.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the length is not the shape's; as [`Tensor::empty`].
+    pub fn from_slice<T: Element>(
+        device: &Device,
+        data: &[T],
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor> {
+        let shape = shape.into();
+        if shape.checked_elements() != Some(data.len()) {
+            return Err(Error::invalid(
+                "from_slice",
+                format!("{} elements given for shape {shape}", data.len()),
+            ));
+        }
+        Self::from_bytes(
+            "from_slice",
+            device,
+            shape,
+            T::DTYPE,
+            bytemuck::cast_slice(data),
+        )
+    }
+
+    /// The elements of `data`, row-major; the vector's memory is let go after the copy.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn from_vec<T: Element>(
+        device: &Device,
+        data: Vec<T>,
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor> {
+        Self::from_slice(device, &data, shape)
+    }
+
+    /// A tensor of no dimension.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    pub fn scalar<T: Element>(device: &Device, value: T) -> Result<Tensor> {
+        Self::from_slice(device, &[value], ())
+    }
+
+    fn from_bytes(
+        op: &'static str,
+        device: &Device,
+        shape: Shape,
+        dtype: DType,
+        data: &[u8],
+    ) -> Result<Tensor> {
+        let device = holder(op, device, dtype, data.len() as u64)?;
+        let storage = device.allocate(device.check_size(op, data.len() as u128)?)?;
+        storage.write(data)?;
+        Ok(Tensor::new(
+            device,
+            storage,
+            Layout::contiguous(shape),
+            dtype,
+        ))
+    }
+}

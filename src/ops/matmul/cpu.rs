@@ -1,0 +1,123 @@
+//! The CPU twin: `gemm` on all cores for floats, a plain loop for integers.
+
+use half::f16;
+use rayon::prelude::*;
+
+use crate::cpu::product::{self, Matrix, Size};
+use crate::dtype::{DType, Element};
+use crate::layout::Layout;
+use crate::road::{HostInput, HostOutput};
+
+/// Multiply-adds below which one core is faster than waking the others.
+const PARALLEL: usize = 64 * 64 * 64;
+
+/// `output = left x right`, batch by batch; the output is contiguous.
+pub(super) fn multiply(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+    let [a, b] = inputs else { return };
+    match output.dtype {
+        DType::F32 => each_matrix::<f32>(a, b, output, product::multiply),
+        DType::F64 => each_matrix::<f64>(a, b, output, product::multiply),
+        DType::F16 => each_matrix::<f16>(a, b, output, product::multiply),
+        DType::I32 => each_matrix::<i32>(a, b, output, |c, a, b, size, _| {
+            integers(c, a, b, size, |sum, a, b| {
+                sum.wrapping_add(a.wrapping_mul(b))
+            });
+        }),
+        DType::U32 => each_matrix::<u32>(a, b, output, |c, a, b, size, _| {
+            integers(c, a, b, size, |sum, a, b| {
+                sum.wrapping_add(a.wrapping_mul(b))
+            });
+        }),
+    }
+}
+
+/// Calls `product` for each matrix of the batch: one after the other on all cores when each is
+/// large, else side by side.
+fn each_matrix<T: Element>(
+    a: &HostInput<'_>,
+    b: &HostInput<'_>,
+    output: &mut HostOutput<'_>,
+    product: impl Fn(&mut [T], Matrix<'_, T>, Matrix<'_, T>, Size, bool) + Sync,
+) {
+    let rank = output.layout.rank();
+    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), output.layout.shape().dims()) else {
+        return;
+    };
+    let size = Size {
+        m: *m,
+        k: *k,
+        n: *n,
+    };
+    let starts = |layout: &Layout| -> Vec<usize> {
+        // The batch dimensions alone.
+        let mut first = layout.clone();
+        for _ in 0..2 {
+            let axis = first.rank() - 1;
+            let ranges: Vec<_> = (0..=axis)
+                .map(|d| {
+                    if d == axis {
+                        (0..1).into()
+                    } else {
+                        (..).into()
+                    }
+                })
+                .collect();
+            match first.slice(&ranges).and_then(|cut| cut.squeeze(axis)) {
+                Ok(cut) => first = cut,
+                Err(_) => return Vec::new(),
+            }
+        }
+        first.indices().collect()
+    };
+    let (a_starts, b_starts) = (starts(a.layout), starts(b.layout));
+    let matrix = |elements, layout: &Layout| Matrix {
+        elements,
+        row: layout.strides()[rank - 2],
+        column: layout.strides()[rank - 1],
+    };
+    let (a_all, b_all) = (a.elements::<T>(), b.elements::<T>());
+    let one = |c: &mut [T], batch: usize, parallel| {
+        let a = matrix(&a_all[a_starts[batch]..], a.layout);
+        let b = matrix(&b_all[b_starts[batch]..], b.layout);
+        product(c, a, b, size, parallel);
+    };
+    let count = output.layout.elements();
+    let Some(c) = output.elements::<T>().get_mut(..count) else {
+        return;
+    };
+    let (work, batches) = (size.work(), a_starts.len());
+    if batches >= rayon::current_num_threads() && work.saturating_mul(batches) >= PARALLEL {
+        c.par_chunks_mut(size.m * size.n)
+            .enumerate()
+            .for_each(|(batch, c)| one(c, batch, false));
+    } else {
+        for (batch, c) in c.chunks_mut(size.m * size.n).enumerate() {
+            one(c, batch, work >= PARALLEL);
+        }
+    }
+}
+
+/// Rows of the output side by side on all cores; wrapping sums.
+fn integers<T: Element + Default>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    size: Size,
+    add: fn(T, T, T) -> T,
+) {
+    let row = |(i, row): (usize, &mut [T])| {
+        row.fill(T::default());
+        for k in 0..size.k {
+            let left = a.elements[(i as isize * a.row + k as isize * a.column) as usize];
+            for (j, out) in row.iter_mut().enumerate() {
+                let right = b.elements[(k as isize * b.row + j as isize * b.column) as usize];
+                *out = add(*out, left, right);
+            }
+        }
+    };
+    if size.work() < PARALLEL {
+        c.chunks_mut(size.n).enumerate().for_each(row);
+    } else {
+        c.par_chunks_mut(size.n).enumerate().for_each(row);
+    }
+}

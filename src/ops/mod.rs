@@ -1,0 +1,20 @@
+//! What tensors compute: one file (or folder) per family, each with its rule, its plan and its CPU
+//! twin. `Tensor`'s methods live here.
+
+mod cast;
+mod contiguous;
+mod create;
+mod display;
+mod elementwise;
+mod fill;
+mod host;
+mod matmul;
+mod operators;
+mod plan;
+mod random;
+mod reshape;
+mod specialisations;
+
+pub use host::ToVec;
+pub use reshape::Sizes;
+pub(crate) use specialisations::specialisations;

@@ -1,0 +1,54 @@
+//! `+ - * /` on references, on results and with numbers: `(&a * &b + &c)?`, `(&a * 2.0)?`.
+
+use std::ops::{Add, Div, Mul, Sub};
+
+use crate::dtype::Scalar;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// A number as a tensor that broadcasts, of the dtype and on the device of its partner.
+fn partner(tensor: &Tensor, value: Scalar) -> Result<Tensor> {
+    Tensor::full(tensor.device(), (), value, tensor.dtype())
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident) => {
+        impl $trait<&Tensor> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: &Tensor) -> Result<Tensor> {
+                Tensor::$method(self, other)
+            }
+        }
+        impl $trait<&Tensor> for Result<Tensor> {
+            type Output = Result<Tensor>;
+            fn $method(self, other: &Tensor) -> Result<Tensor> {
+                Tensor::$method(&self?, other)
+            }
+        }
+        impl $trait<Result<Tensor>> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: Result<Tensor>) -> Result<Tensor> {
+                Tensor::$method(self, &other?)
+            }
+        }
+        operator!($trait, $method, f32, f64, i32, u32);
+    };
+    ($trait:ident, $method:ident, $($number:ty),*) => {$(
+        impl $trait<$number> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: $number) -> Result<Tensor> {
+                Tensor::$method(self, &partner(self, other.into())?)
+            }
+        }
+        impl $trait<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn $method(self, other: &Tensor) -> Result<Tensor> {
+                Tensor::$method(&partner(other, self.into())?, other)
+            }
+        }
+    )*};
+}
+operator!(Add, add);
+operator!(Sub, sub);
+operator!(Mul, mul);
+operator!(Div, div);

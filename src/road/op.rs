@@ -1,0 +1,104 @@
+//! What an op is: a rule, a plan, a CPU twin.
+
+use smallvec::SmallVec;
+
+use crate::capabilities::Capabilities;
+use crate::dtype::{DType, Element};
+use crate::error::Result;
+use crate::launch::Launch;
+use crate::layout::Layout;
+use crate::shape::Shape;
+
+/// An operand as plans and rules see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand<'a> {
+    pub layout: &'a Layout,
+    pub dtype: DType,
+}
+
+/// What a plan is made for.
+pub(crate) struct Problem<'a> {
+    pub inputs: SmallVec<[Operand<'a>; 4]>,
+    pub output: Operand<'a>,
+    /// The output is a new tensor: contiguous from offset 0, its padding may be overwritten.
+    pub fresh: bool,
+    /// The binding of each input; inputs that share a storage share a binding.
+    pub slots: SmallVec<[usize; 4]>,
+}
+
+impl Problem<'_> {
+    /// The output's binding, after those of the inputs.
+    pub(crate) fn output_slot(&self) -> usize {
+        self.slots.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// Which operand each binding is: inputs count from 0, the output comes last.
+    pub(crate) fn bindings(&self) -> SmallVec<[usize; 4]> {
+        let mut operands: SmallVec<[usize; 4]> = SmallVec::new();
+        for (input, &slot) in self.slots.iter().enumerate() {
+            if slot == operands.len() {
+                operands.push(input);
+            }
+        }
+        operands.push(self.inputs.len());
+        operands
+    }
+}
+
+/// An operand of a CPU twin: bytes of its whole storage.
+pub(crate) struct HostInput<'a> {
+    pub bytes: &'a [u8],
+    pub layout: &'a Layout,
+    pub dtype: DType,
+}
+
+impl HostInput<'_> {
+    /// The whole storage as elements; the layout says which of them.
+    pub(crate) fn elements<T: Element>(&self) -> &[T] {
+        bytemuck::cast_slice(self.bytes)
+    }
+}
+
+/// The output of a CPU twin.
+pub(crate) struct HostOutput<'a> {
+    pub bytes: &'a mut [u8],
+    pub layout: &'a Layout,
+    pub dtype: DType,
+}
+
+impl HostOutput<'_> {
+    /// The whole storage as elements; the layout says which of them.
+    pub(crate) fn elements<T: Element>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.bytes)
+    }
+}
+
+/// A rule (what goes in, what comes out), a plan, a CPU twin. Tied to no device.
+pub(crate) trait Op {
+    /// The name in errors, labels and logs.
+    fn name(&self) -> &'static str;
+
+    /// Checks the inputs and says what comes out. Every error about arguments comes from here.
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)>;
+
+    /// What of this op a device lacks, if anything: then it is placed on the CPU, or refused.
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        inputs
+            .iter()
+            .map(|input| input.dtype)
+            .chain([output])
+            .find(|&dtype| !capabilities.computes(dtype))
+            .map(|dtype| format!("it has no {dtype} in kernels"))
+    }
+
+    /// Which kernel on which operands, for an output with at least one element.
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch>;
+
+    /// The same on the CPU: the fallback, and the reference of tests.
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()>;
+}

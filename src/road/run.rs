@@ -1,0 +1,189 @@
+//! The function that every op goes through.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::op::{HostInput, HostOutput, Op, Operand, Problem};
+use super::place;
+use crate::device::{Device, Placement, PlacementEvent, Storage};
+use crate::error::{Error, Result};
+use crate::gpu::GpuBlock;
+use crate::layout::Layout;
+use crate::tensor::Tensor;
+
+/// Runs an op on operands and gives its result, at home where they live.
+pub(crate) fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    travel(op, place::home(op.name(), inputs)?, inputs, None)
+}
+
+/// Runs an op without operands on a device.
+pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
+    travel(op, device, &[], None)
+}
+
+/// Runs an op without operands that writes an existing tensor, through whatever strides it has.
+pub(crate) fn write(op: &dyn Op, into: &Tensor) -> Result<()> {
+    travel(op, into.device(), &[], Some(into)).map(drop)
+}
+
+type Tensors = SmallVec<[Tensor; 3]>;
+
+fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>) -> Result<Tensor> {
+    let name = op.name();
+
+    // 1. Infer: every error about arguments, before anything changes.
+    let specs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|tensor| operand(tensor)).collect();
+    let (shape, dtype) = op.infer(&specs)?;
+    let size = shape.count(name)? as u128 * dtype.size() as u128;
+    if let Some(into) = into
+        && (into.shape() != &shape || into.dtype() != dtype)
+    {
+        return Err(Error::invalid(
+            name,
+            format!("{dtype} {shape} cannot be written into {into:?}"),
+        ));
+    }
+
+    // 2. Place: at home, or on the CPU with a reason.
+    let reason = op
+        .missing(home.capabilities(), &specs, dtype)
+        .filter(|_| size > 0);
+    let target = match &reason {
+        None => home.clone(),
+        Some(_) if home.placement() == Placement::Soft => Device::cpu(),
+        Some(reason) => return Err(Error::unsupported(name, home.to_string(), reason)),
+    };
+    target.check_size(name, size)?;
+    if size == 0 {
+        let empty = Tensor::new(target, Storage::Empty, Layout::contiguous(shape), dtype);
+        return Ok(into.cloned().unwrap_or(empty));
+    }
+    let mut moved = 0;
+    let operands: Tensors = inputs
+        .iter()
+        .map(|tensor| {
+            let there = place::move_to(name, tensor, &target)?;
+            if there.device() != tensor.device() {
+                moved += bytes_of(tensor);
+            }
+            Ok(there)
+        })
+        .collect::<Result<_>>()?;
+    let elsewhere = match into {
+        Some(into) if *into.device() != target => {
+            moved += 2 * bytes_of(into);
+            Some(place::whole_on(name, into, &target)?)
+        }
+        _ => None,
+    };
+
+    // 3. to 5. Plan, allocate, record.
+    let output = match elsewhere.as_ref().or(into) {
+        Some(existing) => existing.clone(),
+        None => {
+            let storage = target.allocate(size as u64)?;
+            Tensor::new(target.clone(), storage, Layout::contiguous(shape), dtype)
+        }
+    };
+    execute(op, &operands, &output, into.is_none())?;
+
+    // Results of fallbacks return home, unless home cannot hold them.
+    let result = match (&elsewhere, into) {
+        (Some(copy), Some(into)) => {
+            place::write_back(copy, into)?;
+            into.clone()
+        }
+        _ if target != *home && home.capabilities().holds(dtype) => {
+            moved += bytes_of(&output);
+            place::move_to(name, &output, home)?
+        }
+        _ => output,
+    };
+
+    // 6. Observe.
+    if let Some(reason) = reason {
+        home.log_placement(PlacementEvent {
+            op: name,
+            from: home.to_string(),
+            to: target.to_string(),
+            reason,
+            bytes_moved: moved,
+        });
+    }
+    Ok(result)
+}
+
+fn operand(tensor: &Tensor) -> Operand<'_> {
+    Operand {
+        layout: tensor.layout(),
+        dtype: tensor.dtype(),
+    }
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    (tensor.elements() * tensor.dtype().size()) as u64
+}
+
+/// Plans and records on the device of `output`, where all operands are.
+fn execute(op: &dyn Op, inputs: &[Tensor], output: &Tensor, fresh: bool) -> Result<()> {
+    match output.storage() {
+        Storage::Empty => Ok(()),
+        Storage::Host(block) => {
+            let read: SmallVec<[_; 4]> = inputs
+                .iter()
+                .map(|tensor| match tensor.storage() {
+                    Storage::Host(block) => Some(block.read()),
+                    _ => None,
+                })
+                .collect();
+            let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
+                .iter()
+                .zip(&read)
+                .map(|(tensor, bytes)| HostInput {
+                    bytes: bytes.as_deref().unwrap_or_default(),
+                    layout: tensor.layout(),
+                    dtype: tensor.dtype(),
+                })
+                .collect();
+            let mut bytes = block.write();
+            op.twin(
+                &inputs,
+                &mut HostOutput {
+                    bytes: &mut bytes,
+                    layout: output.layout(),
+                    dtype: output.dtype(),
+                },
+            )
+        }
+        Storage::Gpu(written) => {
+            let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
+            for (at, tensor) in inputs.iter().enumerate() {
+                let shared = inputs[..at]
+                    .iter()
+                    .position(|other| other.shares_storage(tensor));
+                let next = slots.iter().max().map_or(0, |last| last + 1);
+                slots.push(shared.map_or(next, |earlier| slots[earlier]));
+            }
+            let launch = op.plan(
+                &Problem {
+                    inputs: inputs.iter().map(operand).collect(),
+                    output: operand(output),
+                    fresh,
+                    slots,
+                },
+                output.device().capabilities(),
+            )?;
+            let bound: SmallVec<[&Arc<GpuBlock>; 4]> = launch
+                .operands
+                .iter()
+                .filter_map(|&at| match inputs.get(at).map(Tensor::storage) {
+                    Some(Storage::Gpu(block)) => Some(block),
+                    Some(_) => None,
+                    None => Some(written),
+                })
+                .collect();
+            written.gpu().record(op.name(), &launch, &bound)
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The sizes of a tensor's dimensions.
+
+use std::fmt;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+
+/// The sizes of a tensor's dimensions, outermost first. A scalar has none.
+///
+/// Made from arrays, slices, vectors, a single `usize`, or `()` for a scalar.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[usize; 6]>);
+
+impl Shape {
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Sizes, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// Number of elements: 1 for a scalar, 0 when any size is 0; `None` when it overflows `usize`.
+    pub fn checked_elements(&self) -> Option<usize> {
+        if self.0.contains(&0) {
+            return Some(0);
+        }
+        self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+    }
+
+    /// Number of elements, saturating. Shapes of tensors never overflow.
+    pub fn elements(&self) -> usize {
+        self.checked_elements().unwrap_or(usize::MAX)
+    }
+
+    /// The number of elements of a tensor to be.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] when it overflows `isize`, which bounds every address.
+    pub(crate) fn count(&self, op: &'static str) -> Result<usize> {
+        self.checked_elements()
+            .filter(|&count| isize::try_from(count).is_ok())
+            .ok_or_else(|| {
+                // The exact count may not fit any integer: say at least this much.
+                let asked = self
+                    .0
+                    .iter()
+                    .fold(1u128, |n, &d| n.saturating_mul(d as u128));
+                Error::too_large(
+                    op,
+                    format!("a tensor of shape {self}"),
+                    asked,
+                    isize::MAX as u64,
+                    "the address space",
+                    "check the shape",
+                )
+            })
+    }
+
+    /// The shape that `self` and `other` broadcast to by NumPy's rule: aligned at the last
+    /// dimension, sizes are equal or one of them is 1.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] with `op` as the operation's name.
+    pub fn broadcast(&self, other: &Shape, op: &'static str) -> Result<Shape> {
+        let rank = self.rank().max(other.rank());
+        let size_at = |shape: &Shape, d: usize| {
+            (d + shape.rank())
+                .checked_sub(rank)
+                .map_or(1, |at| shape.0[at])
+        };
+        let mut dims = SmallVec::with_capacity(rank);
+        for d in 0..rank {
+            dims.push(match (size_at(self, d), size_at(other, d)) {
+                (a, b) if a == b => a,
+                (1, b) => b,
+                (a, 1) => a,
+                _ => {
+                    return Err(Error::shape_mismatch(
+                        op,
+                        self,
+                        other,
+                        "aligned at the last dimension, sizes must be equal or one of them 1",
+                    ));
+                }
+            });
+        }
+        Ok(Shape(dims))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl FromIterator<usize> for Shape {
+    fn from_iter<I: IntoIterator<Item = usize>>(iter: I) -> Self {
+        Shape(iter.into_iter().collect())
+    }
+}
+
+impl From<()> for Shape {
+    fn from((): ()) -> Self {
+        Shape::default()
+    }
+}
+
+impl From<usize> for Shape {
+    fn from(size: usize) -> Self {
+        Shape::from([size])
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Self {
+        Shape(SmallVec::from_slice(dims))
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Self {
+        Shape(SmallVec::from_vec(dims))
+    }
+}
+
+impl From<&Vec<usize>> for Shape {
+    fn from(dims: &Vec<usize>) -> Self {
+        Shape::from(dims.as_slice())
+    }
+}
+
+impl From<&Shape> for Shape {
+    fn from(shape: &Shape) -> Self {
+        shape.clone()
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Self {
+        Shape(SmallVec::from_slice(&dims))
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for Shape {
+    fn from(dims: &[usize; N]) -> Self {
+        Shape(SmallVec::from_slice(dims))
+    }
+}
+
+impl PartialEq<[usize]> for Shape {
+    fn eq(&self, other: &[usize]) -> bool {
+        self.dims() == other
+    }
+}
+
+impl<const N: usize> PartialEq<[usize; N]> for Shape {
+    fn eq(&self, other: &[usize; N]) -> bool {
+        self.dims() == other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broadcasting_follows_numpy() {
+        let b = |a: &[usize], b: &[usize]| {
+            Shape::from(a)
+                .broadcast(&Shape::from(b), "add")
+                .ok()
+                .map(|s| s.dims().to_vec())
+        };
+        assert_eq!(b(&[2, 3], &[3]), Some(vec![2, 3]));
+        assert_eq!(b(&[2, 1], &[1, 4]), Some(vec![2, 4]));
+        assert_eq!(b(&[], &[5]), Some(vec![5]));
+        assert_eq!(b(&[0, 3], &[1]), Some(vec![0, 3]));
+        assert_eq!(b(&[0], &[1]), Some(vec![0]));
+        assert_eq!(b(&[0], &[2]), None);
+        assert_eq!(b(&[2, 3], &[2]), None);
+    }
+
+    #[test]
+    fn element_counts_never_overflow() {
+        assert_eq!(Shape::from(()).checked_elements(), Some(1));
+        assert_eq!(
+            Shape::from([usize::MAX, usize::MAX]).checked_elements(),
+            None
+        );
+        assert_eq!(
+            Shape::from([usize::MAX, usize::MAX, 0]).checked_elements(),
+            Some(0)
+        );
+    }
+}

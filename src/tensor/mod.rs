@@ -1,0 +1,150 @@
+//! The tensor handle and its views. Nothing here computes, copies or allocates: see `ops`.
+
+use std::fmt;
+
+use crate::device::{Device, Storage};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::{Layout, SliceRanges};
+use crate::shape::Shape;
+
+/// Elements of one dtype on one device: a storage seen through a layout.
+///
+/// Clones and views share the storage; nothing is copied until an op needs it. Tensors are
+/// `Send + Sync`. Work on a device happens in program order, so a tensor may be used at once and
+/// dropped at any time.
+#[derive(Clone)]
+pub struct Tensor {
+    device: Device,
+    storage: Storage,
+    layout: Layout,
+    dtype: DType,
+}
+
+impl Tensor {
+    pub(crate) fn new(device: Device, storage: Storage, layout: Layout, dtype: DType) -> Self {
+        Self {
+            device,
+            storage,
+            layout,
+            dtype,
+        }
+    }
+
+    /// The same storage through another layout.
+    pub(crate) fn view(&self, layout: Layout) -> Self {
+        Self {
+            layout,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// The device that it lives on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Shape, strides and offset, in elements.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The sizes of its dimensions.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// Number of dimensions; 0 for a scalar.
+    pub fn rank(&self) -> usize {
+        self.layout.rank()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.layout.elements()
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// True when the elements lie row-major without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// True when both see the same storage.
+    pub fn shares_storage(&self, other: &Tensor) -> bool {
+        self.storage.is_same(&other.storage)
+    }
+
+    /// A view with two dimensions swapped.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when an axis does not exist.
+    pub fn transpose(&self, first: usize, second: usize) -> Result<Self> {
+        Ok(self.view(self.layout.transpose(first, second)?))
+    }
+
+    /// A view with the dimensions reordered: new dimension `i` is old dimension `axes[i]`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `axes` names each once.
+    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
+        Ok(self.view(self.layout.permute(axes)?))
+    }
+
+    /// A view of a range of each dimension: `t.slice((0..2, .., 3..))`. Dimensions that are not
+    /// named stay whole.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges or one
+    /// outside its dimension.
+    pub fn slice(&self, ranges: impl SliceRanges) -> Result<Self> {
+        Ok(self.view(self.layout.slice(&ranges.ranges())?))
+    }
+
+    /// A view that repeats dimensions of size 1, and adds outer ones, by NumPy's rule.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch);
+    /// [`Error::TooLarge`](crate::Error::TooLarge) when the count of elements overflows.
+    pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        shape.count("broadcast_to")?;
+        Ok(self.view(self.layout.broadcast_to(&shape)?))
+    }
+
+    /// A view without a dimension of size 1.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the axis does not exist or
+    /// is not of size 1.
+    pub fn squeeze(&self, axis: usize) -> Result<Self> {
+        Ok(self.view(self.layout.squeeze(axis)?))
+    }
+
+    /// A view with a dimension of size 1 before `axis` (at the end when `axis` is the rank).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `axis` is above the rank.
+    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
+        Ok(self.view(self.layout.unsqueeze(axis)?))
+    }
+}
+
+/// Says what the tensor is; never downloads. [`Tensor::display`] shows the numbers.
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {}", self.dtype, self.shape())?;
+        if !self.is_contiguous() {
+            write!(f, " strides {:?}", self.layout.strides())?;
+        }
+        write!(f, " on {})", self.device)
+    }
+}
