@@ -1,1 +1,317 @@
-fn main() {}
+//! First figures: matmul, add, small ops and transfers on every device, next to the limit that
+//! this machine sets (the `gemm` crate, a parallel copy, memcpy), in one run.
+//!
+//! `cargo bench --bench figures [-- --device NAME]... [--quick] [--json]`
+
+use std::time::Instant;
+
+use orlop::{DType, Device, Result, Tensor};
+use rayon::prelude::*;
+
+/// One line of the table.
+struct Line {
+    device: String,
+    what: &'static str,
+    value: f64,
+    unit: &'static str,
+    /// The limit in the same unit, and what it is.
+    limit: Option<(f64, &'static str)>,
+}
+
+fn main() {
+    let mut devices = Vec::new();
+    let (mut json, mut quick) = (false, false);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--device" => devices.extend(args.next()),
+            "--json" => json = true,
+            "--quick" => quick = true,
+            // What cargo passes.
+            "--bench" => {}
+            other => {
+                eprintln!(
+                    "figures: unknown argument {other}; there are --device NAME, --quick, --json"
+                );
+                std::process::exit(2);
+            }
+        }
+    }
+    if devices.is_empty() {
+        devices = Device::list()
+            .into_iter()
+            .map(|info| info.selector)
+            .collect();
+    }
+    let limits = Limits::measure(quick);
+    let mut lines = Vec::new();
+    for selector in devices {
+        match Device::select(&selector).and_then(|device| measure(&device, &limits, quick)) {
+            Ok(measured) => lines.extend(measured),
+            Err(error) => {
+                eprintln!("figures: {selector}: {error}");
+                std::process::exit(2);
+            }
+        }
+    }
+    if json {
+        for line in &lines {
+            let (limit, what) = line.limit.unzip();
+            println!(
+                "{}",
+                serde_json::json!({
+                    "device": line.device, "what": line.what, "value": line.value,
+                    "unit": line.unit, "limit": limit, "limit_is": what,
+                })
+            );
+        }
+    } else {
+        print(&lines);
+    }
+}
+
+fn print(lines: &[Line]) {
+    let mut device = "";
+    for line in lines {
+        if line.device != device {
+            device = &line.device;
+            println!("\n{device}");
+        }
+        print!("  {:<34}{:>10.2} {:<8}", line.what, line.value, line.unit);
+        match line.limit {
+            Some((limit, what)) => {
+                println!("{:>10.2} {what} ({:.2} of it)", limit, line.value / limit);
+            }
+            None => println!(),
+        }
+    }
+}
+
+/// Median seconds of `runs` runs after one to warm up.
+fn median(runs: usize, mut work: impl FnMut()) -> f64 {
+    work();
+    let mut seconds: Vec<f64> = (0..runs)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+const SIZES: [(usize, &str); 4] = [
+    (512, "matmul 512"),
+    (1024, "matmul 1024"),
+    (2048, "matmul 2048"),
+    (4096, "matmul 4096 (hardware only)"),
+];
+const ADD: usize = 16 << 20;
+const COPY: usize = 64 << 20;
+
+/// What this machine can do without orlop.
+struct Limits {
+    gemm: Vec<f64>,
+    parallel_copy: f64,
+    memcpy: f64,
+}
+
+impl Limits {
+    fn measure(quick: bool) -> Self {
+        let runs = if quick { 3 } else { 7 };
+        let gemm = SIZES
+            .iter()
+            .map(|&(size, _)| {
+                // The largest would take seconds here and is compared on hardware only.
+                if size > 2048 {
+                    return f64::NAN;
+                }
+                let (a, b) = (vec![1.0f32; size * size], vec![0.5f32; size * size]);
+                let mut c = vec![0.0f32; size * size];
+                let stride = size as isize;
+                let seconds = median(runs, || {
+                    // SAFETY: three square matrices of `size`, row-major.
+                    unsafe {
+                        gemm::gemm(
+                            size,
+                            size,
+                            size,
+                            c.as_mut_ptr(),
+                            1,
+                            stride,
+                            false,
+                            a.as_ptr(),
+                            1,
+                            stride,
+                            b.as_ptr(),
+                            1,
+                            stride,
+                            0.0,
+                            1.0,
+                            false,
+                            false,
+                            false,
+                            gemm::Parallelism::Rayon(0),
+                        );
+                    }
+                });
+                flops(size) / seconds / 1e9
+            })
+            .collect();
+        // As many bytes as the add moves: two thirds read, one third written.
+        let from = vec![1.0f32; ADD * 3 / 2];
+        let mut to = vec![0.0f32; ADD * 3 / 2];
+        let seconds = median(runs, || {
+            to.par_chunks_mut(1 << 16)
+                .zip(from.par_chunks(1 << 16))
+                .for_each(|(to, from)| to.copy_from_slice(from));
+        });
+        let parallel_copy = (ADD * 3 * 4) as f64 / seconds / 1e9;
+        let from = vec![1u8; COPY];
+        let mut to = vec![0u8; COPY];
+        let seconds = median(runs, || to.copy_from_slice(&from));
+        Self {
+            gemm,
+            parallel_copy,
+            memcpy: COPY as f64 / seconds / 1e9,
+        }
+    }
+}
+
+fn flops(size: usize) -> f64 {
+    2.0 * (size as f64).powi(3)
+}
+
+fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    let name = device.to_string();
+    let hardware = device.info().kind().is_gpu();
+    let slow = name.contains("SwiftShader") || device.info().backend == "Gl";
+    let runs = if quick || slow { 3 } else { 7 };
+    let mut line = |what, value, unit, limit| {
+        lines.push(Line {
+            device: name.clone(),
+            what,
+            value,
+            unit,
+            limit,
+        });
+    };
+
+    for (&(size, what), &limit) in SIZES.iter().zip(&limits.gemm) {
+        if (size > 2048 && !hardware) || (size > 1024 && slow) || (size > 1024 && quick) {
+            continue;
+        }
+        let a = Tensor::rand(device, [size, size], DType::F32, 1)?;
+        let b = Tensor::rand(device, [size, size], DType::F32, 2)?;
+        // Hardware finishes a small product faster than a submission: several a wait.
+        let repeat = if hardware { 20 } else { 1 };
+        let seconds = timed(device, runs, repeat, || a.matmul(&b))?;
+        let limit = (!limit.is_nan()).then_some((limit, "gemm crate on the CPU"));
+        line(what, flops(size) / seconds / 1e9, "GFLOP/s", limit);
+    }
+
+    let a = Tensor::rand(device, [ADD], DType::F32, 1)?;
+    let b = Tensor::rand(device, [ADD], DType::F32, 2)?;
+    let seconds = timed(device, runs, if hardware { 20 } else { 1 }, || a.add(&b))?;
+    line(
+        "add of 16 Mi f32",
+        (ADD * 3 * 4) as f64 / seconds / 1e9,
+        "GB/s",
+        Some((limits.parallel_copy, "parallel copy on the CPU")),
+    );
+    drop((a, b));
+
+    let one = Tensor::ones(device, [256], DType::F32)?;
+    let count = if slow { 2_000 } else { 10_000 };
+    let chained = |result: &mut Result<()>| {
+        let mut sum = one.clone();
+        for _ in 0..count {
+            match sum.add(&one) {
+                Ok(next) => sum = next,
+                Err(error) => return *result = Err(error),
+            }
+        }
+    };
+    let mut result = Ok(());
+    // What the caller's thread pays, then what the device needs on top.
+    let mut recorded = Vec::new();
+    let seconds = median(runs, || {
+        let start = Instant::now();
+        chained(&mut result);
+        recorded.push(start.elapsed().as_secs_f64());
+        let done = device.synchronize();
+        if result.is_ok() {
+            result = done;
+        }
+    });
+    result?;
+    recorded.sort_by(f64::total_cmp);
+    line(
+        "small add, recorded",
+        recorded[recorded.len() / 2] / count as f64 * 1e6,
+        "us",
+        None,
+    );
+    line(
+        "small add, chained and run",
+        seconds / count as f64 * 1e6,
+        "us",
+        None,
+    );
+    let mut result = Ok(());
+    let seconds = median(50, || {
+        let done = one.add(&one).and_then(|_| device.synchronize());
+        if result.is_ok() {
+            result = done;
+        }
+    });
+    result?;
+    line("small add and wait", seconds * 1e6, "us", None);
+
+    let host = vec![1.0f32; COPY / 4];
+    let memcpy = Some((limits.memcpy, "memcpy"));
+    let seconds = timed(device, runs, 1, || {
+        Tensor::from_slice(device, &host, [COPY / 4])
+    })?;
+    line(
+        "upload of 64 MiB",
+        COPY as f64 / seconds / 1e9,
+        "GB/s",
+        memcpy,
+    );
+    let tensor = Tensor::from_slice(device, &host, [COPY / 4])?;
+    let mut result = Ok(Vec::new());
+    let seconds = median(runs, || result = tensor.to_vec::<f32>());
+    result?;
+    line(
+        "download of 64 MiB",
+        COPY as f64 / seconds / 1e9,
+        "GB/s",
+        memcpy,
+    );
+    Ok(lines)
+}
+
+/// Median seconds of one op, `repeat` of them before each wait.
+fn timed(
+    device: &Device,
+    runs: usize,
+    repeat: usize,
+    mut op: impl FnMut() -> Result<Tensor>,
+) -> Result<f64> {
+    device.synchronize()?;
+    let mut result = Ok(());
+    let seconds = median(runs, || {
+        let mut done = Ok(());
+        for _ in 0..repeat {
+            done = done.and_then(|()| op().map(drop));
+        }
+        let waited = device.synchronize();
+        if result.is_ok() {
+            result = done.and(waited);
+        }
+    });
+    result.map(|()| seconds / repeat as f64)
+}

@@ -175,6 +175,15 @@ impl Layout {
         self.offset + reach as usize + 1
     }
 
+    /// The first `count` dimensions alone, at index 0 of the others.
+    pub(crate) fn leading(&self, count: usize) -> Self {
+        Self {
+            shape: self.shape.iter().take(count).copied().collect(),
+            strides: self.strides.iter().take(count).copied().collect(),
+            offset: self.offset,
+        }
+    }
+
     /// Storage indices of the elements in row-major order.
     pub fn indices(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.elements()).map(|element| {

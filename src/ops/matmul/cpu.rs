@@ -48,27 +48,7 @@ fn each_matrix<T: Element>(
         k: *k,
         n: *n,
     };
-    let starts = |layout: &Layout| -> Vec<usize> {
-        // The batch dimensions alone.
-        let mut first = layout.clone();
-        for _ in 0..2 {
-            let axis = first.rank() - 1;
-            let ranges: Vec<_> = (0..=axis)
-                .map(|d| {
-                    if d == axis {
-                        (0..1).into()
-                    } else {
-                        (..).into()
-                    }
-                })
-                .collect();
-            match first.slice(&ranges).and_then(|cut| cut.squeeze(axis)) {
-                Ok(cut) => first = cut,
-                Err(_) => return Vec::new(),
-            }
-        }
-        first.indices().collect()
-    };
+    let starts = |layout: &Layout| -> Vec<usize> { layout.leading(rank - 2).indices().collect() };
     let (a_starts, b_starts) = (starts(a.layout), starts(b.layout));
     let matrix = |elements, layout: &Layout| Matrix {
         elements,
