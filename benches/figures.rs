@@ -282,11 +282,21 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         memcpy,
     );
     let tensor = Tensor::from_slice(device, &host, [COPY / 4])?;
+    let mut host = host;
+    let mut result = Ok(());
+    let seconds = median(runs, || result = tensor.read_into(&mut host));
+    result?;
+    line(
+        "download of 64 MiB, warm memory",
+        COPY as f64 / seconds / 1e9,
+        "GB/s",
+        memcpy,
+    );
     let mut result = Ok(Vec::new());
     let seconds = median(runs, || result = tensor.to_vec::<f32>());
     result?;
     line(
-        "download of 64 MiB",
+        "download of 64 MiB, fresh memory",
         COPY as f64 / seconds / 1e9,
         "GB/s",
         memcpy,

@@ -36,17 +36,19 @@ impl Gpu {
     /// One bounded look; true when the submission has run.
     fn poll_once(&self, submission: &Submission) -> bool {
         let poll = |timeout| {
-            self.device.poll(wgpu::PollType::Wait {
+            let status = self.device.poll(wgpu::PollType::Wait {
                 submission_index: Some(submission.index.clone()),
                 timeout: Some(timeout),
-            })
+            });
+            // Any other error says that there is nothing to wait for.
+            !matches!(status, Err(wgpu::PollError::Timeout))
         };
         match self.serial {
-            None => poll(STEP).is_ok(),
+            None => poll(STEP),
             Some(_) => {
                 let finished = {
                     let _hold = self.hold();
-                    poll(Duration::ZERO).is_ok()
+                    poll(Duration::ZERO)
                 };
                 if !finished {
                     std::thread::sleep(PAUSE);

@@ -29,6 +29,35 @@ impl Tensor {
         Ok(data)
     }
 
+    /// The elements, row-major, into memory that the caller has: for large tensors several times as
+    /// fast as [`Tensor::to_vec`], whose fresh memory the system must map page by page.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the length is not the tensor's; as [`Tensor::to_vec`], and
+    /// then part of `target` may be written.
+    pub fn read_into<T: Element>(&self, target: &mut [T]) -> Result<()> {
+        self.check_dtype::<T>("read_into")?;
+        if target.len() != self.elements() {
+            return Err(Error::invalid(
+                "read_into",
+                format!(
+                    "{} elements of memory for a tensor of shape {}",
+                    target.len(),
+                    self.shape()
+                ),
+            ));
+        }
+        let source = self.contiguous()?;
+        let target: &mut [u8] = bytemuck::cast_slice_mut(target);
+        let mut at = 0;
+        source.storage().read(source.byte_range(), &mut |piece| {
+            if let Some(place) = target.get_mut(at..at + piece.len()) {
+                place.copy_from_slice(piece);
+            }
+            at += piece.len();
+        })
+    }
+
     /// [`Tensor::to_vec`] without blocking: the copy is ordered now, the future waits for it. The
     /// executor's thread is never blocked: a thread of the device waits. Dropping the future is
     /// safe at any time.
@@ -58,7 +87,7 @@ impl Tensor {
         gpu.in_background(Box::new(move || {
             let mut data = Vec::with_capacity(elements);
             let result = download.finish(&mut |piece| extend(&mut data, piece));
-            answer.lock().complete(result.map(|()| data));
+            complete(&answer, result.map(|()| data));
         }))
     }
 
@@ -137,12 +166,15 @@ impl<T> Default for Answer<T> {
     }
 }
 
-impl<T> Answer<T> {
-    fn complete(&mut self, result: Result<Vec<T>>) {
-        self.result = Some(result);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
+/// Leaves the result and wakes the future, whose executor may poll it at once on this thread.
+fn complete<T>(answer: &Mutex<Answer<T>>, result: Result<Vec<T>>) {
+    let waker = {
+        let mut answer = answer.lock();
+        answer.result = Some(result);
+        answer.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }
 

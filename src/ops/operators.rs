@@ -1,4 +1,7 @@
 //! `+ - * /` on references, on results and with numbers: `(&a * &b + &c)?`, `(&a * 2.0)?`.
+//!
+//! Numbers are `f64`, `i64` or [`Scalar`]: with one float and one integer type a literal needs no
+//! annotation. An `f32` goes through `f64::from(x)`, which loses nothing.
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -31,7 +34,7 @@ macro_rules! operator {
                 Tensor::$method(self, &other?)
             }
         }
-        operator!($trait, $method, f32, f64, i32, u32);
+        operator!($trait, $method, f64, i64, Scalar);
     };
     ($trait:ident, $method:ident, $($number:ty),*) => {$(
         impl $trait<$number> for &Tensor {

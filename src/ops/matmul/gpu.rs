@@ -38,8 +38,8 @@ impl Matrix {
         };
         unit == 1
             && other % 4 == 0
-            && size % 4 == 0
-            && self.offset % 4 == 0
+            && size.is_multiple_of(4)
+            && self.offset.is_multiple_of(4)
             && self.batch.iter().all(|stride| stride % 4 == 0)
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
         b_along_k: right.runs_along_k(),
         vector_a,
         vector_b,
-        vector_c: n % 4 == 0 && width(&plan) == 4,
+        vector_c: n.is_multiple_of(4) && width(&plan) == 4,
         accumulates: k > panel,
         shared,
     };
@@ -173,10 +173,10 @@ fn allows_vector(plan: &MatmulPlan, matrix: &Matrix, k: usize, per_thread: u32) 
     let along_k = matrix.runs_along_k();
     let kernel = match plan.kernel {
         // Its tiles lie k-major: vectors go along m and n.
-        Kernel::WorkgroupTile => !along_k,
-        Kernel::RegisterTile if along_k => plan.unroll == 4,
-        Kernel::RegisterTile => per_thread % 4 == 0,
-        Kernel::SubgroupTile => true,
+        Kernel::Workgroup => !along_k,
+        Kernel::Register if along_k => plan.unroll == 4,
+        Kernel::Register => per_thread.is_multiple_of(4),
+        Kernel::Subgroup => true,
     };
     kernel && matrix.is_vectorised(k)
 }
@@ -184,10 +184,10 @@ fn allows_vector(plan: &MatmulPlan, matrix: &Matrix, k: usize, per_thread: u32) 
 /// Columns that an invocation sums and stores together.
 fn width(plan: &MatmulPlan) -> u32 {
     let per_thread = match plan.kernel {
-        Kernel::SubgroupTile => plan.tile_n / plan.lanes,
+        Kernel::Subgroup => plan.tile_n / plan.lanes,
         _ => plan.thread_n,
     };
-    if per_thread % 4 == 0 { 4 } else { 1 }
+    if per_thread.is_multiple_of(4) { 4 } else { 1 }
 }
 
 fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
@@ -210,19 +210,19 @@ fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
         ("tile_n", plan.tile_n.into()),
     ];
     let template = match plan.kernel {
-        Kernel::WorkgroupTile => {
+        Kernel::Workgroup => {
             values.push(("tile_k", plan.tile_k.into()));
             values.push(("thread_m", plan.thread_m.into()));
             values.push(("thread_n", plan.thread_n.into()));
             "matmul/workgroup_tile"
         }
-        Kernel::RegisterTile => {
+        Kernel::Register => {
             values.push(("thread_m", plan.thread_m.into()));
             values.push(("thread_n", plan.thread_n.into()));
             values.push(("unroll", plan.unroll.into()));
             "matmul/register_tile"
         }
-        Kernel::SubgroupTile => {
+        Kernel::Subgroup => {
             values.push(("lanes", plan.lanes.into()));
             values.push(("unroll", plan.unroll.into()));
             "matmul/subgroup_tile"

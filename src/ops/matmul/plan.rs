@@ -4,16 +4,16 @@
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 
-/// The kernels, by the template's name.
+/// The kernels: `workgroup_tile`, `register_tile`, `subgroup_tile` in `shaders/matmul/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kernel {
     /// Tiles of both operands pass through workgroup memory: hardware.
-    WorkgroupTile,
+    Workgroup,
     /// Sums in registers, straight from storage: software adapters.
-    RegisterTile,
+    Register,
     /// As the register tile, one subgroup a workgroup, rows of A handed out by shuffles: software
     /// adapters with subgroups of one known size.
-    SubgroupTile,
+    Subgroup,
 }
 
 /// How a product is computed. Sizes in elements.
@@ -37,7 +37,7 @@ pub(super) struct MatmulPlan {
 impl MatmulPlan {
     const fn workgroup(tile_m: u32, tile_n: u32, tile_k: u32, thread: u32) -> Self {
         Self {
-            kernel: Kernel::WorkgroupTile,
+            kernel: Kernel::Workgroup,
             tile_m,
             tile_n,
             tile_k,
@@ -50,7 +50,7 @@ impl MatmulPlan {
 
     const fn register(tile: [u32; 2], thread: [u32; 2], unroll: u32) -> Self {
         Self {
-            kernel: Kernel::RegisterTile,
+            kernel: Kernel::Register,
             tile_m: tile[0],
             tile_n: tile[1],
             tile_k: 0,
@@ -63,7 +63,7 @@ impl MatmulPlan {
 
     const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> Self {
         Self {
-            kernel: Kernel::SubgroupTile,
+            kernel: Kernel::Subgroup,
             tile_m,
             tile_n,
             tile_k: 0,
@@ -93,8 +93,8 @@ impl MatmulPlan {
         const TURNS: usize = 60_000;
         TURNS
             * match self.kernel {
-                Kernel::WorkgroupTile => self.tile_k,
-                Kernel::RegisterTile | Kernel::SubgroupTile => self.unroll,
+                Kernel::Workgroup => self.tile_k,
+                Kernel::Register | Kernel::Subgroup => self.unroll,
             } as usize
     }
 }
