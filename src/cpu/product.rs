@@ -4,7 +4,7 @@
 //! checking that every index it can reach lies inside the slices.
 #![allow(unsafe_code)]
 
-use half::f16;
+use gemm_common::Parallelism;
 
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
@@ -46,25 +46,52 @@ impl Size {
     }
 }
 
-/// The types that the `gemm` crate multiplies. It panics for any other.
+/// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
+/// whether it is read; both operands with column and row stride; alpha, beta; conjugations.
+type Gemm<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// The types that the `gemm` crate multiplies here.
 pub(crate) trait GemmElement: Copy + 'static {
     const ONE: Self;
     const ZERO: Self;
+    /// The best kernel for this processor.
+    fn gemm() -> Gemm<Self>;
 }
 
 impl GemmElement for f32 {
     const ONE: f32 = 1.0;
     const ZERO: f32 = 0.0;
+    fn gemm() -> Gemm<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
 }
 
 impl GemmElement for f64 {
     const ONE: f64 = 1.0;
     const ZERO: f64 = 0.0;
-}
-
-impl GemmElement for f16 {
-    const ONE: f16 = f16::ONE;
-    const ZERO: f16 = f16::ZERO;
+    fn gemm() -> Gemm<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
+    }
 }
 
 /// `c = a x b`, `c` row-major without gaps; on all cores of rayon's pool when `parallel`.
@@ -91,27 +118,29 @@ pub(crate) fn multiply<T: GemmElement>(
         return;
     }
     let parallelism = if parallel {
-        gemm::Parallelism::Rayon(0)
+        Parallelism::Rayon(0)
     } else {
-        gemm::Parallelism::None
+        Parallelism::None
     };
+    // Its kernels want a column-major destination: a row-major product is the transposed product
+    // of the transposed operands.
     // SAFETY: `c` holds m * n elements and is borrowed alone; `holds` has checked the last element
-    // that `a` and `b` can reach, and strides are not negative; T is one of gemm's types.
+    // that `a` and `b` can reach, and strides are not negative.
     unsafe {
-        gemm::gemm(
-            m,
+        T::gemm()(
             n,
+            m,
             k,
             c.as_mut_ptr(),
-            1,
             c_row,
+            1,
             false,
-            a.elements.as_ptr(),
-            a.column,
-            a.row,
             b.elements.as_ptr(),
-            b.column,
             b.row,
+            b.column,
+            a.elements.as_ptr(),
+            a.row,
+            a.column,
             T::ZERO,
             T::ONE,
             false,

@@ -3,6 +3,7 @@
 use half::f16;
 use rayon::prelude::*;
 
+use crate::cpu::parallel;
 use crate::cpu::product::{self, Matrix, Size};
 use crate::dtype::{DType, Element};
 use crate::layout::Layout;
@@ -17,7 +18,7 @@ pub(super) fn multiply(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
     match output.dtype {
         DType::F32 => each_matrix::<f32>(a, b, output, product::multiply),
         DType::F64 => each_matrix::<f64>(a, b, output, product::multiply),
-        DType::F16 => each_matrix::<f16>(a, b, output, product::multiply),
+        DType::F16 => each_matrix::<f16>(a, b, output, halves),
         DType::I32 => each_matrix::<i32>(a, b, output, |c, a, b, size, _| {
             integers(c, a, b, size, |sum, a, b| {
                 sum.wrapping_add(a.wrapping_mul(b))
@@ -74,6 +75,37 @@ fn each_matrix<T: Element>(
         for (batch, c) in c.chunks_mut(size.m * size.n).enumerate() {
             one(c, batch, work >= PARALLEL);
         }
+    }
+}
+
+/// f16 through f32: sums are kept in f32 over the whole of k, and rounded once.
+fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, parallel: bool) {
+    let widen = |matrix: Matrix<'_, f16>, rows: usize, columns: usize| -> Vec<f32> {
+        let mut wide = vec![0.0f32; rows * columns];
+        parallel::pieces(&mut wide, |from, piece| {
+            for (at, out) in (from..).zip(piece) {
+                let (i, j) = ((at / columns) as isize, (at % columns) as isize);
+                *out = matrix.elements[(i * matrix.row + j * matrix.column) as usize].to_f32();
+            }
+        });
+        wide
+    };
+    let (a, b) = (widen(a, size.m, size.k), widen(b, size.k, size.n));
+    let matrix = |elements, columns: usize| Matrix {
+        elements,
+        row: columns as isize,
+        column: 1,
+    };
+    let mut wide = vec![0.0f32; size.m * size.n];
+    product::multiply(
+        &mut wide,
+        matrix(&a, size.k),
+        matrix(&b, size.n),
+        size,
+        parallel,
+    );
+    for (out, wide) in c.iter_mut().zip(wide) {
+        *out = f16::from_f32(wide);
     }
 }
 
