@@ -5,10 +5,11 @@
 //
 // Requires feature SUBGROUP, and subgroups of exactly `lanes` invocations (minimum size = maximum).
 //
-// lanes                    size of a subgroup, and of a workgroup
+// lanes                    size of a subgroup, and of a workgroup: 4, 8, 16, ...
 // tile_m, tile_n           block of C per workgroup: multiples of lanes (of 4 * lanes where vec4 runs along n)
-// unroll                   steps of k per turn of the loop; 4 when an operand is read as vec4 along k
-// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which vec4 loads run
+// unroll                   steps of k per turn of the loop; 4 when A is read as vec4, or B is along k
+// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which vec4 loads run; where it is "m", each
+//                          lane of four loads another step of k
 {% set thread_n = tile_n // lanes -%}
 {% set width = 4 if thread_n % 4 == 0 else 1 -%}
 {% set blocks_n = thread_n // width -%}
@@ -66,6 +67,11 @@ struct Params {
         {%- for g in range(groups_m) %}
         let a_{{ g }} = {{ quad }}(buffer{{ slot_a }}[a_row_{{ g }} / 4u + a_k]);
         {%- endfor %}
+        {%- elif a_along_m %}
+        let a_k = (k{% if steps == 4 %} + lane % 4u{% endif %}) * params.a_column;
+        {%- for g in range(groups_m) %}
+        let a_{{ g }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ g }} + a_k) / 4u]);
+        {%- endfor %}
         {%- else %}
         {%- for step in range(steps) %}
         let a_k_{{ step }} = (k + {{ step }}u) * params.a_column;
@@ -101,7 +107,7 @@ struct Params {
         {%- for i in range(tile_m) %}
         {
             {%- for step in range(steps) %}
-            let a_all_{{ step }} = subgroupShuffle({% if a_along_k %}a_{{ i // lanes }}[{{ step }}]{% else %}a_{{ i // lanes }}_{{ step }}{% endif %}, {{ i % lanes }}u);
+            let a_all_{{ step }} = subgroupShuffle({% if a_along_k %}a_{{ i // lanes }}[{{ step }}], {{ i % lanes }}u{% elif a_along_m %}a_{{ i // lanes }}[{{ i % 4 }}], {{ i % lanes // 4 * 4 + step }}u{% else %}a_{{ i // lanes }}_{{ step }}, {{ i % lanes }}u{% endif %});
             {%- endfor %}
             {%- for j in range(blocks_n) %}
             sum_{{ i }}_{{ j }} = sum_{{ i }}_{{ j }}
@@ -150,7 +156,11 @@ fn main(
     let column_first = tile_column + lane * {{ thread_n }}u;
     // Rows and columns past the edge repeat the last ones: what they add up to is never stored.
     {%- for g in range(groups_m) %}
+    {%- if a_along_m %}
+    let a_row_{{ g }} = a_base + min(tile_row + {{ g * lanes }}u + lane / 4u * 4u, params.m - 4u) * params.a_row;
+    {%- else %}
     let a_row_{{ g }} = a_base + min(tile_row + {{ g * lanes }}u + lane, params.m - 1u) * params.a_row;
+    {%- endif %}
     {%- endfor %}
     {%- for j in range(0, thread_n, 4 if b_along_n else 1) %}
     let b_column_{{ j }} = b_base + min(column_first + {{ j }}u, params.n - {{ 4 if b_along_n else 1 }}u) * params.b_column;

@@ -43,17 +43,17 @@ pub(crate) enum Backend {
     Gpu(Arc<Gpu>),
 }
 
-/// An op that ran elsewhere than where its operands live, and why.
+/// An op that ran elsewhere than where its operands live (all of them or one), and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacementEvent {
     /// The operation.
     pub op: &'static str,
-    /// Where it would have run.
+    /// Where it would have run, or where the operand lived that had to travel.
     pub from: String,
     /// Where it ran.
     pub to: String,
-    /// What the first device lacks.
+    /// What that device lacks, or that operands were mixed.
     pub reason: String,
     /// Bytes that travelled for it, there and back.
     pub bytes_moved: u64,

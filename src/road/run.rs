@@ -60,14 +60,17 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
         return Ok(into.cloned().unwrap_or(empty));
     }
     let mut moved = 0;
+    let mut stranger = None;
     let operands: Tensors = inputs
         .iter()
         .map(|tensor| {
-            let there = place::move_to(name, tensor, &target)?;
-            if there.device() != tensor.device() {
+            if *tensor.device() != target {
                 moved += bytes_of(tensor);
             }
-            Ok(there)
+            if tensor.device() != home {
+                stranger = Some(tensor.device().to_string());
+            }
+            place::move_to(name, tensor, &target)
         })
         .collect::<Result<_>>()?;
     let elsewhere = match into {
@@ -102,10 +105,15 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
     };
 
     // 6. Observe.
-    if let Some(reason) = reason {
+    let observed = match (reason, stranger) {
+        (Some(reason), _) => Some((home.to_string(), reason)),
+        (None, Some(from)) => Some((from, "an operand lived on another device".to_owned())),
+        (None, None) => None,
+    };
+    if let Some((from, reason)) = observed {
         home.log_placement(PlacementEvent {
             op: name,
-            from: home.to_string(),
+            from,
             to: target.to_string(),
             reason,
             bytes_moved: moved,
