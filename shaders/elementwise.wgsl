@@ -115,7 +115,7 @@ fn step(index: u32) {
     let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
     rest = quotient_{{ d }};
     {%- for name in names %}
-    {%- if not (vector == 4 and loop.first) %}
+    {%- if not (vector == 4 and d == rank - 1) %}
     {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
     {%- elif inner[name] == 1 %}
     {{ name }}_index += index_{{ d }};

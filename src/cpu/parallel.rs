@@ -1,5 +1,7 @@
 //! Loops over elements, on all cores when that pays.
 
+use std::sync::OnceLock;
+
 use rayon::prelude::*;
 
 use crate::layout::{Layout, Merged, merge};
@@ -9,15 +11,37 @@ pub(crate) const PARALLEL: usize = 32 << 10;
 /// Elements that one thread takes at a time.
 const CHUNK: usize = 16 << 10;
 
+/// Threads for parallel work, or `None` where it must run on the caller's thread.
+///
+/// Work runs while blocks are locked. So the threads are our own: none of them ever waits for such
+/// a lock, as a task of the program in rayon's global pool might. And a caller that is itself a
+/// rayon worker works alone: while waiting it would take up other tasks, which may want the lock.
+pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
+    static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    if rayon::current_thread_index().is_some() {
+        return None;
+    }
+    THREADS
+        .get_or_init(|| {
+            rayon::ThreadPoolBuilder::new()
+                .thread_name(|index| format!("orlop cpu {index}"))
+                .build()
+                .ok()
+                .filter(|threads| threads.current_num_threads() > 1)
+        })
+        .as_ref()
+}
+
 /// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
 /// element.
 pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sync + Send) {
-    if out.len() <= PARALLEL {
-        work(0, out);
-    } else {
-        out.par_chunks_mut(CHUNK)
-            .enumerate()
-            .for_each(|(at, piece)| work(at * CHUNK, piece));
+    match (out.len() > PARALLEL).then(threads).flatten() {
+        None => work(0, out),
+        Some(threads) => threads.install(|| {
+            out.par_chunks_mut(CHUNK)
+                .enumerate()
+                .for_each(|(at, piece)| work(at * CHUNK, piece));
+        }),
     }
 }
 
@@ -88,6 +112,11 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_of_rayon_work_alone() {
+        rayon::scope(|scope| scope.spawn(|_| assert!(threads().is_none())));
+    }
 
     #[test]
     fn walks_visit_each_element_once_in_order() {

@@ -6,6 +6,8 @@
 
 use gemm_common::Parallelism;
 
+use super::parallel;
+
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
@@ -71,7 +73,7 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Copy + 'static {
+pub(crate) trait GemmElement: Copy + Send + Sync + 'static {
     const ONE: Self;
     const ZERO: Self;
     /// The best kernel for this processor.
@@ -94,19 +96,20 @@ impl GemmElement for f64 {
     }
 }
 
-/// `c = a x b`, `c` row-major without gaps; on all cores of rayon's pool when `parallel`.
+/// `c = a x b`, `c` row-major without gaps; on all cores if asked.
 /// Nothing happens when a matrix does not lie inside its slice.
 pub(crate) fn multiply<T: GemmElement>(
     c: &mut [T],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     size: Size,
-    parallel: bool,
+    on_all_cores: bool,
 ) {
     let Size { m, k, n } = size;
-    let (Some(entries), Ok(c_row)) = (m.checked_mul(n), isize::try_from(n)) else {
-        return;
-    };
+    let entries = m
+        .checked_mul(n)
+        .filter(|&entries| isize::try_from(entries).is_ok());
+    let Some(entries) = entries else { return };
     if entries == 0 || c.len() < entries {
         return;
     }
@@ -117,22 +120,31 @@ pub(crate) fn multiply<T: GemmElement>(
     if !a.holds(m, k) || !b.holds(k, n) {
         return;
     }
-    let parallelism = if parallel {
-        Parallelism::Rayon(0)
-    } else {
-        Parallelism::None
-    };
+    match on_all_cores.then(parallel::threads).flatten() {
+        None => call(c, a, b, size, Parallelism::None),
+        Some(threads) => threads.install(|| call(c, a, b, size, Parallelism::Rayon(0))),
+    }
+}
+
+/// Hands the pointers over.
+fn call<T: GemmElement>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    size: Size,
+    parallelism: Parallelism,
+) {
     // Its kernels want a column-major destination: a row-major product is the transposed product
     // of the transposed operands.
-    // SAFETY: `c` holds m * n elements and is borrowed alone; `holds` has checked the last element
-    // that `a` and `b` can reach, and strides are not negative.
+    // SAFETY: `multiply` has checked that `c` holds m * n elements, and by `holds` the last
+    // element that `a` and `b` can reach; `c` is borrowed alone; strides are not negative.
     unsafe {
         T::gemm()(
-            n,
-            m,
-            k,
+            size.n,
+            size.m,
+            size.k,
             c.as_mut_ptr(),
-            c_row,
+            size.n as isize,
             1,
             false,
             b.elements.as_ptr(),

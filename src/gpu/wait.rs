@@ -1,4 +1,4 @@
-//! Waiting for the device: without any lock, in bounded steps, seeing a loss.
+//! Waiting for the device: without any lock, seeing a loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,6 @@ use crate::error::Result;
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
 const IN_FLIGHT: usize = 8;
-/// One wait of a native backend, after which the lost flag is looked at.
-const STEP: Duration = Duration::from_millis(100);
 /// Between two looks where a wait cannot block: GL must let others at the context.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
@@ -33,22 +31,24 @@ impl Gpu {
         }
     }
 
-    /// One bounded look; true when the submission has run.
+    /// Waits (on GL: looks once); true when the submission has run.
     fn poll_once(&self, submission: &Submission) -> bool {
         let poll = |timeout| {
             let status = self.device.poll(wgpu::PollType::Wait {
                 submission_index: Some(submission.index.clone()),
-                timeout: Some(timeout),
+                timeout,
             });
             // Any other error says that there is nothing to wait for.
             !matches!(status, Err(wgpu::PollError::Timeout))
         };
         match self.serial {
-            None => poll(STEP),
+            // Never a timeout: wgpu 30 panics when one meets another thread's poll. A lost device
+            // ends the wait, and drivers give up on work that hangs.
+            None => poll(None),
             Some(_) => {
                 let finished = {
                     let _hold = self.hold();
-                    poll(Duration::ZERO)
+                    poll(Some(Duration::ZERO))
                 };
                 if !finished {
                     std::thread::sleep(PAUSE);

@@ -19,13 +19,13 @@ pub(super) fn multiply(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
         DType::F32 => each_matrix::<f32>(a, b, output, product::multiply),
         DType::F64 => each_matrix::<f64>(a, b, output, product::multiply),
         DType::F16 => each_matrix::<f16>(a, b, output, halves),
-        DType::I32 => each_matrix::<i32>(a, b, output, |c, a, b, size, _| {
-            integers(c, a, b, size, |sum, a, b| {
+        DType::I32 => each_matrix::<i32>(a, b, output, |c, a, b, size, all| {
+            integers(c, a, b, size, all, |sum, a, b| {
                 sum.wrapping_add(a.wrapping_mul(b))
             });
         }),
-        DType::U32 => each_matrix::<u32>(a, b, output, |c, a, b, size, _| {
-            integers(c, a, b, size, |sum, a, b| {
+        DType::U32 => each_matrix::<u32>(a, b, output, |c, a, b, size, all| {
+            integers(c, a, b, size, all, |sum, a, b| {
                 sum.wrapping_add(a.wrapping_mul(b))
             });
         }),
@@ -67,19 +67,24 @@ fn each_matrix<T: Element>(
         return;
     };
     let (work, batches) = (size.work(), a_starts.len());
-    if batches >= rayon::current_num_threads() && work.saturating_mul(batches) >= PARALLEL {
-        c.par_chunks_mut(size.m * size.n)
-            .enumerate()
-            .for_each(|(batch, c)| one(c, batch, false));
-    } else {
-        for (batch, c) in c.chunks_mut(size.m * size.n).enumerate() {
-            one(c, batch, work >= PARALLEL);
+    let entries = size.m * size.n;
+    let side_by_side = batches > 1 && work.saturating_mul(batches) >= PARALLEL;
+    match side_by_side.then(parallel::threads).flatten() {
+        Some(threads) if batches >= threads.current_num_threads() => threads.install(|| {
+            c.par_chunks_mut(entries)
+                .enumerate()
+                .for_each(|(batch, c)| one(c, batch, false));
+        }),
+        _ => {
+            for (batch, c) in c.chunks_mut(entries).enumerate() {
+                one(c, batch, work >= PARALLEL);
+            }
         }
     }
 }
 
 /// f16 through f32: sums are kept in f32 over the whole of k, and rounded once.
-fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, parallel: bool) {
+fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, all: bool) {
     let widen = |matrix: Matrix<'_, f16>, rows: usize, columns: usize| -> Vec<f32> {
         let mut wide = vec![0.0f32; rows * columns];
         parallel::pieces(&mut wide, |from, piece| {
@@ -97,13 +102,7 @@ fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, par
         column: 1,
     };
     let mut wide = vec![0.0f32; size.m * size.n];
-    product::multiply(
-        &mut wide,
-        matrix(&a, size.k),
-        matrix(&b, size.n),
-        size,
-        parallel,
-    );
+    product::multiply(&mut wide, matrix(&a, size.k), matrix(&b, size.n), size, all);
     for (out, wide) in c.iter_mut().zip(wide) {
         *out = f16::from_f32(wide);
     }
@@ -115,6 +114,7 @@ fn integers<T: Element + Default>(
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     size: Size,
+    on_all_cores: bool,
     add: fn(T, T, T) -> T,
 ) {
     let row = |(i, row): (usize, &mut [T])| {
@@ -127,9 +127,10 @@ fn integers<T: Element + Default>(
             }
         }
     };
-    if size.work() < PARALLEL {
-        c.chunks_mut(size.n).enumerate().for_each(row);
-    } else {
-        c.par_chunks_mut(size.n).enumerate().for_each(row);
+    match on_all_cores.then(parallel::threads).flatten() {
+        None => c.chunks_mut(size.n).enumerate().for_each(row),
+        Some(threads) => {
+            threads.install(|| c.par_chunks_mut(size.n).enumerate().for_each(row));
+        }
     }
 }
