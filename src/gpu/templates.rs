@@ -57,13 +57,11 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
         };
         (name, value)
     });
-    let context: Jinja = values
-        .chain([
-            ("enables", Jinja::from(enables)),
-            ("params_var", Jinja::from(params_var)),
-            ("bindings", Jinja::from(key.bindings)),
-        ])
-        .collect();
+    let context = Jinja::from_pairs(values.chain([
+        ("enables", Jinja::from(enables)),
+        ("params_var", Jinja::from(params_var)),
+        ("bindings", Jinja::from(key.bindings)),
+    ]));
     environment(key)?
         .get_template(key.template)
         .and_then(|template| template.render(context))
