@@ -1,0 +1,55 @@
+//! What the examples share: arguments, output and exit codes without a panic.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit code of everything that the caller can put right: arguments, files, shapes, devices.
+pub const REFUSED: u8 = 2;
+
+/// Reads the arguments and runs the example; an error is one line on stderr and exit code 2.
+pub fn run<Args: clap::Parser>(
+    example: impl FnOnce(Args) -> Result<ExitCode, Box<dyn std::error::Error>>,
+) -> ExitCode {
+    match Args::try_parse() {
+        Ok(args) => example(args).unwrap_or_else(|error| refuse(&error)),
+        // Help and version are errors to clap, and go to stdout.
+        Err(help) if !help.use_stderr() => {
+            say(help);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // clap's message comes before an empty line, then advice.
+            let text = error.to_string();
+            let message = text.split("\n\n").next().unwrap_or(&text);
+            let hint = if error.kind() == clap::error::ErrorKind::MissingRequiredArgument {
+                ""
+            } else {
+                " (see --help)"
+            };
+            let line = one_line(message.trim_start_matches("error: "));
+            refuse(&format!("{line}{hint}"))
+        }
+    }
+}
+
+/// Prints text. A reader that has gone away is no reason to complain.
+pub fn say(text: impl Display) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Prints a line on stderr, for eyes that read what [`say`] prints by machine.
+#[allow(dead_code)] // not every example has something to say there
+pub fn complain(text: impl Display) {
+    let _ = write!(std::io::stderr().lock(), "{text}");
+}
+
+fn refuse(error: &dyn Display) -> ExitCode {
+    complain(format_args!("error: {}\n", one_line(&error.to_string())));
+    ExitCode::from(REFUSED)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

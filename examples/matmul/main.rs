@@ -1,0 +1,168 @@
+//! Multiplies two matrices on the best device and says how fast, how exact, and at what cost in
+//! memory and transfers: random ones, or NumPy files (`--a A.npy --b B.npy --out C.npy`).
+//! `--json` prints one JSON object. Exit code 1 when an entry is above its error bound, 2 when
+//! there was no product.
+
+mod args;
+mod check;
+#[path = "../common/cli.rs"]
+mod cli;
+mod npy;
+mod report;
+mod values;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use args::Args;
+use orlop::{DType, Device, Tensor};
+use report::Report;
+use values::{Array, Values};
+
+fn main() -> ExitCode {
+    cli::run(example)
+}
+
+fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let (device, note) = open(&args)?;
+    let (a, b) = operands(&args, &device)?;
+
+    let started = Instant::now();
+    let (left, right) = (a.upload(&device)?, b.upload(&device)?);
+    device.synchronize()?;
+    let upload = started.elapsed().as_secs_f64();
+
+    let (mut product, first_seconds) = timed(&device, &left, &right)?;
+    let mut times = Vec::new();
+    for _ in 0..args.repeat {
+        drop(product);
+        let seconds;
+        (product, seconds) = timed(&device, &left, &right)?;
+        times.push(seconds);
+    }
+    times.sort_by(f64::total_cmp);
+
+    let started = Instant::now();
+    let c = Values::of(&product)?;
+    let download = started.elapsed().as_secs_f64();
+    if let Some(path) = &args.out {
+        npy::write(path, &c, product.shape())?;
+    }
+
+    let last = |shape: &orlop::Shape, back: usize| {
+        let at = shape.rank().checked_sub(back);
+        at.map_or(1, |at| shape[at])
+    };
+    // A vector on the left is a row, on the right a column.
+    let sizes = [
+        last(&a.shape, 2),
+        last(&a.shape, 1),
+        if b.shape.rank() == 1 {
+            1
+        } else {
+            last(&b.shape, 1)
+        },
+    ];
+    let report = Report {
+        elsewhere: elsewhere(&device, &product),
+        sizes,
+        dtype: product.dtype(),
+        first_seconds,
+        seconds: times[times.len() / 2],
+        repeats: args.repeat,
+        check: check::check(&a, &b, &c)?,
+        upload: (a.bytes() + b.bytes(), upload),
+        download: (c.len() * c.dtype().size(), download),
+        memory: device.memory(),
+        shapes: [a.shape, b.shape, product.shape().clone()],
+        device,
+    };
+    if args.json {
+        cli::complain(note);
+        cli::say(report.json());
+    } else {
+        cli::say(format!("{note}{}", report.text()));
+    }
+    if report.check.holds() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        cli::complain(format!(
+            "wrong: an entry is off by {:e}, its bound is {:e}\n",
+            report.check.error, report.check.bound
+        ));
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// The device, and a line when it is only the CPU because there was nothing better.
+fn open(args: &Args) -> Result<(Device, &'static str), Box<dyn Error>> {
+    if let Some(selector) = &args.device {
+        return Ok((Device::select(selector)?, ""));
+    }
+    let device = Device::best()?;
+    let named = std::env::var_os("ORLOP_DEVICE").is_some_and(|name| !name.is_empty());
+    let note = if named || !device.is_cpu() {
+        ""
+    } else if Device::list().iter().any(|info| info.kind().is_gpu()) {
+        "no GPU could be opened: running on the native CPU device\n"
+    } else {
+        "no GPU found: running on the native CPU device\n"
+    };
+    Ok((device, note))
+}
+
+/// The matrices of the files, or random ones.
+fn operands(args: &Args, device: &Device) -> Result<(Array, Array), Box<dyn Error>> {
+    let dtype = args.dtype.map(DType::from);
+    if let (Some(a), Some(b)) = (&args.a, &args.b) {
+        let (a, b) = (npy::read(a)?, npy::read(b)?);
+        return Ok(match dtype {
+            Some(dtype) => (a.cast(dtype)?, b.cast(dtype)?),
+            None => (a, b),
+        });
+    }
+    let dtype = dtype.unwrap_or(DType::F32);
+    let [m, k, n] = [args.m, args.k, args.n].map(|size| size.unwrap_or(args.size));
+    check_host_memory([m, k, n], dtype, device)?;
+    Ok((
+        Array::random([m, k].into(), dtype, 1)?,
+        Array::random([k, n].into(), dtype, 2)?,
+    ))
+}
+
+/// Says no before the system kills the process: operating systems promise more than they have.
+fn check_host_memory([m, k, n]: [usize; 3], dtype: DType, device: &Device) -> Result<(), String> {
+    let elements = [(m, k), (k, n), (m, n)]
+        .iter()
+        .map(|&(rows, columns)| rows as u128 * columns as u128)
+        .fold(0, u128::saturating_add);
+    // Once here for the check, once while numbers are made, once where the device uses the host.
+    let copies = if device.info().kind().is_gpu() { 2 } else { 3 };
+    let needed = elements.saturating_mul(dtype.size() as u128 * copies);
+    match Device::cpu().info().memory_free {
+        Some(free) if needed > u128::from(free) => Err(format!(
+            "[{m}, {k}] x [{k}, {n}] needs about {:.1} GiB of host memory, {:.1} GiB is available",
+            needed as f64 / f64::from(1 << 30),
+            free as f64 / f64::from(1 << 30)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The product, and the seconds until it was there.
+fn timed(device: &Device, a: &Tensor, b: &Tensor) -> orlop::Result<(Tensor, f64)> {
+    let started = Instant::now();
+    let product = a.matmul(b)?;
+    device.synchronize()?;
+    Ok((product, started.elapsed().as_secs_f64()))
+}
+
+/// Where the product ran when the device could not do it, and what the device lacks.
+fn elsewhere(device: &Device, product: &Tensor) -> Option<(String, String)> {
+    let log = device.placement_log();
+    let event = log.iter().rev().find(|event| {
+        event.op == "matmul" || (product.device() != device && event.op == "from_slice")
+    })?;
+    Some((event.to.clone(), event.reason.clone()))
+}

@@ -1,0 +1,384 @@
+//! The examples as a user meets them: exit codes, one-line errors, JSON, NumPy files.
+//!
+//! The test builds them itself, so that none is stale: `cargo test --test examples` alone builds no
+//! example.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use npyz::WriterBuilder;
+use serde_json::Value;
+
+/// Builds the examples in this test's profile and finds them.
+fn built() -> HashMap<String, PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "--examples", "--message-format=json", "--quiet"]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let output = run(&mut cargo);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let artifact = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let target = &message["target"];
+        let path = message["executable"].as_str()?;
+        let name = target["name"].as_str()?;
+        (target["kind"][0] == "example").then(|| (name.to_owned(), path.into()))
+    };
+    text(&output.stdout).lines().filter_map(artifact).collect()
+}
+
+/// An example, with nothing of the caller's settings.
+fn example(name: &str) -> Command {
+    static BUILT: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
+    let mut command = Command::new(&BUILT.get_or_init(built)[name]);
+    command.env_remove("ORLOP_DEVICE");
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("examples print UTF-8")
+}
+
+/// The one JSON value on stdout.
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
+}
+
+/// Exit code 2 and one line on stderr.
+fn assert_refused(output: &Output, what: &str, word: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{what}: {said}");
+    assert!(output.stdout.is_empty(), "{what}");
+    // EGL adds a line of its own where XDG_RUNTIME_DIR is unset.
+    let lines: Vec<_> = said
+        .lines()
+        .filter(|line| !line.contains("XDG_RUNTIME_DIR"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{what}: {said}");
+    assert!(lines[0].contains(word), "{what}: {said}");
+    assert!(!said.contains("panicked"), "{what}: {said}");
+}
+
+/// A folder of this process for one test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("orlop-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `npyz` writes and reads the files here, so that the example's own code has a witness.
+fn write_npy(path: &Path, shape: &[u64], order: npyz::Order, elements: &[f32]) {
+    let file = BufWriter::new(File::create(path).expect("a file"));
+    let mut writer = npyz::WriteOptions::new()
+        .default_dtype()
+        .shape(shape)
+        .order(order)
+        .writer(file)
+        .begin_nd()
+        .expect("a header");
+    writer.extend(elements).expect("elements");
+    writer.finish().expect("an end");
+}
+
+fn read_npy(path: &Path) -> (Vec<u64>, Vec<f32>) {
+    let file = BufReader::new(File::open(path).expect("a file"));
+    let npy = npyz::NpyFile::new(file).expect("an npy file");
+    assert_eq!(npy.order(), npyz::Order::C);
+    (npy.shape().to_vec(), npy.into_vec().expect("f32 elements"))
+}
+
+#[test]
+fn json_has_every_key_on_every_device() {
+    for info in orlop::Device::list() {
+        let output = run(example("matmul").args([
+            "--json",
+            "--m=33",
+            "--k=65",
+            "--n=17",
+            "--repeat=2",
+            "--device",
+            &info.selector,
+        ]));
+        let report = json(&output);
+        for key in [
+            "seconds",
+            "gflops",
+            "error",
+            "error_bound",
+            "upload_seconds",
+            "download_seconds",
+        ] {
+            assert!(report[key].as_f64() >= Some(0.0), "{key}: {report}");
+        }
+        for key in ["allocated", "reserved", "peak_allocated", "peak_reserved"] {
+            assert!(report["memory"][key].as_u64() > Some(0), "{key}: {report}");
+        }
+        assert_eq!(report["device"], info.selector);
+        assert_eq!(report["adapter"], info.name);
+        assert_eq!(report["backend"], info.backend);
+        assert_eq!([&report["m"], &report["k"], &report["n"]], [33, 65, 17]);
+        assert_eq!(report["dtype"], "f32");
+        assert_eq!(report["entries_checked"], 33 * 17);
+        assert!(report["error"].as_f64() <= report["error_bound"].as_f64());
+    }
+}
+
+#[test]
+fn every_dtype_is_within_its_bound() {
+    for dtype in ["f32", "f16", "f64", "i32", "u32"] {
+        let report = json(&run(example("matmul").args([
+            "--json",
+            "--size=40",
+            "--device=cpu",
+            "--dtype",
+            dtype,
+        ])));
+        assert_eq!(report["dtype"], dtype);
+        assert_eq!(
+            report["error_bound"] == 0.0,
+            dtype.ends_with("32") && dtype != "f32"
+        );
+    }
+}
+
+#[test]
+fn numpy_files_in_both_orders_multiply() {
+    let folder = Folder::new("npy");
+    let (m, k, n) = (5u64, 7u64, 3u64);
+    let a = |i: u64, l: u64| (i * 10 + l) as f32;
+    let b = |l: u64, j: u64| l as f32 - 2.0 * j as f32;
+    let expected: Vec<f32> = (0..m * n)
+        .map(|at| (0..k).map(|l| a(at / n, l) * b(l, at % n)).sum())
+        .collect();
+    let (left, right, out) = (
+        folder.path("a.npy"),
+        folder.path("b.npy"),
+        folder.path("c.npy"),
+    );
+    let rows: Vec<f32> = (0..m * k).map(|at| a(at / k, at % k)).collect();
+    write_npy(&left, &[m, k], npyz::Order::C, &rows);
+    let by_row: Vec<f32> = (0..k * n).map(|at| b(at / n, at % n)).collect();
+    let by_column: Vec<f32> = (0..k * n).map(|at| b(at % k, at / k)).collect();
+    for (order, elements) in [(npyz::Order::C, by_row), (npyz::Order::Fortran, by_column)] {
+        write_npy(&right, &[k, n], order, &elements);
+        for info in orlop::Device::list() {
+            let mut command = example("matmul");
+            command.args(["--json", "--device", &info.selector]);
+            command.arg("--a").arg(&left).arg("--b").arg(&right);
+            let report = json(&run(command.arg("--out").arg(&out)));
+            assert_eq!([&report["m"], &report["k"], &report["n"]], [m, k, n]);
+            // Small integers: exact in f32, whatever the order of summing.
+            assert_eq!(read_npy(&out), (vec![m, n], expected.clone()), "{info}");
+            std::fs::remove_file(&out).expect("a product");
+        }
+    }
+}
+
+#[test]
+fn batches_and_vectors_multiply() {
+    let folder = Folder::new("batch");
+    let (left, right, out) = (
+        folder.path("a.npy"),
+        folder.path("b.npy"),
+        folder.path("c.npy"),
+    );
+    let six: Vec<f32> = (0..6).map(|i| i as f32).collect();
+    write_npy(&left, &[2, 1, 3], npyz::Order::C, &six);
+    write_npy(&right, &[3], npyz::Order::C, &[1.0, 10.0, 100.0]);
+    let mut command = example("matmul");
+    command.args(["--json", "--device=cpu"]);
+    command.arg("--a").arg(&left).arg("--b").arg(&right);
+    json(&run(command.arg("--out").arg(&out)));
+    assert_eq!(read_npy(&out), (vec![2, 1], vec![210.0, 543.0]));
+}
+
+#[test]
+fn malformed_files_are_refused_in_one_line() {
+    let folder = Folder::new("malformed");
+    let good = folder.path("good.npy");
+    write_npy(&good, &[2, 2], npyz::Order::C, &[1.0; 4]);
+    let bytes = std::fs::read(&good).expect("a file");
+    let header = |dict: &str| {
+        let length = (dict.len() as u16).to_le_bytes();
+        [b"\x93NUMPY\x01\x00", &length[..], dict.as_bytes()].concat()
+    };
+    let dict = |descr: &str, shape: &str| {
+        header(&format!(
+            "{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+        ))
+    };
+    for (name, content, word) in [
+        ("empty", Vec::new(), "not a .npy file"),
+        ("text", b"1 2 3\n".to_vec(), "not a .npy file"),
+        ("zip", b"PK\x03\x04".to_vec(), "zip"),
+        ("cut", bytes[..9].to_vec(), "ends inside its header"),
+        (
+            "short",
+            bytes[..bytes.len() - 1].to_vec(),
+            "15 bytes of data",
+        ),
+        ("long", [&bytes[..], b"x"].concat(), "17 bytes of data"),
+        (
+            "version",
+            [b"\x93NUMPY\x07\x00", &bytes[8..]].concat(),
+            "version 7",
+        ),
+        (
+            "length",
+            b"\x93NUMPY\x02\x00\xff\xff\xff\xff{".to_vec(),
+            "ends inside its header",
+        ),
+        ("python", header("import os\n"), "malformed"),
+        ("object", dict("'|O'", "(2, 2)"), "'|O'"),
+        ("int64", dict("'<i8'", "(2, 2)"), "'<i8'"),
+        ("record", dict("[('x', '<f4')]", "(2, 2)"), "records"),
+        ("negative", dict("'<f4'", "(-2, 2)"), "malformed"),
+        (
+            "absurd",
+            dict("'<f4'", "(4294967296, 4294967296, 4)"),
+            "more than memory",
+        ),
+        (
+            "larger",
+            dict("'<f4'", "(36893488147419103232,)"),
+            "malformed",
+        ),
+    ] {
+        let path = folder.path(name);
+        std::fs::write(&path, content).expect("a file");
+        let mut command = example("matmul");
+        command.arg("--device=cpu").arg("--a").arg(&path);
+        let output = run(command.arg("--b").arg(&good));
+        assert_refused(&output, name, word);
+        assert!(
+            text(&output.stderr).contains(&*path.to_string_lossy()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_line() {
+    let folder = Folder::new("arguments");
+    let (a, b) = (folder.path("a.npy"), folder.path("b.npy"));
+    write_npy(&a, &[2, 3], npyz::Order::C, &[1.0; 6]);
+    write_npy(&b, &[2, 3], npyz::Order::C, &[1.0; 6]);
+    let (a, b) = (&*a.to_string_lossy(), &*b.to_string_lossy());
+    for (arguments, word) in [
+        (&["--frobnicate"][..], "--frobnicate"),
+        (&["--size", "many"], "many"),
+        (
+            &["--size", "18446744073709551615", "--device", "cpu"],
+            "GiB",
+        ),
+        (&["--repeat", "0"], "--repeat"),
+        (&["--dtype", "bf16"], "bf16"),
+        (&["--device", "abacus"], "cpu"),
+        (&["--a", a], "--b"),
+        (&["--a", a, "--b", "/no/such/file.npy"], "/no/such/file.npy"),
+        (&["--a", a, "--b", b, "--device", "cpu"], "[2, 3]"),
+        (&["--a", a, "--b", b, "--m", "2"], "--m"),
+    ] {
+        assert_refused(
+            &run(example("matmul").args(arguments)),
+            &arguments.join(" "),
+            word,
+        );
+    }
+    assert_refused(
+        &run(example("matmul").env("ORLOP_DEVICE", "abacus")),
+        "ORLOP_DEVICE",
+        "abacus",
+    );
+    for name in ["devices", "placement", "memory"] {
+        assert_refused(
+            &run(example(name).arg("--frobnicate")),
+            name,
+            "--frobnicate",
+        );
+        let help = run(example(name).arg("--help"));
+        assert!(help.status.success() && !help.stdout.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn without_a_gpu_the_cpu_takes_over_and_says_so() {
+    // A backend of another system: no adapter at all.
+    let elsewhere = if cfg!(windows) { "metal" } else { "dx12" };
+    let output = run(example("matmul")
+        .arg("--size=32")
+        .env("WGPU_BACKEND", elsewhere));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(
+        said.starts_with("no GPU found: running on the native CPU device\n"),
+        "{said}"
+    );
+    let report = json(&run(example("matmul")
+        .args(["--size=32", "--json"])
+        .env("WGPU_BACKEND", elsewhere)));
+    assert_eq!(report["device"], "cpu");
+}
+
+#[test]
+fn devices_lists_every_device() {
+    let listed = json(&run(example("devices").arg("--json")));
+    let selectors: Vec<_> = orlop::Device::list()
+        .into_iter()
+        .map(|info| Value::from(info.selector))
+        .collect();
+    let objects = listed.as_array().expect("an array");
+    let found: Vec<_> = objects.iter().map(|o| o["selector"].clone()).collect();
+    assert_eq!(found, selectors);
+    for key in ["name", "kind", "backend", "f16", "f64", "max_buffer_bytes"] {
+        assert!(objects.iter().all(|o| !o[key].is_null()), "{key}");
+    }
+    let table = run(&mut example("devices"));
+    assert!(text(&table.stdout).contains("cpu"));
+}
+
+#[test]
+fn placement_and_memory_tell_their_stories_on_every_device() {
+    for info in orlop::Device::list() {
+        let output = run(example("placement").args(["--device", &info.selector]));
+        assert!(output.status.success(), "{info}: {}", text(&output.stderr));
+        let capable = info.capabilities.f16 && info.capabilities.f64;
+        let word = if capable { "nothing needs" } else { "error: " };
+        assert!(text(&output.stdout).contains(word), "{info}");
+
+        let arguments = ["--device", &info.selector, "--limit", "4194304"];
+        let output = run(example("memory").args(arguments));
+        assert!(output.status.success(), "{info}: {}", text(&output.stderr));
+        let said = text(&output.stdout);
+        assert!(
+            said.contains("out of memory: asked for 256.0 KiB"),
+            "{info}: {said}"
+        );
+        assert!(said.contains("the sevens are all there"), "{info}");
+    }
+}
