@@ -96,7 +96,7 @@ stage_tests() {
         case "$name" in shaders | suite) continue ;; esac
         targets+=(--test "$name")
     done
-    cargo test --release --locked --no-fail-fast --lib --bins --examples ${targets[@]+"${targets[@]}"}
+    cargo test --release --locked --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
 }
 
 stage_suite() {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use half::f16;
 
+use crate::error::Error;
+
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -61,6 +63,21 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = Error;
+
+    /// From [`DType::name`].
+    fn from_str(name: &str) -> Result<Self, Error> {
+        DType::ALL
+            .into_iter()
+            .find(|dtype| dtype.name() == name)
+            .ok_or_else(|| {
+                let names = DType::ALL.map(DType::name).join(", ");
+                Error::invalid("dtype", format!("there is no `{name}`; there are {names}"))
+            })
     }
 }
 

@@ -62,7 +62,7 @@ impl fmt::Display for Full {
         }
         write!(
             formatter,
-            "; {} in use in {} blocks; {} reserved in {} regions; {} free, the largest hole {}; ",
+            "; {} in use (blocks: {}); {} reserved (regions: {}); {} free, the largest hole {}; ",
             Bytes(statistics.allocated),
             statistics.live_blocks,
             Bytes(statistics.reserved),

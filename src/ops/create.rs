@@ -37,6 +37,16 @@ fn size(op: &'static str, shape: &Shape, dtype: DType) -> Result<u128> {
     Ok(shape.count(op)? as u128 * dtype.size() as u128)
 }
 
+fn filled(
+    op: &'static str,
+    device: &Device,
+    shape: Shape,
+    value: Scalar,
+    dtype: DType,
+) -> Result<Tensor> {
+    road::create(&Fill::new(op, shape, value, dtype, true)?, device)
+}
+
 impl Tensor {
     /// A tensor whose contents are whatever was in memory: write it before you read it.
     ///
@@ -62,7 +72,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::empty`].
     pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        Self::full(device, shape, 0, dtype)
+        filled("zeros", device, shape.into(), 0.into(), dtype)
     }
 
     /// All ones.
@@ -70,7 +80,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::empty`].
     pub fn ones(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        Self::full(device, shape, 1, dtype)
+        filled("ones", device, shape.into(), 1.into(), dtype)
     }
 
     /// One value everywhere; floats round it to nearest even.
@@ -84,8 +94,7 @@ impl Tensor {
         value: impl Into<Scalar>,
         dtype: DType,
     ) -> Result<Tensor> {
-        let fill = Fill::new("full", shape.into(), value.into(), dtype, true)?;
-        road::create(&fill, device)
+        filled("full", device, shape.into(), value.into(), dtype)
     }
 
     /// `start`, `start + step`, ... below `end` (above it for a negative step): one dimension of
@@ -139,20 +148,7 @@ impl Tensor {
         data: &[T],
         shape: impl Into<Shape>,
     ) -> Result<Tensor> {
-        let shape = shape.into();
-        if shape.checked_elements() != Some(data.len()) {
-            return Err(Error::invalid(
-                "from_slice",
-                format!("{} elements given for shape {shape}", data.len()),
-            ));
-        }
-        Self::from_bytes(
-            "from_slice",
-            device,
-            shape,
-            T::DTYPE,
-            bytemuck::cast_slice(data),
-        )
+        Self::from_elements("from_slice", device, data, shape.into())
     }
 
     /// The elements of `data`, row-major; the vector's memory is let go after the copy.
@@ -164,7 +160,7 @@ impl Tensor {
         data: Vec<T>,
         shape: impl Into<Shape>,
     ) -> Result<Tensor> {
-        Self::from_slice(device, &data, shape)
+        Self::from_elements("from_vec", device, &data, shape.into())
     }
 
     /// A tensor of no dimension.
@@ -172,7 +168,22 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::empty`].
     pub fn scalar<T: Element>(device: &Device, value: T) -> Result<Tensor> {
-        Self::from_slice(device, &[value], ())
+        Self::from_elements("scalar", device, &[value], ().into())
+    }
+
+    fn from_elements<T: Element>(
+        op: &'static str,
+        device: &Device,
+        data: &[T],
+        shape: Shape,
+    ) -> Result<Tensor> {
+        if shape.checked_elements() != Some(data.len()) {
+            return Err(Error::invalid(
+                op,
+                format!("{} elements given for shape {shape}", data.len()),
+            ));
+        }
+        Self::from_bytes(op, device, shape, T::DTYPE, bytemuck::cast_slice(data))
     }
 
     fn from_bytes(

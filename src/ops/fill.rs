@@ -17,6 +17,7 @@ use crate::tensor::Tensor;
 const PER_WORKGROUP: u64 = 1024;
 
 pub(super) struct Fill {
+    op: &'static str,
     shape: Shape,
     dtype: DType,
     value: ElementBytes,
@@ -38,6 +39,7 @@ impl Fill {
             .to_bytes(dtype)
             .ok_or_else(|| Error::invalid(op, format!("{dtype} cannot hold the value {value}")))?;
         Ok(Self {
+            op,
             shape,
             dtype,
             value,
@@ -66,7 +68,7 @@ impl Tensor {
 
 impl Op for Fill {
     fn name(&self) -> &'static str {
-        "fill"
+        self.op
     }
 
     fn infer(&self, _inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
