@@ -25,6 +25,10 @@ const TEMPLATES: &[(&str, &str)] = &[
         include_str!("../../shaders/matmul/subgroup_tile.wgsl"),
     ),
     (
+        "matmul/vector_tile",
+        include_str!("../../shaders/matmul/vector_tile.wgsl"),
+    ),
+    (
         "matmul/workgroup_tile",
         include_str!("../../shaders/matmul/workgroup_tile.wgsl"),
     ),

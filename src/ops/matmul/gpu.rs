@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::plan::{Kernel, MatmulPlan, Shape, plan};
+use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits, plan};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -31,14 +31,14 @@ impl Matrix {
 
     /// Four neighbours along that axis can be loaded as one vector.
     fn is_vectorised(&self, k: usize) -> bool {
-        let (unit, other, size) = if self.runs_along_k() {
-            (self.inner, self.outer, k)
+        let (unit, size, other, other_size) = if self.runs_along_k() {
+            (self.inner, k, self.outer, self.outer_size)
         } else {
-            (self.outer, self.inner, self.outer_size)
+            (self.outer, self.outer_size, self.inner, k)
         };
         unit == 1
-            && other % 4 == 0
             && size.is_multiple_of(4)
+            && (other % 4 == 0 || other_size == 1)
             && self.offset.is_multiple_of(4)
             && self.batch.iter().all(|stride| stride % 4 == 0)
     }
@@ -54,7 +54,10 @@ struct Form {
     vector_b: bool,
     vector_c: bool,
     accumulates: bool,
+    /// Both operands are one storage.
     shared: bool,
+    /// The kernel's A is the second operand: a row times a matrix, turned round.
+    swapped: bool,
 }
 
 pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
@@ -64,16 +67,8 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
     };
     let rank = output.layout.rank();
     let shape = output.layout.shape();
-    let (m, n) = (shape[rank - 2], shape[rank - 1]);
+    let (mut m, mut n) = (shape[rank - 2], shape[rank - 1]);
     let k = a.layout.shape()[rank - 1];
-    let plan = plan(
-        capabilities,
-        Shape {
-            m,
-            n,
-            dtype: output.dtype,
-        },
-    );
 
     // Batches merge where both operands walk them evenly.
     let batches: usize = shape[..rank - 2].iter().product();
@@ -86,28 +81,48 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
         inner: layout.strides()[inner],
         batch: merged.strides[operand].iter().copied().collect(),
     };
-    let left = matrix(a.layout, rank - 2, rank - 1, 0);
-    let right = matrix(b.layout, rank - 1, rank - 2, 1);
+    let mut left = matrix(a.layout, rank - 2, rank - 1, 0);
+    let mut right = matrix(b.layout, rank - 1, rank - 2, 1);
+    // A row times a matrix is the transposed matrix times a column.
+    let swapped = m == 1 && n != 1;
+    if swapped {
+        std::mem::swap(&mut left, &mut right);
+        std::mem::swap(&mut m, &mut n);
+    }
 
+    let vectors = [left.is_vectorised(k), right.is_vectorised(k)];
+    let along_k = [left.runs_along_k(), right.runs_along_k()];
+    let plan = plan(
+        capabilities,
+        Traits {
+            m,
+            n,
+            k,
+            batches,
+            dtype: output.dtype,
+            a_along_k: along_k[0],
+            all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
+            vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
+        },
+    );
     let panel = plan.max_k();
     let shared = problem.slots[0] == problem.slots[1];
-    let (mut vector_a, mut vector_b) = (
-        allows_vector(&plan, &left, k, plan.thread_m),
-        allows_vector(&plan, &right, k, plan.thread_n),
-    );
+    let loads = kernel_loads(&plan, along_k);
+    let [mut vector_a, mut vector_b] = [0, 1].map(|operand| vectors[operand] && loads[operand]);
     if shared && vector_a != vector_b {
         // One buffer is declared once: vectors for both, or for none.
         (vector_a, vector_b) = (false, false);
     }
     let form = Form {
         batch_rank: merged.dims.len() as u32,
-        a_along_k: left.runs_along_k(),
-        b_along_k: right.runs_along_k(),
+        a_along_k: along_k[0],
+        b_along_k: along_k[1],
         vector_a,
         vector_b,
-        vector_c: n.is_multiple_of(4) && width(&plan) == 4,
+        vector_c: n.is_multiple_of(4) && stores_vectors(&plan),
         accumulates: k > panel,
         shared,
+        swapped,
     };
 
     let tiles_m = m.div_ceil(plan.tile_m as usize);
@@ -145,8 +160,8 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
         .map(|&word| word as u32)
         .collect();
         words.extend(merged.dims.iter().map(|&size| size as u32));
-        for strides in &merged.strides {
-            words.extend(strides.iter().map(|&stride| stride as u32));
+        for operand in [&left, &right] {
+            words.extend(operand.batch.iter().map(|&stride| stride as u32));
         }
         words
     };
@@ -168,40 +183,55 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
     })
 }
 
-/// Whether a kernel can load an operand by vectors.
-fn allows_vector(plan: &MatmulPlan, matrix: &Matrix, k: usize, per_thread: u32) -> bool {
-    let along_k = matrix.runs_along_k();
-    let kernel = match plan.kernel {
+/// Whether a kernel can load A and B by vectors, along k or not.
+fn kernel_loads(plan: &MatmulPlan, along_k: [bool; 2]) -> [bool; 2] {
+    match plan.kernel {
         // Its tiles lie k-major: vectors go along m and n.
-        Kernel::Workgroup => !along_k,
-        Kernel::Register if along_k => plan.unroll == 4,
-        Kernel::Register => per_thread.is_multiple_of(4),
-        Kernel::Subgroup => true,
-    };
-    kernel && matrix.is_vectorised(k)
+        Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
+        Kernel::Register {
+            thread_m,
+            thread_n,
+            unroll,
+        } => {
+            let load = |along_k, thread: u32| match along_k {
+                true => unroll == 4,
+                false => thread.is_multiple_of(4),
+            };
+            [load(along_k[0], thread_m), load(along_k[1], thread_n)]
+        }
+        Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(plan)],
+        Kernel::Vector { row_threads, .. } => {
+            let thread_m = plan.tile_m / row_threads;
+            [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
+        }
+    }
 }
 
-/// Columns that an invocation sums and stores together.
-fn width(plan: &MatmulPlan) -> u32 {
-    let per_thread = match plan.kernel {
-        Kernel::Subgroup => plan.tile_n / plan.lanes,
-        _ => plan.thread_n,
-    };
-    if per_thread.is_multiple_of(4) { 4 } else { 1 }
+/// Whether a kernel can store four columns as one vector.
+fn stores_vectors(plan: &MatmulPlan) -> bool {
+    match plan.kernel {
+        Kernel::Workgroup { .. } => true,
+        Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
+        Kernel::Subgroup { lanes } => (plan.tile_n / lanes).is_multiple_of(4),
+        Kernel::Vector { .. } => false,
+    }
 }
 
 fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
     let vector = |on: bool| Value::Number(if on { 4 } else { 1 });
-    let slot_b = u32::from(!form.shared);
+    let last = u32::from(!form.shared);
+    let (slot_a, slot_b) = if form.swapped { (last, 0) } else { (0, last) };
+    // A vector runs along k alone: the kernel does not ask.
+    let b_along_k = form.b_along_k || matches!(plan.kernel, Kernel::Vector { .. });
     let mut values: SmallVec<[(&'static str, Value); 12]> = smallvec![
         ("element", dtype.name().into()),
         ("accumulator", dtype.accumulator().name().into()),
-        ("slot_a", 0.into()),
+        ("slot_a", slot_a.into()),
         ("slot_b", slot_b.into()),
-        ("slot_c", (slot_b + 1).into()),
+        ("slot_c", (last + 1).into()),
         ("batch_rank", form.batch_rank.into()),
         ("fast_a", if form.a_along_k { "k" } else { "m" }.into()),
-        ("fast_b", if form.b_along_k { "k" } else { "n" }.into()),
+        ("fast_b", if b_along_k { "k" } else { "n" }.into()),
         ("vector_a", vector(form.vector_a)),
         ("vector_b", vector(form.vector_b)),
         ("vector_c", vector(form.vector_c)),
@@ -209,42 +239,55 @@ fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
         ("tile_m", plan.tile_m.into()),
         ("tile_n", plan.tile_n.into()),
     ];
-    let template = match plan.kernel {
-        Kernel::Workgroup => {
-            values.push(("tile_k", plan.tile_k.into()));
-            values.push(("thread_m", plan.thread_m.into()));
-            values.push(("thread_n", plan.thread_n.into()));
-            "matmul/workgroup_tile"
-        }
-        Kernel::Register => {
-            values.push(("thread_m", plan.thread_m.into()));
-            values.push(("thread_n", plan.thread_n.into()));
-            values.push(("unroll", plan.unroll.into()));
-            "matmul/register_tile"
-        }
-        Kernel::Subgroup => {
-            values.push(("lanes", plan.lanes.into()));
-            values.push(("unroll", plan.unroll.into()));
-            "matmul/subgroup_tile"
-        }
+    let (template, own): (_, &[(&'static str, u32)]) = match plan.kernel {
+        Kernel::Workgroup { tile_k, thread } => (
+            "matmul/workgroup_tile",
+            &[
+                ("tile_k", tile_k),
+                ("thread_m", thread),
+                ("thread_n", thread),
+            ],
+        ),
+        Kernel::Register {
+            thread_m,
+            thread_n,
+            unroll,
+        } => (
+            "matmul/register_tile",
+            &[
+                ("thread_m", thread_m),
+                ("thread_n", thread_n),
+                ("unroll", unroll),
+            ],
+        ),
+        Kernel::Subgroup { lanes } => (
+            "matmul/subgroup_tile",
+            &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
+        ),
+        Kernel::Vector {
+            row_threads,
+            k_threads,
+        } => (
+            "matmul/vector_tile",
+            &[("row_threads", row_threads), ("k_threads", k_threads)],
+        ),
     };
+    values.extend(own.iter().map(|&(name, value)| (name, value.into())));
     KernelKey {
         template,
         values,
-        bindings: slot_b + 2,
+        bindings: last + 2,
         words: 15 + 3 * form.batch_rank,
     }
 }
 
 /// Every specialisation with up to two batch dimensions after merging.
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
-    let flags = [false, true];
     let mut all = Vec::new();
     for plan in MatmulPlan::ALL {
-        for dtype in DType::ALL {
-            // Bits: along k and vector of A and B, vector store, accumulation, one shared buffer.
+        for dtype in DType::ALL.into_iter().filter(|&dtype| plan.takes(dtype)) {
             for bits in 0..1u32 << 7 {
-                let bit = |at: u32| flags[(bits >> at & 1) as usize];
+                let bit = |at: u32| bits >> at & 1 == 1;
                 let form = Form {
                     batch_rank: bits % 3,
                     a_along_k: bit(0),
@@ -254,6 +297,7 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                     vector_c: bit(4),
                     accumulates: bit(5),
                     shared: bit(6),
+                    swapped: bit(1) && matches!(plan.kernel, Kernel::Vector { .. }),
                 };
                 if is_asked_for(&plan, form) {
                     all.push(key(&plan, dtype, form));
@@ -265,16 +309,10 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
 }
 
 fn is_asked_for(plan: &MatmulPlan, form: Form) -> bool {
-    let matrix = |along_k: bool| Matrix {
-        offset: 0,
-        outer: if along_k { 4 } else { 1 },
-        outer_size: 4,
-        inner: if along_k { 1 } else { 4 },
-        batch: SmallVec::new(),
-    };
-    let allows = |along_k, per_thread| allows_vector(plan, &matrix(along_k), 4, per_thread);
-    (!form.vector_a || allows(form.a_along_k, plan.thread_m))
-        && (!form.vector_b || allows(form.b_along_k, plan.thread_n))
-        && (!form.vector_c || width(plan) == 4)
+    let [a, b] = kernel_loads(plan, [form.a_along_k, form.b_along_k]);
+    (a || !form.vector_a)
+        && (b || !form.vector_b)
+        && (stores_vectors(plan) || !form.vector_c)
+        && (plan.may_accumulate() || !form.accumulates)
         && (!form.shared || form.vector_a == form.vector_b)
 }
