@@ -81,6 +81,14 @@ fn convert_one(x: {{ element_in }}) -> {{ element_out }} {
 }
 {%- endif %}
 
+{% set halves = op == "cast" and kind == "unsigned" and kind_out == "float" and element_out != "f64" -%}
+{% if halves -%}
+// In exact halves, so that the sum rounds once: SwiftShader's own conversion rounds wrongly above 2^31.
+fn convert_halves(x: {{ value_in }}) -> {{ typed("f32") }} {
+    return {{ typed("f32") }}(x >> {{ value_in }}(16u)) * 65536.0 + {{ typed("f32") }}(x & {{ value_in }}(0xffffu));
+}
+{%- endif %}
+
 fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ value_out }} {
     {%- if op == "copy" %}
     return a;
@@ -91,6 +99,8 @@ fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ valu
     {%- else %}
     return convert_one(a);
     {%- endif %}
+    {%- elif halves %}
+    return {{ value_out }}(convert_halves(a));
     {%- else %}
     return {{ value_out }}(a);
     {%- endif %}

@@ -26,7 +26,8 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
     {%- if element == "f16" %}
-    let value = bitcast<vec2<f16>>(params.value_low).x;
+    // As the bits of an f32: f16 has no bitcast of its own here.
+    let value = f16(bitcast<f32>(params.value_low));
     {%- elif element == "u32" %}
     let value = params.value_low;
     {%- else %}

@@ -38,7 +38,7 @@ struct Inner {
     log: Mutex<VecDeque<PlacementEvent>>,
 }
 
-pub(crate) enum Backend {
+enum Backend {
     Cpu(Arc<HostPool>),
     Gpu(Arc<Gpu>),
 }
@@ -149,7 +149,14 @@ impl Device {
         self.0.placement
     }
 
-    pub(crate) fn backend(&self) -> &Backend {
+    pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match &self.0.backend {
+            Backend::Gpu(gpu) => Some(gpu),
+            Backend::Cpu(_) => None,
+        }
+    }
+
+    fn backend(&self) -> &Backend {
         &self.0.backend
     }
 

@@ -27,6 +27,14 @@ impl Storage {
         }
     }
 
+    /// Bytes of its chunk on a GPU; 0 elsewhere, where no binding limits them.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Storage::Gpu(block) => block.bytes(),
+            Storage::Host(_) | Storage::Empty => 0,
+        }
+    }
+
     /// Hands the bytes of a range to `sink`, piece by piece in order. Waits for the device.
     ///
     /// # Errors

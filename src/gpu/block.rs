@@ -12,6 +12,7 @@ use crate::memory::BlockId;
 pub(crate) struct GpuBlock {
     gpu: Arc<Gpu>,
     id: BlockId,
+    bytes: u64,
     /// Why the contents are missing: a batch that wrote them failed.
     error: OnceLock<Error>,
     /// Downloads not wholly recorded yet: whoever writes in place waits for them.
@@ -19,10 +20,11 @@ pub(crate) struct GpuBlock {
 }
 
 impl GpuBlock {
-    pub(super) fn new(gpu: Arc<Gpu>, id: BlockId) -> Arc<Self> {
+    pub(super) fn new(gpu: Arc<Gpu>, id: BlockId, bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             gpu,
             id,
+            bytes,
             error: OnceLock::new(),
             unrecorded_reads: AtomicUsize::new(0),
         })
@@ -30,6 +32,11 @@ impl GpuBlock {
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    /// Bytes of its chunk.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub(super) fn id(&self) -> BlockId {

@@ -8,20 +8,50 @@ use smallvec::SmallVec;
 use super::Gpu;
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
+use super::pipelines::Kernel;
 use crate::capabilities::DeviceKind;
 use crate::error::{Error, Result};
 use crate::launch::Launch;
 
 impl Gpu {
-    /// Records a launch. `operands` are in the order of its bindings, what it writes last.
+    /// Refuses what the device would refuse, before memory is taken for it, and compiles the
+    /// kernel. `largest` is the largest storage that the launch binds, in bytes.
     ///
     /// # Errors
-    /// A kernel that does not compile, an operand without contents or above the binding limit, a
-    /// grid above the adapter's, or a lost device; then nothing was recorded.
+    /// A kernel that does not compile, a storage above the binding limit, a grid above the
+    /// adapter's, a lost device.
+    pub(crate) fn prepare(
+        &self,
+        op: &'static str,
+        launch: &Launch,
+        largest: u64,
+    ) -> Result<Arc<Kernel>> {
+        let limit = self.capabilities.max_binding_bytes;
+        if largest > limit {
+            return Err(Error::too_large(
+                op,
+                "an operand's storage",
+                u128::from(largest),
+                limit,
+                "the adapter's largest storage binding",
+                "split it along a dimension, or use the CPU device",
+            ));
+        }
+        self.check_launch(op, launch)?;
+        let _hold = self.hold();
+        self.pipelines.get(&launch.kernel)
+    }
+
+    /// Records a launch that was prepared. `operands` are in the order of its bindings, what it
+    /// writes last.
+    ///
+    /// # Errors
+    /// An operand without contents, a lost device; then nothing was recorded.
     pub(crate) fn record(
         &self,
         op: &'static str,
         launch: &Launch,
+        kernel: &Arc<Kernel>,
         operands: &[&Arc<GpuBlock>],
     ) -> Result<()> {
         for operand in operands {
@@ -29,13 +59,9 @@ impl Gpu {
         }
         let written = operands
             .last()
-            .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
+            .filter(|_| operands.len() == launch.kernel.bindings as usize)
+            .ok_or_else(|| Error::invalid(op, "a launch without its operands"))?;
         self.await_reads(written)?;
-        self.check_launch(op, launch, operands.len())?;
-        let kernel = {
-            let _hold = self.hold();
-            self.pipelines.get(&launch.kernel)?
-        };
 
         let hold = self.hold();
         let mut stream = self.stream.lock();
@@ -52,16 +78,6 @@ impl Gpu {
                 let place = pool
                     .place(operand.id())
                     .ok_or_else(|| Error::invalid(op, "an operand has no memory"))?;
-                if place.bytes > self.capabilities.max_binding_bytes {
-                    return Err(Error::too_large(
-                        op,
-                        "an operand's storage",
-                        u128::from(place.bytes),
-                        self.capabilities.max_binding_bytes,
-                        "the adapter's largest storage binding",
-                        "split it along a dimension, or use the CPU device",
-                    ));
-                }
                 key.push(BoundRange {
                     region: place.region,
                     offset: place.offset,
@@ -78,7 +94,7 @@ impl Gpu {
                 .map_err(|reason| stream.refused(op, reason))?;
             drop(pool);
             let seconds = self.estimate_seconds(launch);
-            stream.dispatch(&kernel, &group, &launch.dispatches, written, op, seconds)?;
+            stream.dispatch(kernel, &group, &launch.dispatches, written, op, seconds)?;
         }
         let full = stream.is_full();
         if full {
@@ -89,7 +105,7 @@ impl Gpu {
     }
 
     /// What the adapter would refuse is refused here, before it can spoil a batch.
-    fn check_launch(&self, op: &'static str, launch: &Launch, operands: usize) -> Result<()> {
+    fn check_launch(&self, op: &'static str, launch: &Launch) -> Result<()> {
         let capabilities = &self.capabilities;
         let limit = capabilities.max_workgroups;
         for dispatch in &launch.dispatches {
@@ -114,7 +130,7 @@ impl Gpu {
                 ));
             }
         }
-        if launch.kernel.bindings as usize != operands
+        if launch.kernel.bindings as usize != launch.operands.len()
             || launch.kernel.bindings > capabilities.max_bindings
         {
             return Err(Error::invalid(
@@ -123,7 +139,7 @@ impl Gpu {
                     "kernel {} binds {} buffers, got {}; the adapter allows {}",
                     launch.kernel.template,
                     launch.kernel.bindings,
-                    operands,
+                    launch.operands.len(),
                     capabilities.max_bindings
                 ),
             ));

@@ -26,10 +26,11 @@ use parking_lot::Mutex;
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use hal::adapter_memory;
+pub(crate) use pipelines::Kernel;
 
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
-use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig};
+use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM};
 use health::Health;
 use pipelines::Pipelines;
 use regions::Regions;
@@ -171,7 +172,8 @@ impl Gpu {
                 .err()
                 .unwrap_or_else(|| out_of_memory(&self.name, &full))
         })?;
-        Ok(GpuBlock::new(Arc::clone(self), block))
+        let bytes = bytes.next_multiple_of(QUANTUM);
+        Ok(GpuBlock::new(Arc::clone(self), block, bytes))
     }
 
     fn free(&self, block: BlockId) {

@@ -1,5 +1,6 @@
 //! One value in every element: new tensors, and views in place.
 
+use half::f16;
 use smallvec::{SmallVec, smallvec};
 
 use super::plan;
@@ -86,13 +87,16 @@ impl Op for Fill {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
-        let [low, high] = self.value.words();
+        let [mut low, high] = self.value.words();
         // New tensors of f16 are filled two elements at a time: every device has 32-bit words.
         let words_of_pairs = Layout::contiguous(problem.output.layout.elements().div_ceil(2));
         let (element, layout) = match (self.dtype, problem.fresh) {
             (DType::F16, true) => ("u32", &words_of_pairs),
             (dtype, _) => (plan::bits(dtype).0, problem.output.layout),
         };
+        if element == "f16" {
+            low = f16::from_bits(low as u16).to_f32().to_bits();
+        }
         let mut merged = merge(&[layout]);
         if merged.dims.is_empty() {
             merged.dims.push(1);

@@ -8,7 +8,8 @@ use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
 use crate::device::{Device, Placement, PlacementEvent, Storage};
 use crate::error::{Error, Result};
-use crate::gpu::GpuBlock;
+use crate::gpu::{GpuBlock, Kernel};
+use crate::launch::Launch;
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
@@ -81,15 +82,33 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
         _ => None,
     };
 
-    // 3. to 5. Plan, allocate, record.
-    let output = match elsewhere.as_ref().or(into) {
+    // 3. Plan: what the device would refuse is refused before anything is allocated.
+    let layout = Layout::contiguous(shape);
+    let existing = elsewhere.as_ref().or(into);
+    let output_layout = existing.map_or(&layout, |tensor| tensor.layout());
+    let launch = plan(
+        op,
+        &target,
+        &operands,
+        Operand {
+            layout: output_layout,
+            dtype,
+        },
+        existing.is_none(),
+        size as u64,
+    )?;
+
+    // 4. Allocate.
+    let output = match existing {
         Some(existing) => existing.clone(),
-        None => {
-            let storage = target.allocate(size as u64)?;
-            Tensor::new(target.clone(), storage, Layout::contiguous(shape), dtype)
-        }
+        None => Tensor::new(target.clone(), target.allocate(size as u64)?, layout, dtype),
     };
-    execute(op, &operands, &output, into.is_none())?;
+
+    // 5. Record.
+    match launch {
+        Some((launch, kernel)) => record(name, &launch, &kernel, &operands, &output)?,
+        None => twin(op, &operands, &output)?,
+    }
 
     // Results of fallbacks return home, unless home cannot hold them.
     let result = match (&elsewhere, into) {
@@ -133,65 +152,92 @@ fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.elements() * tensor.dtype().size()) as u64
 }
 
-/// Plans and records on the device of `output`, where all operands are.
-fn execute(op: &dyn Op, inputs: &[Tensor], output: &Tensor, fresh: bool) -> Result<()> {
-    match output.storage() {
-        Storage::Empty => Ok(()),
-        Storage::Host(block) => {
-            let read: SmallVec<[_; 4]> = inputs
-                .iter()
-                .map(|tensor| match tensor.storage() {
-                    Storage::Host(block) => Some(block.read()),
-                    _ => None,
-                })
-                .collect();
-            let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
-                .iter()
-                .zip(&read)
-                .map(|(tensor, bytes)| HostInput {
-                    bytes: bytes.as_deref().unwrap_or_default(),
-                    layout: tensor.layout(),
-                    dtype: tensor.dtype(),
-                })
-                .collect();
-            let mut bytes = block.write();
-            op.twin(
-                &inputs,
-                &mut HostOutput {
-                    bytes: &mut bytes,
-                    layout: output.layout(),
-                    dtype: output.dtype(),
-                },
-            )
-        }
-        Storage::Gpu(written) => {
-            let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
-            for (at, tensor) in inputs.iter().enumerate() {
-                let shared = inputs[..at]
-                    .iter()
-                    .position(|other| other.shares_storage(tensor));
-                let next = slots.iter().max().map_or(0, |last| last + 1);
-                slots.push(shared.map_or(next, |earlier| slots[earlier]));
-            }
-            let launch = op.plan(
-                &Problem {
-                    inputs: inputs.iter().map(operand).collect(),
-                    output: operand(output),
-                    fresh,
-                    slots,
-                },
-                output.device().capabilities(),
-            )?;
-            let bound: SmallVec<[&Arc<GpuBlock>; 4]> = launch
-                .operands
-                .iter()
-                .filter_map(|&at| match inputs.get(at).map(Tensor::storage) {
-                    Some(Storage::Gpu(block)) => Some(block),
-                    Some(_) => None,
-                    None => Some(written),
-                })
-                .collect();
-            written.gpu().record(op.name(), &launch, &bound)
-        }
+/// The launch on a GPU, checked against its limits and compiled; nothing on the CPU.
+fn plan(
+    op: &dyn Op,
+    target: &Device,
+    inputs: &[Tensor],
+    output: Operand<'_>,
+    fresh: bool,
+    output_bytes: u64,
+) -> Result<Option<(Launch, Arc<Kernel>)>> {
+    let Some(gpu) = target.gpu() else {
+        return Ok(None);
+    };
+    let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
+    for (at, tensor) in inputs.iter().enumerate() {
+        let shared = inputs[..at]
+            .iter()
+            .position(|other| other.shares_storage(tensor));
+        let next = slots.iter().max().map_or(0, |last| last + 1);
+        slots.push(shared.map_or(next, |earlier| slots[earlier]));
     }
+    let problem = Problem {
+        inputs: inputs.iter().map(operand).collect(),
+        output,
+        fresh,
+        slots,
+    };
+    let launch = op.plan(&problem, target.capabilities())?;
+    let largest = inputs
+        .iter()
+        .map(|tensor| tensor.storage().bytes())
+        .fold(output_bytes, u64::max);
+    let kernel = gpu.prepare(op.name(), &launch, largest)?;
+    Ok(Some((launch, kernel)))
+}
+
+/// Records a launch: the operands in the order of its bindings.
+fn record(
+    op: &'static str,
+    launch: &Launch,
+    kernel: &Arc<Kernel>,
+    inputs: &[Tensor],
+    output: &Tensor,
+) -> Result<()> {
+    let Storage::Gpu(written) = output.storage() else {
+        return Ok(());
+    };
+    let bound: SmallVec<[&Arc<GpuBlock>; 4]> = launch
+        .operands
+        .iter()
+        .filter_map(|&at| match inputs.get(at).map(Tensor::storage) {
+            Some(Storage::Gpu(block)) => Some(block),
+            Some(_) => None,
+            None => Some(written),
+        })
+        .collect();
+    written.gpu().record(op, launch, kernel, &bound)
+}
+
+/// Runs the CPU twin on the caller's thread.
+fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
+    let Storage::Host(block) = output.storage() else {
+        return Ok(());
+    };
+    let read: SmallVec<[_; 4]> = inputs
+        .iter()
+        .map(|tensor| match tensor.storage() {
+            Storage::Host(block) => Some(block.read()),
+            _ => None,
+        })
+        .collect();
+    let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
+        .iter()
+        .zip(&read)
+        .map(|(tensor, bytes)| HostInput {
+            bytes: bytes.as_deref().unwrap_or_default(),
+            layout: tensor.layout(),
+            dtype: tensor.dtype(),
+        })
+        .collect();
+    let mut bytes = block.write();
+    op.twin(
+        &inputs,
+        &mut HostOutput {
+            bytes: &mut bytes,
+            layout: output.layout(),
+            dtype: output.dtype(),
+        },
+    )
 }
