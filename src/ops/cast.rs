@@ -1,20 +1,15 @@
 //! Conversions between dtypes.
 
-use half::f16;
-use smallvec::smallvec;
-
-use super::plan::{self, WORKGROUP, Walk};
+use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::launch::{Launch, Words};
+use crate::launch::Launch;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-
-/// Steps per invocation.
-const PER_THREAD: u32 = 4;
+use half::f16;
 
 pub(super) struct Cast(pub DType);
 
@@ -48,7 +43,7 @@ impl Op for Cast {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
         let elements = (problem.inputs[0].dtype.name(), problem.output.dtype.name());
-        unary_launch(self.name(), problem, capabilities, elements, true)
+        plan::unary_launch(self.name(), problem, capabilities, elements, true)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
@@ -104,54 +99,4 @@ fn twin<A: Element, B: Element>(
             }
         });
     });
-}
-
-/// The launch of an op with one input: copies and casts.
-pub(super) fn unary_launch(
-    op: &'static str,
-    problem: &Problem<'_>,
-    capabilities: &Capabilities,
-    (element_in, element_out): (&'static str, &'static str),
-    vectors: bool,
-) -> Result<Launch> {
-    let (from, to) = (problem.inputs[0].dtype, problem.output.dtype);
-    let walk = Walk::new(op, &[problem.inputs[0].layout], vectors)?;
-    let mut words: Words = smallvec![walk.count];
-    words.extend_from_slice(&walk.offsets);
-    words.extend_from_slice(&walk.dims);
-    let operands = problem.bindings();
-    let kernel = plan::key(
-        "elementwise",
-        [
-            ("op", op.into()),
-            ("element_in", element_in.into()),
-            ("element_out", element_out.into()),
-            ("kind", plan::kind(from).into()),
-            ("kind_out", plan::kind(to).into()),
-            ("vector", walk.vector.into()),
-            ("inner_a", walk.inner[0].into()),
-            ("inner_b", 0.into()),
-            ("rank", walk.rank.into()),
-            ("per_thread", PER_THREAD.into()),
-            ("slot_a", 0.into()),
-            ("slot_b", 0.into()),
-            ("slot_out", 1.into()),
-        ],
-        operands.len(),
-        &words,
-    );
-    let elements = problem.output.layout.elements() as f64;
-    Ok(Launch {
-        kernel,
-        operands,
-        dispatches: smallvec![plan::dispatch(
-            op,
-            words,
-            u64::from(walk.count),
-            WORKGROUP * u64::from(PER_THREAD),
-            capabilities.max_workgroups,
-        )?],
-        flops: elements,
-        bytes: elements * (from.size() + to.size()) as f64,
-    })
 }

@@ -1,6 +1,5 @@
 //! Copies of views, row-major and without gaps.
 
-use super::cast::unary_launch;
 use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
@@ -51,7 +50,7 @@ impl Op for Copy {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
         let (element, vectors) = plan::bits(problem.output.dtype);
-        unary_launch(
+        plan::unary_launch(
             self.name(),
             problem,
             capabilities,

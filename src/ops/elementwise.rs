@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::plan::{self, WORKGROUP, Walk};
+use super::plan::{self, PER_THREAD, WORKGROUP, Walk};
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, Element};
@@ -11,9 +11,6 @@ use crate::launch::{Launch, Words};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-
-/// Steps per invocation: neighbours of a workgroup read neighbours of memory in each.
-pub(super) const PER_THREAD: u32 = 4;
 
 /// The arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

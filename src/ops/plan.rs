@@ -1,12 +1,17 @@
 //! What the plans of elementwise kernels share: merged dimensions as params, vector loads.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
+use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
+use crate::launch::{Dispatch, KernelKey, Launch, Words, fold_grid};
 use crate::layout::{Layout, Merged, merge};
+use crate::road::Problem;
 
+/// Steps per invocation of elementwise kernels: neighbours of a workgroup read neighbours of memory
+/// in each.
+pub(super) const PER_THREAD: u32 = 4;
 /// Invocations of an elementwise workgroup.
 pub(super) const WORKGROUP: u64 = 256;
 
@@ -173,4 +178,54 @@ pub(super) fn key(
         bindings: bindings as u32,
         words: words.len() as u32,
     }
+}
+
+/// The launch of an op with one input: copies and casts.
+pub(super) fn unary_launch(
+    op: &'static str,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+    (element_in, element_out): (&'static str, &'static str),
+    vectors: bool,
+) -> Result<Launch> {
+    let (from, to) = (problem.inputs[0].dtype, problem.output.dtype);
+    let walk = Walk::new(op, &[problem.inputs[0].layout], vectors)?;
+    let mut words: Words = smallvec![walk.count];
+    words.extend_from_slice(&walk.offsets);
+    words.extend_from_slice(&walk.dims);
+    let operands = problem.bindings();
+    let kernel = key(
+        "elementwise",
+        [
+            ("op", op.into()),
+            ("element_in", element_in.into()),
+            ("element_out", element_out.into()),
+            ("kind", kind(from).into()),
+            ("kind_out", kind(to).into()),
+            ("vector", walk.vector.into()),
+            ("inner_a", walk.inner[0].into()),
+            ("inner_b", 0.into()),
+            ("rank", walk.rank.into()),
+            ("per_thread", PER_THREAD.into()),
+            ("slot_a", 0.into()),
+            ("slot_b", 0.into()),
+            ("slot_out", 1.into()),
+        ],
+        operands.len(),
+        &words,
+    );
+    let elements = problem.output.layout.elements() as f64;
+    Ok(Launch {
+        kernel,
+        operands,
+        dispatches: smallvec![dispatch(
+            op,
+            words,
+            u64::from(walk.count),
+            WORKGROUP * u64::from(PER_THREAD),
+            capabilities.max_workgroups,
+        )?],
+        flops: elements,
+        bytes: elements * (from.size() + to.size()) as f64,
+    })
 }

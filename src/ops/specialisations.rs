@@ -79,7 +79,7 @@ fn elementwise(
                         ("inner_a", (inner & 1).into()),
                         ("inner_b", (inner >> 1).into()),
                         ("rank", rank.into()),
-                        ("per_thread", super::elementwise::PER_THREAD.into()),
+                        ("per_thread", plan::PER_THREAD.into()),
                         ("slot_a", 0.into()),
                         ("slot_b", slot_b.into()),
                         ("slot_out", slot_out.into()),
