@@ -1,0 +1,340 @@
+//! Every kernel that the library can ask for, through naga, as adapters of several kinds see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use naga::valid::{
+    Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator,
+};
+use naga::{AddressSpace, Module, TypeInner};
+use orlop::kernels::{KernelSource, sources};
+
+/// What a kind of adapter allows.
+struct Profile {
+    name: &'static str,
+    capabilities: Capabilities,
+    subgroups: bool,
+    /// Bytes of immediates.
+    immediates: u32,
+    invocations: u32,
+    workgroup_bytes: u32,
+    bindings: usize,
+}
+
+/// Immediates that desktop adapters have, in bytes.
+const IMMEDIATES: u32 = 128;
+
+fn profiles() -> [Profile; 5] {
+    // pack2x16float and the like, which WebGPU always has.
+    let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let immediates = Capabilities::IMMEDIATES;
+    let web = Profile {
+        name: "WebGPU defaults",
+        capabilities: core,
+        subgroups: false,
+        immediates: 0,
+        invocations: 256,
+        workgroup_bytes: 16 << 10,
+        bindings: 8,
+    };
+    [
+        Profile {
+            name: "downlevel GL",
+            capabilities: immediates,
+            immediates: 64,
+            bindings: 4,
+            ..web
+        },
+        Profile {
+            name: "lavapipe",
+            capabilities: core
+                | immediates
+                | Capabilities::SHADER_FLOAT16
+                | Capabilities::FLOAT64
+                | Capabilities::SUBGROUP
+                | Capabilities::SUBGROUP_BARRIER,
+            subgroups: true,
+            immediates: IMMEDIATES,
+            invocations: 1024,
+            workgroup_bytes: 32 << 10,
+            bindings: 16,
+        },
+        Profile {
+            name: "SwiftShader",
+            capabilities: core | immediates | Capabilities::SUBGROUP,
+            subgroups: true,
+            immediates: IMMEDIATES,
+            ..web
+        },
+        Profile {
+            name: "a large NVIDIA GPU",
+            capabilities: Capabilities::all(),
+            subgroups: true,
+            immediates: 256,
+            invocations: 1024,
+            workgroup_bytes: 48 << 10,
+            bindings: 1 << 20,
+        },
+        web,
+    ]
+}
+
+impl Profile {
+    /// Whether a device of this kind asks for the kernel: plans look at dtypes, subgroups and room
+    /// for the scalars before they choose one.
+    fn asks_for(&self, source: &KernelSource, facts: &Facts) -> bool {
+        let has = |capability| self.capabilities.contains(capability);
+        (!source.f16 || has(Capabilities::SHADER_FLOAT16))
+            && (!source.f64 || has(Capabilities::FLOAT64))
+            && (!source.subgroups || self.subgroups)
+            && (!source.immediates || facts.params <= self.immediates)
+    }
+}
+
+/// What limits are checked against.
+struct Facts {
+    /// Bytes of the scalars.
+    params: u32,
+    workgroup_bytes: u32,
+    invocations: u32,
+    storage_bindings: usize,
+}
+
+impl Facts {
+    fn of(module: &Module) -> Self {
+        let mut facts = Self {
+            params: 0,
+            workgroup_bytes: 0,
+            invocations: 0,
+            storage_bindings: 0,
+        };
+        let size = |ty: naga::Handle<naga::Type>| module.types[ty].inner.size(module.to_ctx());
+        for (_, variable) in module.global_variables.iter() {
+            match variable.space {
+                AddressSpace::Immediate | AddressSpace::Uniform => {
+                    facts.params += size(variable.ty)
+                }
+                AddressSpace::WorkGroup => facts.workgroup_bytes += size(variable.ty),
+                AddressSpace::Storage { .. } => {
+                    facts.storage_bindings += 1;
+                    let inner = &module.types[variable.ty].inner;
+                    assert!(
+                        matches!(inner, TypeInner::Array { .. }),
+                        "operands are plain arrays"
+                    );
+                }
+                _ => {}
+            }
+        }
+        for entry in &module.entry_points {
+            facts.invocations = facts.invocations.max(entry.workgroup_size.iter().product());
+        }
+        facts
+    }
+}
+
+struct Parsed {
+    source: KernelSource,
+    module: Module,
+    facts: Facts,
+}
+
+fn kernels() -> &'static [Parsed] {
+    static KERNELS: OnceLock<Vec<Parsed>> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let sources = sources().unwrap_or_else(|error| panic!("{error}"));
+        assert!(!sources.is_empty());
+        let parse = |source: KernelSource| {
+            let module = naga::front::wgsl::parse_str(&source.wgsl).unwrap_or_else(|error| {
+                let text = error.emit_to_string(&source.wgsl);
+                panic!("{} does not parse:\n{text}\n{}", source.name, source.wgsl)
+            });
+            let facts = Facts::of(&module);
+            Parsed {
+                source,
+                module,
+                facts,
+            }
+        };
+        in_parallel(sources, parse)
+    })
+}
+
+/// Maps on all cores; a panic of one is the caller's.
+fn in_parallel<A: Send, B: Send>(items: Vec<A>, work: impl Fn(A) -> B + Sync + Send) -> Vec<B> {
+    use rayon::prelude::*;
+    items.into_par_iter().map(work).collect()
+}
+
+fn validate(kernel: &Parsed, profile: &Profile) -> ModuleInfo {
+    let mut validator = Validator::new(ValidationFlags::all(), profile.capabilities);
+    if profile.subgroups {
+        validator
+            .subgroup_stages(ShaderStages::COMPUTE)
+            .subgroup_operations(SubgroupOperationSet::all());
+    }
+    validator.validate(&kernel.module).unwrap_or_else(|error| {
+        let text = error.emit_to_string(&kernel.source.wgsl);
+        panic!(
+            "{} on {}:\n{text}\n{}",
+            kernel.source.name, profile.name, kernel.source.wgsl
+        )
+    })
+}
+
+/// Parsed, validated and written as SPIR-V, under each profile that asks for it.
+#[test]
+fn every_kernel_passes_every_profile_that_asks_for_it() {
+    let kernels = kernels();
+    let profiles = profiles();
+    let passed = in_parallel(kernels.iter().collect(), |kernel| {
+        let asking: Vec<&Profile> = profiles
+            .iter()
+            .filter(|profile| profile.asks_for(&kernel.source, &kernel.facts))
+            .collect();
+        let mut info = None;
+        for profile in &asking {
+            info = Some(validate(kernel, profile));
+            let (name, facts) = (&kernel.source.name, &kernel.facts);
+            assert!(
+                facts.invocations <= profile.invocations,
+                "{name} on {}",
+                profile.name
+            );
+            assert!(
+                facts.workgroup_bytes <= profile.workgroup_bytes,
+                "{name} on {}",
+                profile.name
+            );
+            assert!(
+                facts.storage_bindings <= profile.bindings,
+                "{name} on {}",
+                profile.name
+            );
+        }
+        let info = info.unwrap_or_else(|| panic!("{}: no profile asks for it", kernel.source.name));
+        let words = naga::back::spv::write_vec(&kernel.module, &info, &spirv_options(), None)
+            .unwrap_or_else(|error| panic!("{} as SPIR-V: {error}", kernel.source.name));
+        assert_eq!(words.first(), Some(&0x0723_0203), "{}", kernel.source.name);
+        asking
+            .iter()
+            .map(|profile| profile.name)
+            .collect::<Vec<_>>()
+    });
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in passed.iter().flatten() {
+        *counts.entry(name).or_default() += 1;
+    }
+    println!("{} kernels; validated: {counts:?}", kernels.len());
+    for profile in &profiles {
+        let count = counts.get(profile.name).copied().unwrap_or(0);
+        assert!(count > 0, "{} validated nothing", profile.name);
+    }
+}
+
+fn spirv_options() -> naga::back::spv::Options<'static> {
+    naga::back::spv::Options {
+        lang_version: (1, 3),
+        capabilities: None,
+        ..Default::default()
+    }
+}
+
+/// What a profile lacks is refused, so a pass means something.
+#[test]
+fn profiles_refuse_what_they_lack() {
+    for profile in profiles() {
+        let refuses = |missing: Capabilities, uses: fn(&KernelSource) -> bool| {
+            if profile.capabilities.contains(missing) {
+                return;
+            }
+            let kernel = kernels().iter().find(|kernel| uses(&kernel.source));
+            let kernel = kernel.unwrap_or_else(|| panic!("no kernel uses {missing:?}"));
+            let mut validator = Validator::new(ValidationFlags::all(), profile.capabilities);
+            assert!(
+                validator.validate(&kernel.module).is_err(),
+                "{} has {missing:?}?",
+                profile.name
+            );
+        };
+        refuses(Capabilities::FLOAT64, |source| source.f64);
+        refuses(Capabilities::IMMEDIATES, |source| source.immediates);
+        refuses(Capabilities::SHADER_FLOAT16, |source| source.f16);
+    }
+}
+
+/// Scalars fit the immediates of desktop adapters; every kernel also exists with a uniform buffer.
+#[test]
+fn params_fit() {
+    let mut with_uniform = BTreeSet::new();
+    for kernel in kernels() {
+        let Parsed { source, facts, .. } = kernel;
+        if source.immediates {
+            assert!(
+                facts.params <= IMMEDIATES,
+                "{}: {} bytes",
+                source.name,
+                facts.params
+            );
+        } else {
+            with_uniform.insert(&source.name);
+        }
+        assert!(
+            facts.params > 0 && facts.params.is_multiple_of(4),
+            "{}",
+            source.name
+        );
+    }
+    for kernel in kernels() {
+        assert!(
+            with_uniform.contains(&kernel.source.name),
+            "{}",
+            kernel.source.name
+        );
+    }
+}
+
+/// One name is one kernel.
+#[test]
+fn names_are_unique() {
+    let mut seen = BTreeSet::new();
+    for Parsed { source, .. } in kernels() {
+        assert!(
+            seen.insert((&source.name, source.immediates)),
+            "{} twice",
+            source.name
+        );
+    }
+}
+
+/// No file in `shaders/` is left over, and none is missing in the list.
+#[test]
+fn every_template_is_used() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let mut files = BTreeSet::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("shaders/ is readable") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let inside = path.strip_prefix(&root).expect("inside shaders/");
+            let name = inside.to_string_lossy().replace('\\', "/");
+            let name = name
+                .strip_suffix(".wgsl")
+                .expect("only .wgsl files")
+                .to_owned();
+            files.insert(name);
+        }
+    }
+    let used: BTreeSet<String> = kernels()
+        .iter()
+        .filter_map(|kernel| kernel.source.name.split_whitespace().next())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(used, files);
+}

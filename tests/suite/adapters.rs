@@ -1,0 +1,138 @@
+//! Which devices the tests run on, and one shared device for each.
+
+use std::sync::OnceLock;
+
+use orlop::{Device, DeviceBuilder, DeviceInfo, DeviceKind};
+
+/// One device under test.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// `cpu`, `lavapipe`, `swiftshader`, `gl`, `gpu`, `gpu1`, ...
+    pub name: String,
+    pub info: DeviceInfo,
+}
+
+/// Every device that is there, by its name in trials. Software adapters without a name in the
+/// tests are left out.
+pub fn found() -> Vec<Adapter> {
+    let mut gpus = 0;
+    let mut all: Vec<Adapter> = Vec::new();
+    for info in Device::list() {
+        let lower = info.name.to_lowercase();
+        let name = match info.kind() {
+            DeviceKind::Cpu => "cpu".to_owned(),
+            DeviceKind::Software if info.backend == "Gl" => "gl".to_owned(),
+            DeviceKind::Software if lower.contains("swiftshader") => "swiftshader".to_owned(),
+            DeviceKind::Software if lower.contains("llvmpipe") => "lavapipe".to_owned(),
+            DeviceKind::Software => info.selector.replace(':', ""),
+            _ => {
+                gpus += 1;
+                match gpus {
+                    1 => "gpu".to_owned(),
+                    _ => format!("gpu{}", gpus - 1),
+                }
+            }
+        };
+        if all.iter().all(|adapter| adapter.name != name) {
+            all.push(Adapter { name, info });
+        }
+    }
+    all
+}
+
+/// The adapters that `ORLOP_TEST_REQUIRE` names.
+pub fn required() -> Vec<String> {
+    std::env::var("ORLOP_TEST_REQUIRE")
+        .unwrap_or_default()
+        .split(',')
+        .map(|name| name.trim().to_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// Exhaustive sweeps were asked for.
+pub fn full() -> bool {
+    std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| !value.is_empty() && value != "0")
+}
+
+/// How kernels are compiled and fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    Plain,
+    /// With the runtime checks of naga.
+    Checks,
+    /// Scalars in uniform buffers although the adapter has immediates.
+    Uniforms,
+}
+
+impl Variant {
+    /// The part of a trial's name.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Variant::Plain => "",
+            Variant::Checks => "checks::",
+            Variant::Uniforms => "uniforms::",
+        }
+    }
+}
+
+/// What a test's body gets: an adapter, a shared device on it, and how much to do.
+pub struct Context {
+    pub adapter: Adapter,
+    pub variant: Variant,
+    shared: OnceLock<Device>,
+}
+
+impl Context {
+    pub fn new(adapter: Adapter, variant: Variant) -> Self {
+        Self {
+            adapter,
+            variant,
+            shared: OnceLock::new(),
+        }
+    }
+
+    /// Settings for a device of the test's own on this adapter.
+    pub fn builder(&self) -> DeviceBuilder {
+        Device::builder()
+            .select(self.adapter.info.selector.clone())
+            .kernel_checks(self.variant == Variant::Checks)
+            .immediates(self.variant != Variant::Uniforms)
+    }
+
+    /// A device of the test's own.
+    pub fn open(&self) -> Device {
+        self.builder()
+            .build()
+            .unwrap_or_else(|error| panic!("{} does not open: {error}", self.adapter.name))
+    }
+
+    /// The device that tests share.
+    pub fn device(&self) -> &Device {
+        self.shared.get_or_init(|| self.open())
+    }
+
+    pub fn is_cpu(&self) -> bool {
+        self.adapter.info.kind() == DeviceKind::Cpu
+    }
+
+    /// SwiftShader and GL.
+    pub fn is_slow(&self) -> bool {
+        self.adapter.info.kind() == DeviceKind::Software && self.adapter.name != "lavapipe"
+    }
+
+    /// How often a random test runs: fewer times on slow adapters and variants, more in full.
+    pub fn times(&self, usual: usize) -> usize {
+        let mut times = usual;
+        if self.is_slow() {
+            times /= 3;
+        }
+        if self.variant != Variant::Plain {
+            times /= 2;
+        }
+        if full() {
+            times *= 10;
+        }
+        times.max(2)
+    }
+}

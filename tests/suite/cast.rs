@@ -1,0 +1,166 @@
+//! Conversions between all dtypes, and copies that keep every bit.
+
+use orlop::{DType, Element, Result, Tensor, f16};
+
+use crate::adapters::Context;
+use crate::number::{Number, for_each_dtype};
+use crate::operand::{Operand, random_shape, same};
+use crate::rng::cases;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![Test::new("copy::keeps_bits", Scope::Kernels, keeps_bits)];
+    for_each_dtype!(all, Scope::Kernels, "cast::specials", specials);
+    for_each_dtype!(all, Scope::Kernels, "cast::random", random);
+    for_each_dtype!(all, Scope::Kernels, "copy::random", copies);
+    all
+}
+
+/// Casts an operand to one dtype and compares with Rust's `as`.
+fn check<A: Number, B: Number>(context: &Context, from: &Operand<A>) -> Result<()> {
+    let cast = from.tensor.cast(B::DTYPE)?;
+    assert_eq!(cast.dtype(), B::DTYPE);
+    assert_eq!(cast.shape().dims(), from.shape());
+    let got = cast.to_vec::<B>()?;
+    for (x, got) in from.values().into_iter().zip(got) {
+        let want = B::from_value(x.value());
+        // A subnormal may be flushed where it is read, or where it is written.
+        let read = A::is_same(x, A::from_value(crate::number::Value::Float(0.0)), true);
+        let flushed = read && A::DTYPE.is_float() && got.bits() & (u64::MAX >> 1) == 0;
+        assert!(
+            B::is_same(want, got, !context.is_cpu()) || (flushed && !context.is_cpu()),
+            "{} to {} of {x:?}: {got:?} ({:#x}), not {want:?} ({:#x}); {}",
+            A::DTYPE,
+            B::DTYPE,
+            got.bits(),
+            want.bits(),
+            from.story()
+        );
+    }
+    Ok(())
+}
+
+fn check_all<A: Number>(context: &Context, from: &Operand<A>) -> Result<()> {
+    for dtype in DType::ALL {
+        match dtype {
+            DType::F32 => check::<A, f32>(context, from)?,
+            DType::F16 => check::<A, f16>(context, from)?,
+            DType::I32 => check::<A, i32>(context, from)?,
+            DType::U32 => check::<A, u32>(context, from)?,
+            DType::F64 => check::<A, f64>(context, from)?,
+            other => panic!("no reference for {other}"),
+        }
+    }
+    Ok(())
+}
+
+/// Values between the representable ones, at the ends of ranges, NaN and infinities.
+fn specials<A: Number>(context: &Context) -> Result<()> {
+    let mut values = A::specials();
+    let floats = [
+        // Ties of f16, its overflow at 65520, its subnormals.
+        2049.0,
+        2051.0,
+        4098.0,
+        65519.0,
+        65519.99,
+        65520.0,
+        65536.0,
+        1e-7,
+        5.96e-8,
+        6.1e-5,
+        6.0e-5,
+        // Ties and ends of f32 and of the integers.
+        16_777_217.0,
+        16_777_219.0,
+        2_147_483_520.0,
+        2_147_483_647.0,
+        2_147_483_648.0,
+        -2_147_483_648.0,
+        -2_147_483_904.0,
+        4_294_967_040.0,
+        4_294_967_295.0,
+        4_294_967_296.0,
+        1e10,
+        -1e10,
+        1e30,
+        -0.5,
+        -0.99999,
+        1e300,
+        -1e300,
+        3.5e38,
+        1.000_000_06,
+    ];
+    if A::DTYPE.is_float() {
+        values.extend(floats.map(|x| A::from_value(crate::number::Value::Float(x))));
+    }
+    let count = values.len();
+    let whole = Operand::new(context.device(), values, &[count])?;
+    check_all(context, &whole)?;
+    // Without vectors.
+    check_all(context, &whole.range(1..count)?)
+}
+
+fn random<A: Number>(context: &Context) -> Result<()> {
+    cases(context.times(6), |rng| {
+        let shape = random_shape(rng, 6, 1200);
+        let view = Operand::<A>::random_view(context.device(), rng, &shape)?;
+        check_all(context, &view)
+    })
+}
+
+/// `copy` and `contiguous` of any view.
+fn copies<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(24), |rng| {
+        let shape = random_shape(rng, 7, 3000);
+        let view = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let copy = view.tensor.copy()?;
+        assert!(copy.is_contiguous() && !copy.shares_storage(&view.tensor));
+        same(&copy, &view.values())?;
+        let contiguous = view.tensor.contiguous()?;
+        assert!(contiguous.is_contiguous());
+        if view.tensor.is_contiguous() && view.tensor.elements() > 0 {
+            assert!(contiguous.shares_storage(&view.tensor), "{}", view.story());
+        }
+        same(&contiguous, &view.values())
+    })
+}
+
+/// NaN payloads, signalling NaN, subnormals, negative zero.
+fn keeps_bits(context: &Context) -> Result<()> {
+    let halves = [
+        0x7C01u16, 0x7E12, 0xFE00, 0xFD55, 1, 0x83FF, 0x8000, 0x7C00, 0x3C00,
+    ];
+    let singles = [
+        0x7F80_0001u32,
+        0x7FC1_2345,
+        0xFFC0_0000,
+        0xFFA5_5A5A,
+        1,
+        0x807F_FFFF,
+        1 << 31,
+    ];
+    let doubles = [
+        0x7FF0_0000_0000_0001u64,
+        0xFFF8_1234_5678_9ABC,
+        1,
+        1 << 63,
+        0x000F << 48,
+    ];
+    check_bits(context, &halves.map(f16::from_bits))?;
+    check_bits(context, &singles.map(f32::from_bits))?;
+    check_bits(context, &doubles.map(f64::from_bits))
+}
+
+fn check_bits<T: Number + Element>(context: &Context, values: &[T]) -> Result<()> {
+    let device = context.device();
+    let whole = Operand::new(device, values.to_vec(), &[values.len()])?;
+    whole.check()?;
+    same(&whole.tensor.copy()?, values)?;
+    same(&whole.range(1..values.len())?.tensor.copy()?, &values[1..])?;
+    let square: Vec<T> = (0..12 * 12).map(|at| values[at % values.len()]).collect();
+    let square = Operand::new(device, square, &[12, 12])?.transpose(0, 1)?;
+    same(&square.tensor.contiguous()?, &square.values())?;
+    let back: Tensor = square.tensor.to(&orlop::Device::cpu())?;
+    same(&back, &square.values())
+}

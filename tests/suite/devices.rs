@@ -1,0 +1,220 @@
+//! Finding, selecting and opening devices.
+
+use std::collections::HashSet;
+use std::process::{Command, ExitCode};
+
+use orlop::{Device, DeviceKind, Error, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::{OnceTest, Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("devices::identity", Scope::Device, identity),
+        Test::new("devices::selectors", Scope::Device, selectors),
+        Test::new("devices::info", Scope::Device, info),
+    ]
+}
+
+pub fn tests_once() -> Vec<OnceTest> {
+    vec![
+        ("devices::list", list),
+        ("devices::unknown", unknown),
+        ("devices::best_without_a_name", best_without_a_name),
+        ("devices::best_by_name", best_by_name),
+        ("devices::no_gpu_at_all", no_gpu_at_all),
+        ("devices::async_opening", async_opening),
+    ]
+}
+
+const CHILD: &str = "ORLOP_SUITE_CHILD";
+
+/// This process was started by [`best_of_a_child`].
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Prints what `Device::best()` gives in this environment.
+pub fn child() -> ExitCode {
+    match Device::best() {
+        Ok(device) => {
+            println!("best {}", device.info().selector);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("error {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What `Device::best()` gives in another environment.
+fn best_of_a_child(environment: &[(&str, Option<&str>)]) -> String {
+    let this = std::env::current_exe().expect("the test's own path");
+    let mut command = Command::new(this);
+    command.env(CHILD, "1").env_remove("ORLOP_DEVICE");
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().expect("the test starts itself");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines()
+        .find(|line| line.starts_with("best ") || line.starts_with("error "))
+        .unwrap_or_else(|| panic!("the child said nothing: {output:?}"))
+        .to_owned()
+}
+
+fn identity(context: &Context) -> Result<()> {
+    let (a, b) = (context.open(), context.open());
+    assert_eq!(a, a.clone());
+    assert_ne!(a, b);
+    let tensor = Tensor::zeros(&a, 3, orlop::DType::F32)?;
+    assert_eq!(tensor.device(), &a);
+    // The tensor keeps its device.
+    drop(a);
+    assert_eq!(tensor.to_vec::<f32>()?, [0.0; 3]);
+    assert_eq!(Device::cpu(), Device::cpu());
+    assert_ne!(Device::select("cpu")?, Device::cpu(), "a pool of its own");
+    Ok(())
+}
+
+fn selectors(context: &Context) -> Result<()> {
+    let info = &context.adapter.info;
+    let all = Device::list();
+    let index = all.iter().position(|other| other.selector == info.selector);
+    let index = index.expect("the adapter is in the list").to_string();
+    for selector in [&info.selector, &info.selector.to_uppercase(), &index] {
+        let device = Device::select(selector)?;
+        assert_eq!(
+            (&device.info().selector, &device.info().name),
+            (&info.selector, &info.name)
+        );
+    }
+    // By its name and backend: the first of that name.
+    if context.adapter.name != "cpu" {
+        let device = Device::select(&format!("{} {}", info.name, info.backend))?;
+        assert_eq!(device.info().name, info.name);
+        assert_eq!(device.info().backend, info.backend);
+    }
+    Ok(())
+}
+
+fn info(context: &Context) -> Result<()> {
+    let device = context.device();
+    let info = device.info();
+    assert!(!info.name.is_empty());
+    assert_eq!(
+        format!("{device}"),
+        format!("{} ({}, {})", info.selector, info.name, info.backend)
+    );
+    assert!(format!("{device:?}").contains(&info.selector));
+    let capabilities = device.capabilities();
+    assert_eq!(device.is_cpu(), capabilities.kind == DeviceKind::Cpu);
+    assert!(capabilities.max_binding_bytes <= capabilities.max_buffer_bytes);
+    assert!(capabilities.max_workgroups >= 65_535 && capabilities.max_bindings >= 4);
+    if let (Some(total), Some(free)) = (info.memory_total, info.memory_free) {
+        assert!(free <= total && total > 1 << 20);
+    }
+    if cfg!(target_os = "linux") && device.is_cpu() {
+        assert!(info.memory_total.is_some());
+    }
+    Ok(())
+}
+
+fn list() -> Result<()> {
+    let all = Device::list();
+    let selectors: HashSet<_> = all.iter().map(|info| &info.selector).collect();
+    assert_eq!(selectors.len(), all.len());
+    let last = all.last().expect("the CPU is always there");
+    assert_eq!(
+        (last.selector.as_str(), last.kind(), last.backend),
+        ("cpu", DeviceKind::Cpu, "native")
+    );
+    let kinds: Vec<DeviceKind> = all.iter().map(orlop::DeviceInfo::kind).collect();
+    assert!(
+        kinds.is_sorted(),
+        "discrete, integrated, other, software, CPU: {kinds:?}"
+    );
+    for info in &all {
+        let class = match info.kind() {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Software => "soft:",
+            _ => "gpu:",
+        };
+        assert!(info.selector.starts_with(class), "{info}");
+    }
+    Ok(())
+}
+
+fn unknown() -> Result<()> {
+    for asked in ["no such device", "gpu:77", "soft:77", "4096", " ", "cpu:1"] {
+        let Err(error) = Device::select(asked) else {
+            panic!("`{asked}` is no device");
+        };
+        let Error::UnknownDevice(unknown) = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(unknown.asked, asked);
+        assert_eq!(unknown.available.len(), Device::list().len());
+        let text = error.to_string();
+        for info in Device::list() {
+            assert!(text.contains(&info.to_string()), "{info} is not in: {text}");
+        }
+    }
+    Ok(())
+}
+
+/// The first GPU, or the CPU; never a software adapter.
+fn best_without_a_name() -> Result<()> {
+    let gpu = Device::list().into_iter().find(|info| info.kind().is_gpu());
+    let want = gpu.map_or("cpu".to_owned(), |info| info.selector);
+    assert_eq!(best_of_a_child(&[]), format!("best {want}"));
+    assert_eq!(
+        best_of_a_child(&[("ORLOP_DEVICE", Some(""))]),
+        format!("best {want}")
+    );
+    Ok(())
+}
+
+fn best_by_name() -> Result<()> {
+    for info in Device::list() {
+        let best = best_of_a_child(&[("ORLOP_DEVICE", Some(&info.selector))]);
+        assert_eq!(best, format!("best {}", info.selector));
+    }
+    let best = best_of_a_child(&[("ORLOP_DEVICE", Some("nonsense"))]);
+    assert!(
+        best.starts_with("error ") && best.contains("`nonsense`"),
+        "{best}"
+    );
+    Ok(())
+}
+
+/// Without a driver, or without a backend for this system, there is the CPU.
+fn no_gpu_at_all() -> Result<()> {
+    let other = if cfg!(windows) { "metal" } else { "dx12" };
+    assert_eq!(
+        best_of_a_child(&[("WGPU_BACKEND", Some(other))]),
+        "best cpu"
+    );
+    let nothing = [
+        ("VK_DRIVER_FILES", Some("/nonexistent")),
+        ("VK_ICD_FILENAMES", Some("/nonexistent")),
+        ("VK_ADD_DRIVER_FILES", None),
+        ("WGPU_BACKEND", Some("vulkan")),
+    ];
+    if cfg!(target_os = "linux") {
+        assert_eq!(best_of_a_child(&nothing), "best cpu");
+    }
+    Ok(())
+}
+
+fn async_opening() -> Result<()> {
+    let device = pollster::block_on(Device::builder().select("cpu").build_async())?;
+    assert!(device.is_cpu());
+    let error = pollster::block_on(Device::builder().select("nothing").build_async());
+    assert!(matches!(error, Err(Error::UnknownDevice(_))));
+    Ok(())
+}

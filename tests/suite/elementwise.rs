@@ -1,0 +1,230 @@
+//! add, sub, mul, div against references of their own, on any strides.
+
+use orlop::{Result, Tensor};
+
+use crate::adapters::{Context, full};
+use crate::grid::broadcast_shapes;
+use crate::number::{Arithmetic, Number, Value, for_each_dtype};
+use crate::operand::{Operand, random_shape};
+use crate::rng::cases;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("elementwise::operators", Scope::Device, operators),
+        Test::new(
+            "elementwise::many_workgroups",
+            Scope::Device,
+            many_workgroups,
+        ),
+    ];
+    for_each_dtype!(all, Scope::Kernels, "elementwise::random", random);
+    for_each_dtype!(all, Scope::Kernels, "elementwise::edges", edges);
+    for_each_dtype!(all, Scope::Kernels, "elementwise::aliases", aliases);
+    for_each_dtype!(all, Scope::Kernels, "elementwise::specials", specials);
+    all
+}
+
+fn run(op: Arithmetic, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    match op {
+        Arithmetic::Add => a.add(b),
+        Arithmetic::Sub => a.sub(b),
+        Arithmetic::Mul => a.mul(b),
+        Arithmetic::Div => a.div(b),
+    }
+}
+
+/// Computes on the device and compares each element.
+fn check<T: Number>(
+    context: &Context,
+    op: Arithmetic,
+    a: &Operand<T>,
+    b: &Operand<T>,
+) -> Result<()> {
+    let story = || format!("{op:?} of {} {} and {}", T::DTYPE, a.story(), b.story());
+    let shape = broadcast_shapes(a.shape(), b.shape());
+    let result = run(op, &a.tensor, &b.tensor).unwrap_or_else(|e| panic!("{}: {e}", story()));
+    assert_eq!(result.shape().dims(), shape, "{}", story());
+    assert_eq!(result.dtype(), T::DTYPE);
+    assert!(result.is_contiguous());
+    if context.device().capabilities().holds(T::DTYPE) {
+        assert_eq!(result.device(), context.device(), "{}", story());
+    }
+    let got = result.to_vec::<T>()?;
+    let left = a.grid.broadcast(&shape);
+    let right = b.grid.broadcast(&shape);
+    assert_eq!(got.len(), left.indices.len(), "{}", story());
+    let (left, right) = (a.through(&left), b.through(&right));
+    for (at, &got) in got.iter().enumerate() {
+        let (x, y) = (left[at], right[at]);
+        assert!(
+            T::is_right(op, x, y, got, context.is_cpu()),
+            "{}: element {at}: {op:?} of {x:?} and {y:?} gave {got:?} ({:#x})",
+            story(),
+            got.bits()
+        );
+    }
+    Ok(())
+}
+
+fn random<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let most = if context.is_slow() { 1500 } else { 4000 };
+    cases(context.times(120), |rng| {
+        let target = random_shape(rng, 7, most);
+        let mut shape = || -> Vec<usize> {
+            let dropped = if rng.one_in(3) && !target.is_empty() {
+                rng.below(target.len())
+            } else {
+                0
+            };
+            target[dropped..]
+                .iter()
+                .map(|&size| if rng.one_in(5) { 1 } else { size })
+                .collect()
+        };
+        let (a_shape, b_shape) = (shape(), shape());
+        let a = Operand::<T>::random_view(device, rng, &a_shape)?;
+        let b = Operand::<T>::random_view(device, rng, &b_shape)?;
+        check(context, *rng.pick(&Arithmetic::ALL), &a, &b)
+    })
+}
+
+/// Sizes around vectors, workgroups and grids, from offsets that spoil the alignment.
+fn edges<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut sizes = vec![
+        0, 1, 2, 3, 4, 5, 7, 8, 9, 255, 256, 257, 1023, 1024, 1025, 4095, 4097,
+    ];
+    if !context.is_slow() {
+        sizes.extend([65_535, 65_536, 65_537, 262_147]);
+    }
+    cases(1, |rng| {
+        for &size in &sizes {
+            let a = Operand::<T>::random(device, rng, &[size + 4])?;
+            let b = Operand::<T>::random(device, rng, &[size + 4])?;
+            for (first, second) in [(0, 0), (1, 0), (4, 4), (3, 2), (0, 4)] {
+                let a = a.range(first..first + size)?;
+                let b = b.range(second..second + size)?;
+                check(context, *rng.pick(&Arithmetic::ALL), &a, &b)?;
+            }
+        }
+        // Rows whose inner size is or is not a multiple of four, against rows and columns.
+        for (rows, columns) in [(3, 4), (4, 3), (5, 8), (33, 12), (2, 1), (1, 2), (17, 257)] {
+            let a = Operand::<T>::random(device, rng, &[rows, columns])?;
+            for shape in [
+                vec![columns],
+                vec![rows, 1],
+                vec![1],
+                vec![],
+                vec![1, columns],
+            ] {
+                let b = Operand::<T>::random(device, rng, &shape)?;
+                check(context, *rng.pick(&Arithmetic::ALL), &a, &b)?;
+                check(context, *rng.pick(&Arithmetic::ALL), &b, &a)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Both operands in one storage.
+fn aliases<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    cases(context.times(6), |rng| {
+        for size in [1, 4, 7, 16, 33] {
+            let a = Operand::<T>::random(device, rng, &[size, size])?;
+            let row = a.slice(&[size / 2..size / 2 + 1, 0..size])?;
+            let column = a.slice(&[0..size, size - 1..size])?;
+            for op in Arithmetic::ALL {
+                check(context, op, &a, &a)?;
+                check(context, op, &a, &a.transpose(0, 1)?)?;
+                check(context, op, &row, &a)?;
+                check(context, op, &a, &column)?;
+                check(context, op, &row, &column)?;
+            }
+            let line = Operand::<T>::random(device, rng, &[4 * size + 4])?;
+            let op = *rng.pick(&Arithmetic::ALL);
+            for start in [1, 3, 4] {
+                let other = line.range(start..start + 4 * size)?;
+                check(context, op, &line.range(0..4 * size)?, &other)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Every special value with every other: NaN, infinities, zeros, the ends of the integers.
+fn specials<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values: Vec<T> = T::specials()
+        .into_iter()
+        // Division by what is near the largest float may flush (WGSL).
+        .filter(|x| !matches!(x.value(), Value::Float(x) if x.is_finite() && x.abs() > 1e38))
+        .collect();
+    let count = values.len();
+    let a = Operand::new(device, values.clone(), &[count, 1])?;
+    let b = Operand::new(device, values, &[count])?;
+    for op in Arithmetic::ALL {
+        check(context, op, &a, &b)?;
+        // Without broadcasting, so that vectors are loaded.
+        let shape = [count, count];
+        let whole = |operand: &Operand<T>| -> Result<Operand<T>> {
+            Operand::new(
+                device,
+                operand.through(&operand.grid.broadcast(&shape)),
+                &shape,
+            )
+        };
+        check(context, op, &whole(&a)?, &whole(&b)?)?;
+    }
+    Ok(())
+}
+
+fn operators(context: &Context) -> Result<()> {
+    let device = context.device();
+    let a = Tensor::from_slice(device, &[1.0f32, 2.0, 3.0], [3])?;
+    let b = Tensor::from_slice(device, &[4.0f32, 8.0, 16.0], [3])?;
+    let is = |tensor: Result<Tensor>, want: [f32; 3]| -> Result<()> {
+        assert_eq!(tensor?.to_vec::<f32>()?, want);
+        Ok(())
+    };
+    is(&a + &b, [5.0, 10.0, 19.0])?;
+    is(&a - &b, [-3.0, -6.0, -13.0])?;
+    is(&a * &b, [4.0, 16.0, 48.0])?;
+    is(&b / &a, [4.0, 4.0, 16.0 / 3.0])?;
+    is(&a * &b + &a, [5.0, 18.0, 51.0])?;
+    is(&a + &b * &a, [5.0, 18.0, 51.0])?;
+    is(&a * 2.0, [2.0, 4.0, 6.0])?;
+    is(2.0 - &a, [1.0, 0.0, -1.0])?;
+    is(&a + 1, [2.0, 3.0, 4.0])?;
+    let whole = Tensor::from_slice(device, &[1i32, 2, 3], [3])?;
+    assert_eq!((&whole * 3)?.to_vec::<i32>()?, [3, 6, 9]);
+    assert!((&whole * 0.5).is_err(), "no integer holds a half");
+    Ok(())
+}
+
+/// More workgroups than one grid dimension has: the grid folds.
+fn many_workgroups(context: &Context) -> Result<()> {
+    let in_full = full() && context.adapter.name == "lavapipe";
+    if !in_full && !context.adapter.info.kind().is_gpu() {
+        return Ok(());
+    }
+    // f16 without vectors: 8192^2 elements are 65,536 workgroups, and just within 128 MiB.
+    let (size, bits) = (8192, |at: usize| half_bits(at));
+    let values: Vec<orlop::f16> = (0..size * size)
+        .map(|at| orlop::f16::from_bits(bits(at)))
+        .collect();
+    let tensor = Tensor::from_slice(context.device(), &values, [size, size])?;
+    let turned = tensor.transpose(0, 1)?.copy()?.to_vec::<orlop::f16>()?;
+    let grid = |at: usize| at % size * size + at / size;
+    for (at, got) in turned.iter().enumerate() {
+        assert_eq!(got.to_bits(), bits(grid(at)), "element {at}");
+    }
+    Ok(())
+}
+
+/// Finite halves that differ between neighbours.
+fn half_bits(at: usize) -> u16 {
+    (at % 31_000) as u16
+}

@@ -1,0 +1,172 @@
+//! Every test of the library that needs a device, once for each device that is there.
+//!
+//! Trials are named `lavapipe::matmul::edges::f32`; those of a variant
+//! `lavapipe::checks::matmul::edges::f32`; those that need no or several devices `all::...`.
+//!
+//! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
+//! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
+//! - `ORLOP_TEST_SEED=N`: another seed for random cases.
+
+mod adapters;
+mod cast;
+mod create;
+mod devices;
+mod elementwise;
+mod errors;
+mod grid;
+mod matmul;
+mod memory;
+mod number;
+mod operand;
+mod order;
+mod placement;
+mod products;
+mod rng;
+mod text;
+mod threads;
+mod transfer;
+mod views;
+mod watchdog;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use adapters::{Adapter, Context, Variant};
+use libtest_mimic::{Arguments, Trial};
+use orlop::Result;
+
+/// How often a test runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// On each device.
+    Device,
+    /// On each device, and on those with other kernels: with checks, without immediates.
+    Kernels,
+    /// On each device that is not the CPU.
+    Gpu,
+}
+
+/// A test that runs once, under `all::`.
+pub type OnceTest = (&'static str, fn() -> Result<()>);
+
+/// One test: one body for all devices.
+pub struct Test {
+    name: &'static str,
+    scope: Scope,
+    body: fn(&Context) -> Result<()>,
+}
+
+impl Test {
+    /// Where it runs, and what it does.
+    pub fn new(name: &'static str, scope: Scope, body: fn(&Context) -> Result<()>) -> Self {
+        Self { name, scope, body }
+    }
+
+    fn runs_on(&self, context: &Context) -> bool {
+        match self.scope {
+            Scope::Kernels => true,
+            Scope::Device => context.variant == Variant::Plain,
+            Scope::Gpu => context.variant == Variant::Plain && !context.is_cpu(),
+        }
+    }
+}
+
+fn tests() -> Vec<Test> {
+    [
+        elementwise::tests(),
+        matmul::tests(),
+        cast::tests(),
+        create::tests(),
+        views::tests(),
+        transfer::tests(),
+        order::tests(),
+        memory::tests(),
+        threads::tests(),
+        placement::tests(),
+        errors::tests(),
+        devices::tests(),
+        text::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Tests that need several devices, or none.
+fn tests_once() -> Vec<OnceTest> {
+    [
+        devices::tests_once(),
+        threads::tests_once(),
+        transfer::tests_once(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn trials(found: &[Adapter]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for adapter in found {
+        let variants: &[Variant] = if adapter.name == "cpu" {
+            &[Variant::Plain]
+        } else if adapter.info.capabilities.immediate_bytes == 0 {
+            &[Variant::Plain, Variant::Checks]
+        } else {
+            &[Variant::Plain, Variant::Checks, Variant::Uniforms]
+        };
+        for &variant in variants {
+            let context = Arc::new(Context::new(adapter.clone(), variant));
+            for test in tests().into_iter().filter(|test| test.runs_on(&context)) {
+                let name = format!("{}::{}{}", adapter.name, variant.prefix(), test.name);
+                let context = Arc::clone(&context);
+                trials.push(Trial::test(name, move || Ok((test.body)(&context)?)));
+            }
+        }
+    }
+    for (name, body) in tests_once() {
+        trials.push(Trial::test(format!("all::{name}"), move || Ok(body()?)));
+    }
+    for name in adapters::required() {
+        if found.iter().all(|adapter| adapter.name != name) {
+            let there = names(found);
+            trials.push(Trial::test(format!("{name}::required"), move || {
+                Err(format!(
+                    "ORLOP_TEST_REQUIRE names {name}, which is not here; there are: {there}. \
+                     `source scripts/adapters.sh` installs the software adapters"
+                )
+                .into())
+            }));
+        }
+    }
+    trials
+}
+
+fn names(found: &[Adapter]) -> String {
+    let names: Vec<String> = found
+        .iter()
+        .map(|adapter| {
+            format!(
+                "{} ({}, {})",
+                adapter.name, adapter.info.name, adapter.info.backend
+            )
+        })
+        .collect();
+    names.join(", ")
+}
+
+fn main() -> ExitCode {
+    if devices::is_child() {
+        return devices::child();
+    }
+    let arguments = Arguments::from_args();
+    let found = adapters::found();
+    if !arguments.list {
+        eprintln!("adapters: {}", names(&found));
+        eprintln!("seed {} (ORLOP_TEST_SEED)", rng::seed());
+    }
+    if std::env::var_os("RUST_BACKTRACE").is_none_or(|value| value == "0") {
+        // A trial's message is printed once, at the end.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    libtest_mimic::run(&arguments, trials(&found)).exit_code()
+}

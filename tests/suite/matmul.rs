@@ -1,0 +1,329 @@
+//! Matrix products of all shapes and layouts, within the documented bounds.
+
+use orlop::{Result, Tensor};
+
+use crate::adapters::{Context, full};
+use crate::number::{Number, for_each_dtype};
+use crate::operand::Operand;
+use crate::products::{self, Factor, Rule};
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("matmul::larger", Scope::Kernels, larger),
+        Test::new("matmul::long_k", Scope::Kernels, long_k),
+        Test::new("matmul::many_workgroups", Scope::Kernels, many_workgroups),
+        Test::new("matmul::specials", Scope::Kernels, specials),
+        Test::new("matmul::small_sweep", Scope::Device, small_sweep),
+    ];
+    for_each_dtype!(all, Scope::Kernels, "matmul::random", random);
+    for_each_dtype!(all, Scope::Kernels, "matmul::batches", batches);
+    for_each_dtype!(all, Scope::Kernels, "matmul::edges", edges);
+    for_each_dtype!(all, Scope::Kernels, "matmul::empty", empty);
+    for_each_dtype!(all, Scope::Kernels, "matmul::vectors", vectors);
+    for_each_dtype!(all, Scope::Kernels, "matmul::aliases", aliases);
+    all
+}
+
+/// Multiplies on the device and checks each entry.
+fn check<T: Factor>(context: &Context, a: &Operand<T>, b: &Operand<T>) -> Result<()> {
+    check_some(context, a, b, 1)
+}
+
+fn check_some<T: Factor>(
+    context: &Context,
+    a: &Operand<T>,
+    b: &Operand<T>,
+    every: usize,
+) -> Result<()> {
+    let story = || format!("{} {} x {}", T::DTYPE, a.story(), b.story());
+    let rule = Rule::of(a.shape(), b.shape());
+    let product = a
+        .tensor
+        .matmul(&b.tensor)
+        .unwrap_or_else(|error| panic!("{}: {error}", story()));
+    assert_eq!(product.shape().dims(), rule.output, "{}", story());
+    assert_eq!(product.dtype(), T::DTYPE);
+    assert!(product.is_contiguous());
+    if context.device().capabilities().holds(T::DTYPE) {
+        assert_eq!(product.device(), context.device());
+    }
+    let got = product.to_vec::<T>()?;
+    products::check(a, b, &got, every).unwrap_or_else(|problem| panic!("{}: {problem}", story()));
+    Ok(())
+}
+
+/// Operands of a product in the layouts that BLAS users have: row-major, column-major, slices at
+/// odd offsets, any view.
+fn operand<T: Number>(context: &Context, rng: &mut Rng, shape: &[usize]) -> Result<Operand<T>> {
+    let device = context.device();
+    let rank = shape.len();
+    if rank < 2 {
+        return Operand::random_view(device, rng, shape);
+    }
+    let mut turned = shape.to_vec();
+    turned.swap(rank - 2, rank - 1);
+    match rng.below(5) {
+        0 => Operand::random(device, rng, shape),
+        1 => Operand::random(device, rng, &turned)?.transpose(rank - 2, rank - 1),
+        2 => {
+            let start = rng.between(0, 5);
+            let outer: Vec<usize> = shape.iter().map(|size| size + start + 1).collect();
+            let ranges: Vec<_> = shape.iter().map(|size| start..start + size).collect();
+            Operand::random(device, rng, &outer)?.slice(&ranges)
+        }
+        3 => {
+            // Rows padded to fours: vectors from an aligned start.
+            let mut outer = turned.clone();
+            outer[rank - 1] = outer[rank - 1].next_multiple_of(4) + 4;
+            let mut ranges: Vec<_> = turned.iter().map(|&size| 0..size).collect();
+            ranges[rank - 1] = 4..4 + turned[rank - 1];
+            Operand::random(device, rng, &outer)?
+                .slice(&ranges)?
+                .transpose(rank - 2, rank - 1)
+        }
+        _ => Operand::random_view(device, rng, shape),
+    }
+}
+
+/// Sizes that tiles like and sizes that they do not.
+fn size(rng: &mut Rng, most: usize) -> usize {
+    match rng.below(4) {
+        0 => (4 * rng.between(1, 20)).min(most),
+        1 => *rng.pick(&[1, 2, 3, 5, 7, 11, 13]),
+        _ => rng.between(1, most),
+    }
+}
+
+fn random<T: Factor>(context: &Context) -> Result<()> {
+    let most = if context.is_slow() { 40 } else { 80 };
+    cases(context.times(40), |rng| {
+        let (m, k, n) = (size(rng, most), size(rng, most), size(rng, most));
+        let a = operand::<T>(context, rng, &[m, k])?;
+        let b = operand::<T>(context, rng, &[k, n])?;
+        check(context, &a, &b)
+    })
+}
+
+/// Batches that broadcast, and batches that do not merge into one dimension.
+fn batches<T: Factor>(context: &Context) -> Result<()> {
+    cases(context.times(24), |rng| {
+        let (m, k, n) = (size(rng, 12), size(rng, 12), size(rng, 12));
+        let rank = rng.between(1, 3);
+        let batch: Vec<usize> = (0..rank).map(|_| rng.between(1, 4)).collect();
+        let mut side = |last: [usize; 2]| -> Vec<usize> {
+            let dropped = rng.below(rank + 1);
+            batch[if rng.one_in(2) { dropped } else { 0 }..]
+                .iter()
+                .map(|&size| if rng.one_in(4) { 1 } else { size })
+                .chain(last)
+                .collect()
+        };
+        let (left, right) = (side([m, k]), side([k, n]));
+        let a = operand::<T>(context, rng, &left)?;
+        let b = operand::<T>(context, rng, &right)?;
+        check(context, &a, &b)
+    })
+}
+
+/// One below, at and one above the sizes of tiles.
+fn edges<T: Factor>(context: &Context) -> Result<()> {
+    let mut around = vec![15, 16, 17, 31, 32, 33, 63, 64, 65];
+    if !context.is_slow() {
+        around.extend([127, 128, 129]);
+    }
+    let most = *around.last().unwrap_or(&64);
+    cases(1, |rng| {
+        for &size in &around {
+            let others = [1, 4, rng.between(2, 20), *rng.pick(&around)];
+            for [m, k, n] in [
+                [size, others[0], others[1]],
+                [others[1], size, others[2]],
+                [others[2], others[3].min(most), size],
+                [size, others[2], size],
+            ] {
+                let a = operand::<T>(context, rng, &[m, k])?;
+                let b = operand::<T>(context, rng, &[k, n])?;
+                check(context, &a, &b)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Nothing in it, or nothing to sum: the right shape, and zeros.
+fn empty<T: Factor>(context: &Context) -> Result<()> {
+    let device = context.device();
+    for (a, b) in [
+        (vec![0, 3], vec![3, 4]),
+        (vec![3, 4], vec![4, 0]),
+        (vec![3, 0], vec![0, 4]),
+        (vec![0, 0], vec![0, 0]),
+        (vec![0, 3, 4], vec![4, 5]),
+        (vec![2, 3, 0], vec![2, 0, 5]),
+        (vec![2, 3, 0], vec![0]),
+        (vec![0], vec![0]),
+        (vec![0], vec![0, 4]),
+        (vec![0, 3, 4], vec![1, 4, 2]),
+    ] {
+        let a = Operand::<T>::new(device, vec![T::specials()[2]; a.iter().product()], &a)?;
+        let b = Operand::<T>::new(device, vec![T::specials()[2]; b.iter().product()], &b)?;
+        check(context, &a, &b)?;
+    }
+    Ok(())
+}
+
+/// Vectors on either side and on both, with batches.
+fn vectors<T: Factor>(context: &Context) -> Result<()> {
+    cases(context.times(8), |rng| {
+        let (m, k, n) = (size(rng, 70), size(rng, 70), size(rng, 70));
+        for (left, right) in [
+            (vec![k], vec![k]),
+            (vec![k], vec![k, n]),
+            (vec![m, k], vec![k]),
+            (vec![1, k], vec![k, n]),
+            (vec![m, k], vec![k, 1]),
+            (vec![3, m, k], vec![k]),
+            (vec![k], vec![2, k, n]),
+            (vec![2, 1, m, k], vec![3, k, 1]),
+        ] {
+            let a = operand::<T>(context, rng, &left)?;
+            let b = operand::<T>(context, rng, &right)?;
+            check(context, &a, &b)?;
+        }
+        Ok(())
+    })
+}
+
+/// Both operands in one storage.
+fn aliases<T: Factor>(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for size in [1, 4, 13, 20, 33, 64] {
+            let a = Operand::<T>::random(context.device(), rng, &[size, size])?;
+            check(context, &a, &a)?;
+            check(context, &a, &a.transpose(0, 1)?)?;
+            check(context, &a.transpose(0, 1)?, &a)?;
+            let wide = Operand::<T>::random(context.device(), rng, &[size, size + 3])?;
+            check(context, &wide, &wide.transpose(0, 1)?)?;
+            let left = wide.slice(&[0..size, 0..size])?;
+            let right = wide.slice(&[0..size, 3..size + 3])?;
+            check(context, &left, &right)?;
+            check(context, &left, &right.transpose(0, 1)?)?;
+        }
+        Ok(())
+    })
+}
+
+fn larger(context: &Context) -> Result<()> {
+    let sizes: &[[usize; 3]] = if context.is_slow() {
+        &[[129, 70, 67], [61, 200, 130]]
+    } else {
+        &[
+            [257, 129, 300],
+            [256, 256, 256],
+            [211, 307, 101],
+            [512, 64, 512],
+        ]
+    };
+    cases(1, |rng| {
+        for &[m, k, n] in sizes {
+            let a = operand::<f32>(context, rng, &[m, k])?;
+            let b = operand::<f32>(context, rng, &[k, n])?;
+            check_some(context, &a, &b, 7)?;
+        }
+        Ok(())
+    })
+}
+
+/// Sums longer than any loop of one invocation may be (llvmpipe ends it after 65,535 turns).
+fn long_k(context: &Context) -> Result<()> {
+    let long = if context.is_cpu() || context.adapter.name == "lavapipe" {
+        300_000
+    } else {
+        70_000
+    };
+    cases(1, |rng| {
+        for (m, k, n) in [
+            (3, 5000, 5),
+            (1, long, 1),
+            (2, 70_000, 3),
+            (17, 70_000, 1),
+            (1, 65_537, 9),
+        ] {
+            // On the slow ones only what crosses the cap.
+            if context.is_slow() && m * n > 6 && k > 10_000 {
+                continue;
+            }
+            let a = operand::<f32>(context, rng, &[m, k])?;
+            let b = operand::<f32>(context, rng, &[k, n])?;
+            check(context, &a, &b)?;
+            // Ones count exactly: a turn that is lost shows.
+            let ones = |shape| Tensor::ones(context.device(), shape, orlop::DType::I32);
+            let counted = ones([m, k])?.matmul(&ones([k, n])?)?.to_vec::<i32>()?;
+            assert!(
+                counted.iter().all(|&sum| sum == k as i32),
+                "{m}x{k}x{n}: {counted:?}"
+            );
+        }
+        // k in several dispatches, f16 included: sums are kept where?
+        let k = 250_000;
+        if !context.is_slow() {
+            let values: Vec<orlop::f16> = (0..k).map(|_| Number::sample(rng)).collect();
+            let a = Operand::new(context.device(), values.clone(), &[1, k])?;
+            let b = Operand::new(context.device(), values, &[k, 1])?;
+            let scale = Operand::new(context.device(), vec![orlop::f16::from_f32(0.01)], &[1, 1])?;
+            let small = a.tensor.mul(&scale.tensor)?.to_vec::<orlop::f16>()?;
+            let a = Operand::new(context.device(), small, &[1, k])?;
+            check(context, &a, &b)?;
+        }
+        Ok(())
+    })
+}
+
+/// More workgroups than one dimension of a grid has.
+fn many_workgroups(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        let batch = 70_000;
+        let a = Operand::<i32>::random(context.device(), rng, &[batch, 2, 3])?;
+        let b = Operand::<i32>::random(context.device(), rng, &[batch, 3, 2])?;
+        check(context, &a, &b)?;
+        let a = Operand::<f32>::random(context.device(), rng, &[batch, 1, 1])?;
+        let b = Operand::<f32>::random(context.device(), rng, &[1, 1])?;
+        check(context, &a, &b)
+    })
+}
+
+/// NaN and infinities pass through as sums demand; tiles' padding adds none.
+fn specials(context: &Context) -> Result<()> {
+    let (m, k, n) = (5, 6, 7);
+    let mut values = vec![1.0f32; m * k];
+    values[0] = f32::NAN;
+    values[k] = f32::INFINITY;
+    values[2 * k] = f32::INFINITY;
+    values[2 * k + 1] = f32::NEG_INFINITY;
+    let a = Tensor::from_slice(context.device(), &values, [m, k])?;
+    let b = Tensor::ones(context.device(), [k, n], orlop::DType::F32)?;
+    let got = a.matmul(&b)?.to_vec::<f32>()?;
+    for (at, got) in got.iter().enumerate() {
+        match at / n {
+            0 | 2 => assert!(got.is_nan(), "row {}: {got}", at / n),
+            1 => assert_eq!(*got, f32::INFINITY),
+            _ => assert_eq!(*got, k as f32),
+        }
+    }
+    Ok(())
+}
+
+/// In full: every m, k, n up to 20. Else a part of them.
+fn small_sweep(context: &Context) -> Result<()> {
+    let every = if full() { 1 } else { 67 };
+    let (most, mut rng) = (21, Rng::new(crate::rng::seed()));
+    for at in (0..most * most * most).step_by(every) {
+        let (m, k, n) = (at / (most * most), at / most % most, at % most);
+        let a = operand::<f32>(context, &mut rng, &[m, k])?;
+        let b = operand::<f32>(context, &mut rng, &[k, n])?;
+        check(context, &a, &b)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Tensors beside the numbers that they must hold.
+
+use std::ops::Range;
+
+use orlop::{Device, Result, SliceRange, Tensor};
+
+use crate::grid::Grid;
+use crate::number::Number;
+use crate::rng::Rng;
+
+/// A tensor, perhaps a view, and its elements in row-major order.
+#[derive(Clone)]
+pub struct Operand<T> {
+    pub tensor: Tensor,
+    pub grid: Grid,
+    base: std::sync::Arc<Vec<T>>,
+}
+
+impl<T: Number> Operand<T> {
+    pub fn new(device: &Device, values: Vec<T>, shape: &[usize]) -> Result<Self> {
+        Ok(Self {
+            tensor: Tensor::from_slice(device, &values, shape)?,
+            grid: Grid::whole(shape),
+            base: values.into(),
+        })
+    }
+
+    /// Random values, without gaps.
+    pub fn random(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
+        let count = shape.iter().product();
+        let values = (0..count).map(|_| T::sample(rng)).collect();
+        Self::new(device, values, shape)
+    }
+
+    /// Random values of `shape` through a random view: a permutation of a slice of a larger base,
+    /// now and then with repeated dimensions.
+    pub fn random_view(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
+        if rng.one_in(3) {
+            return Self::random(device, rng, shape);
+        }
+        let rank = shape.len();
+        let repeats = rng.one_in(4);
+        let single: Vec<usize> = shape
+            .iter()
+            .map(|&size| if repeats && rng.one_in(3) { 1 } else { size })
+            .collect();
+        let axes = if rng.one_in(3) {
+            (0..rank).collect()
+        } else {
+            rng.shuffled(rank)
+        };
+        // axes[i] is the old axis of new axis i.
+        let mut inner = vec![0; rank];
+        for (new, &old) in axes.iter().enumerate() {
+            inner[old] = single[new];
+        }
+        let sliced = !rng.one_in(3);
+        let mut margin = || if sliced { rng.below(3) } else { 0 };
+        let ranges: Vec<Range<usize>> = inner
+            .iter()
+            .map(|&size| {
+                let start = margin();
+                start..start + size
+            })
+            .collect();
+        let outer: Vec<usize> = ranges.iter().map(|range| range.end + margin()).collect();
+        Self::random(device, rng, &outer)?
+            .slice(&ranges)?
+            .permute(&axes)?
+            .broadcast(shape)
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.grid.shape
+    }
+
+    pub fn values(&self) -> Vec<T> {
+        self.grid.of(&self.base)
+    }
+
+    pub fn slice(&self, ranges: &[Range<usize>]) -> Result<Self> {
+        let named: Vec<SliceRange> = ranges.iter().cloned().map(SliceRange::from).collect();
+        self.with(self.tensor.slice(&named[..])?, self.grid.slice(ranges))
+    }
+
+    /// A slice of one dimension.
+    pub fn range(&self, range: Range<usize>) -> Result<Self> {
+        self.slice(std::slice::from_ref(&range))
+    }
+
+    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
+        self.with(self.tensor.permute(axes)?, self.grid.permute(axes))
+    }
+
+    pub fn transpose(&self, first: usize, second: usize) -> Result<Self> {
+        self.with(
+            self.tensor.transpose(first, second)?,
+            self.grid.transpose(first, second),
+        )
+    }
+
+    pub fn broadcast(&self, shape: &[usize]) -> Result<Self> {
+        self.with(self.tensor.broadcast_to(shape)?, self.grid.broadcast(shape))
+    }
+
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
+        self.with(self.tensor.reshape(shape)?, self.grid.reshape(shape))
+    }
+
+    /// The base's elements through a grid made of this operand's.
+    pub fn through(&self, grid: &Grid) -> Vec<T> {
+        grid.of(&self.base)
+    }
+
+    fn with(&self, tensor: Tensor, grid: Grid) -> Result<Self> {
+        assert_eq!(tensor.shape().dims(), grid.shape);
+        Ok(Self {
+            tensor,
+            grid,
+            base: self.base.clone(),
+        })
+    }
+
+    /// Downloads and compares bit for bit.
+    pub fn check(&self) -> Result<()> {
+        same(&self.tensor, &self.values())
+    }
+
+    /// What it is, for messages.
+    pub fn story(&self) -> String {
+        format!(
+            "{:?} strides {:?} offset {}",
+            self.tensor.shape(),
+            self.tensor.layout().strides(),
+            self.tensor.layout().offset()
+        )
+    }
+}
+
+/// The tensor holds these values, bit for bit.
+pub fn same<T: Number>(tensor: &Tensor, want: &[T]) -> Result<()> {
+    let got = tensor.to_vec::<T>()?;
+    assert_eq!(got.len(), want.len(), "{tensor:?}");
+    if let Some(at) = (0..got.len()).find(|&at| got[at].bits() != want[at].bits()) {
+        panic!(
+            "{tensor:?}: element {at} is {} ({:#x}), not {} ({:#x})",
+            got[at],
+            got[at].bits(),
+            want[at],
+            want[at].bits()
+        );
+    }
+    Ok(())
+}
+
+/// A random shape of a rank up to `max_rank` and about `most` elements at most.
+pub fn random_shape(rng: &mut Rng, max_rank: usize, most: usize) -> Vec<usize> {
+    let rank = rng.between(0, max_rank);
+    let mut left = most;
+    let mut shape: Vec<usize> = (0..rank)
+        .map(|_| {
+            let size = match rng.below(10) {
+                0 => 1,
+                1 => rng.between(1, left.max(1)),
+                _ => rng.between(1, 9.min(left.max(1))),
+            };
+            left /= size.max(1);
+            size
+        })
+        .collect();
+    let order = rng.shuffled(rank);
+    shape = order.iter().map(|&at| shape[at]).collect();
+    if rank > 0 && rng.one_in(25) {
+        let axis = rng.below(rank);
+        shape[axis] = 0;
+    }
+    shape
+}

@@ -1,0 +1,84 @@
+//! Tensors as text: `Debug` never downloads, `display` shows the numbers.
+
+use orlop::{DType, Result, Tensor, f16};
+
+use crate::adapters::Context;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("text::debug", Scope::Device, debug),
+        Test::new("text::display", Scope::Device, display),
+        Test::new(
+            "text::display_of_large_ones",
+            Scope::Device,
+            display_of_large_ones,
+        ),
+    ]
+}
+
+fn debug(context: &Context) -> Result<()> {
+    let device = context.open();
+    let tensor = Tensor::from_slice(&device, &[1.5f32; 6], [2, 3])?;
+    device.reset_peaks();
+    let before = device.memory();
+    assert_eq!(
+        format!("{tensor:?}"),
+        format!("Tensor(f32 [2, 3] on {device})")
+    );
+    let turned = tensor.transpose(0, 1)?;
+    assert_eq!(
+        format!("{turned:?}"),
+        format!("Tensor(f32 [3, 2] strides [1, 3] on {device})")
+    );
+    assert_eq!(format!("{:?}", tensor.shape()), "[2, 3]");
+    assert_eq!(
+        device.memory(),
+        before,
+        "nothing was copied, not even a view"
+    );
+    Ok(())
+}
+
+fn display(context: &Context) -> Result<()> {
+    let device = context.device();
+    let shown = |tensor: Tensor| tensor.display();
+    assert_eq!(
+        shown(Tensor::from_slice(device, &[1i32, -20, 3], 3)?)?,
+        "[  1, -20,   3]"
+    );
+    assert_eq!(shown(Tensor::scalar(device, 2.5f32)?)?, "2.5");
+    assert_eq!(shown(Tensor::zeros(device, [0, 3], DType::F32)?)?, "[]");
+    let table = Tensor::from_slice(device, &[1u32, 2, 3, 4, 5, 60], [2, 3])?;
+    assert_eq!(shown(table.clone())?, "[[ 1,  2,  3],\n [ 4,  5, 60]]");
+    assert_eq!(
+        shown(table.transpose(0, 1)?)?,
+        "[[ 1,  4],\n [ 2,  5],\n [ 3, 60]]"
+    );
+    let floats = [f32::NAN, f32::INFINITY, -0.5, 100.0];
+    assert_eq!(
+        shown(Tensor::from_slice(device, &floats, 4)?)?,
+        "[ NaN,  inf, -0.5,  100]"
+    );
+    let halves = [0.5, -1.0].map(f16::from_f32);
+    assert_eq!(
+        shown(Tensor::from_slice(device, &halves, [1, 2])?)?,
+        "[[0.5,  -1]]"
+    );
+    let wide = Tensor::from_slice(device, &[0.1f64, 0.2], 2)?;
+    assert_eq!(shown(wide)?, "[0.1, 0.2]");
+    Ok(())
+}
+
+fn display_of_large_ones(context: &Context) -> Result<()> {
+    let device = context.device();
+    let line = Tensor::arange(device, 0, 5000, 1, DType::I32)?;
+    assert_eq!(line.display()?, "[   0,    1,    2, ..., 4997, 4998, 4999]");
+    let table = line.reshape([50, 100])?.display()?;
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(rows.len(), 7, "{table}");
+    assert_eq!(rows[0], "[[   0,    1,    2, ...,   97,   98,   99],");
+    assert_eq!(rows[3], " ...,");
+    assert_eq!(rows[6], " [4900, 4901, 4902, ..., 4997, 4998, 4999]]");
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Views: what they show, what they share, and when a copy is made.
+
+use orlop::{DType, Layout, Result, SliceRange, Tensor};
+
+use crate::adapters::Context;
+use crate::number::{Number, for_each_dtype};
+use crate::operand::{Operand, random_shape, same};
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("views::slices", Scope::Device, slices),
+        Test::new("views::reshapes", Scope::Device, reshapes),
+        Test::new("views::sizes_of_one", Scope::Device, sizes_of_one),
+        Test::new("views::high_ranks", Scope::Device, high_ranks),
+        Test::new("views::without_elements", Scope::Device, without_elements),
+    ];
+    for_each_dtype!(all, Scope::Device, "views::chains", chains);
+    all
+}
+
+/// Random chains of views, compared with the list of indices.
+fn chains<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(40), |rng| {
+        let shape = random_shape(rng, 5, 800);
+        let mut view = Operand::<T>::random(context.device(), rng, &shape)?;
+        for _ in 0..rng.between(1, 6) {
+            let next = step(rng, &view)?;
+            let shares = next.tensor.shares_storage(&view.tensor);
+            // A copy starts a storage of its own, and may begin a chain of its own.
+            assert!(
+                shares || next.tensor.elements() == 0 || !view.tensor.is_contiguous(),
+                "{} then {}",
+                view.story(),
+                next.story()
+            );
+            view = next;
+        }
+        view.check()
+    })
+}
+
+fn step<T: Number>(rng: &mut Rng, view: &Operand<T>) -> Result<Operand<T>> {
+    let shape = view.shape().to_vec();
+    let rank = shape.len();
+    match rng.below(5) {
+        0 if rank > 1 => view.transpose(rng.below(rank), rng.below(rank)),
+        1 => view.permute(&rng.shuffled(rank)),
+        2 => {
+            let ranges: Vec<_> = shape
+                .iter()
+                .map(|&size| {
+                    let start = rng.below(size + 1);
+                    start..rng.between(start, size)
+                })
+                .collect();
+            view.slice(&ranges)
+        }
+        3 if view.grid.indices.len() < 500 => {
+            let mut to: Vec<usize> = shape
+                .iter()
+                .map(|&size| if size == 1 { rng.between(1, 3) } else { size })
+                .collect();
+            to.insert(0, rng.between(1, 2));
+            view.broadcast(&to)
+        }
+        _ => {
+            // Joins, or cuts, one dimension.
+            let mut to = shape.clone();
+            if rank > 1 && rng.one_in(2) {
+                let at = rng.below(rank - 1);
+                to[at] *= to.remove(at + 1);
+            } else if rank > 0 {
+                let at = rng.below(rank);
+                let size = to[at];
+                let cut = (1..=size.max(1))
+                    .filter(|cut| size.is_multiple_of(*cut))
+                    .nth(1)
+                    .unwrap_or(1);
+                to[at] = size / cut;
+                to.insert(at + 1, cut);
+            } else {
+                to.push(1);
+            }
+            view.reshape(&to)
+        }
+    }
+}
+
+fn numbers(context: &Context, shape: &[usize]) -> Result<Operand<i32>> {
+    let count = shape.iter().product::<usize>() as i32;
+    Operand::new(context.device(), (0..count).collect(), shape)
+}
+
+fn slices(context: &Context) -> Result<()> {
+    let whole = numbers(context, &[4, 5, 6])?.tensor;
+    let at = |i: i32, j: i32, k: i32| (i * 5 + j) * 6 + k;
+    let view = whole.slice((0..2, .., 3..))?;
+    assert_eq!(view.shape(), &[2, 5, 3]);
+    assert!(view.shares_storage(&whole));
+    let got = view.to_vec::<i32>()?;
+    assert_eq!(
+        (got[0], got[1], got[3], got[29]),
+        (at(0, 0, 3), at(0, 0, 4), at(0, 1, 3), at(1, 4, 5))
+    );
+    assert_eq!(whole.slice(3..)?.to_vec::<i32>()?[0], at(3, 0, 0));
+    assert_eq!(whole.slice((..=1, 4..=4))?.shape(), &[2, 1, 6]);
+    let ranges = [SliceRange::from(1..2), SliceRange::from(..)];
+    assert_eq!(whole.slice(&ranges[..])?.to_vec::<i32>()?[0], at(1, 0, 0));
+    // A slice of a slice.
+    let inner = view.slice((1..2, 1..4, 1..))?;
+    same(
+        &inner,
+        &[
+            at(1, 1, 4),
+            at(1, 1, 5),
+            at(1, 2, 4),
+            at(1, 2, 5),
+            at(1, 3, 4),
+            at(1, 3, 5),
+        ],
+    )?;
+    // Empty ones, at the end too.
+    assert_eq!(whole.slice(4..)?.shape(), &[0, 5, 6]);
+    assert_eq!(whole.slice((.., 2..2))?.to_vec::<i32>()?, Vec::<i32>::new());
+    let scalar = Tensor::scalar(context.device(), 7i32)?;
+    assert_eq!(scalar.slice(&[] as &[SliceRange])?.item::<i32>()?, 7);
+    Ok(())
+}
+
+fn reshapes(context: &Context) -> Result<()> {
+    let whole = numbers(context, &[4, 6])?;
+    let tensor = &whole.tensor;
+    for (sizes, shape) in [
+        (vec![-1i64], vec![24usize]),
+        (vec![2, -1], vec![2, 12]),
+        (vec![2, 3, -1, 2], vec![2, 3, 2, 2]),
+        (vec![24, -1], vec![24, 1]),
+        (vec![1, 4, 1, 6], vec![1, 4, 1, 6]),
+    ] {
+        let view = tensor.reshape(&sizes[..])?;
+        assert_eq!(view.shape().dims(), shape);
+        assert!(view.shares_storage(tensor), "{sizes:?} is a view");
+        same(&view, &whole.values())?;
+    }
+    assert_eq!(tensor.slice((0..1, 0..1))?.reshape(())?.rank(), 0);
+    // Rows of a slice stay rows: a view. Joining them is a copy.
+    let cut = whole.slice(&[0..4, 1..4])?;
+    assert!(cut.reshape(&[2, 2, 3])?.tensor.shares_storage(tensor));
+    let joined = cut.reshape(&[12])?;
+    assert!(!joined.tensor.shares_storage(tensor));
+    joined.check()?;
+    let turned = whole.transpose(0, 1)?;
+    assert!(turned.reshape(&[2, 3, 4])?.tensor.shares_storage(tensor));
+    turned.reshape(&[3, 8])?.check()?;
+    // A repeated dimension cuts as a view and joins as a copy.
+    let row = numbers(context, &[1, 4])?.broadcast(&[6, 4])?;
+    assert!(row.reshape(&[3, 2, 4])?.tensor.shares_storage(&row.tensor));
+    row.reshape(&[24])?.check()
+}
+
+fn sizes_of_one(context: &Context) -> Result<()> {
+    let tensor = numbers(context, &[3, 1, 2])?.tensor;
+    let flat = tensor.squeeze(1)?;
+    assert_eq!(flat.shape(), &[3, 2]);
+    assert!(flat.shares_storage(&tensor));
+    for axis in 0..=2 {
+        let back = flat.unsqueeze(axis)?;
+        assert_eq!(back.shape()[axis], 1);
+        assert_eq!(back.to_vec::<i32>()?, tensor.to_vec::<i32>()?);
+        assert_eq!(back.squeeze(axis)?.layout(), flat.layout());
+    }
+    let scalar = Tensor::scalar(context.device(), 2.5f32)?;
+    assert_eq!(scalar.unsqueeze(0)?.shape(), &[1]);
+    assert_eq!(scalar.broadcast_to([2, 3])?.to_vec::<f32>()?, [2.5; 6]);
+    assert_eq!(scalar.item::<f32>()?, 2.5);
+    Ok(())
+}
+
+/// More dimensions than shapes hold inline, and than immediates can tell.
+fn high_ranks(context: &Context) -> Result<()> {
+    let shape = [2, 1, 3, 2, 2, 1, 2, 2, 3];
+    let whole = numbers(context, &shape)?;
+    let turned = whole.permute(&[8, 3, 0, 7, 2, 5, 6, 1, 4])?;
+    turned.check()?;
+    same(&turned.tensor.copy()?, &turned.values())?;
+    let sum = turned.tensor.add(&turned.tensor)?.to_vec::<i32>()?;
+    let double: Vec<i32> = turned.values().iter().map(|x| 2 * x).collect();
+    assert_eq!(sum, double);
+    // Two operands that merge nowhere: nine dimensions in each.
+    let other = numbers(context, &[2, 3, 2, 2, 2, 2, 3])?;
+    let first = other.permute(&[6, 5, 4, 3, 2, 1, 0])?;
+    let second = numbers(context, &[3, 2, 2, 2, 2, 3, 2])?;
+    let sum = first.tensor.add(&second.tensor)?.to_vec::<i32>()?;
+    let want: Vec<i32> = first
+        .values()
+        .iter()
+        .zip(second.values())
+        .map(|(a, b)| a + b)
+        .collect();
+    assert_eq!(sum, want);
+    Ok(())
+}
+
+fn without_elements(context: &Context) -> Result<()> {
+    let device = context.device();
+    for shape in [vec![0usize], vec![3, 0], vec![0, 5, 2], vec![2, 0, 0]] {
+        for dtype in DType::ALL {
+            let empty = Tensor::zeros(device, &shape, dtype)?;
+            assert_eq!((empty.shape().dims(), empty.elements()), (&shape[..], 0));
+            assert_eq!(empty.add(&empty)?.shape(), empty.shape());
+            assert_eq!(empty.copy()?.dtype(), dtype);
+            empty.fill(0)?;
+            assert_eq!(empty.cast(DType::I32)?.to_vec::<i32>()?, Vec::<i32>::new());
+        }
+        let tensor = Tensor::from_slice::<f32>(device, &[], &shape)?;
+        let axes: Vec<usize> = (0..shape.len()).rev().collect();
+        assert_eq!(tensor.permute(&axes)?.to_vec::<f32>()?, Vec::<f32>::new());
+        assert_eq!(tensor.reshape([0, 7])?.shape(), &[0, 7]);
+        let one = Tensor::ones(device, [1], DType::F32)?;
+        assert_eq!(tensor.add(&one)?.shape().dims(), shape);
+        assert_eq!(
+            pollster::block_on(tensor.to_vec_async::<f32>())?,
+            Vec::<f32>::new()
+        );
+        assert_eq!(tensor.to(&orlop::Device::cpu())?.shape(), tensor.shape());
+    }
+    assert_eq!(Layout::contiguous([0, 3]).end(), 0);
+    Ok(())
+}
