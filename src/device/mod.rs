@@ -311,3 +311,67 @@ impl fmt::Debug for Device {
         write!(f, "Device({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::tensor::Tensor;
+
+    /// On every adapter that is there: after a loss each call says so, futures end, and another
+    /// device on the same adapter goes on.
+    #[test]
+    fn a_lost_device_says_so_and_others_go_on() {
+        for info in Device::list()
+            .iter()
+            .filter(|info| info.backend != "native")
+        {
+            let open = || Device::select(&info.selector).unwrap();
+            let (lost, other) = (open(), open());
+            let host: Vec<f32> = (0..3_000_000).map(|i| i as f32).collect();
+            let a = Tensor::from_slice(&lost, &host, [host.len()]).unwrap();
+            let kept = Tensor::from_slice(&other, &host, [host.len()]).unwrap();
+            let pending = a.to_vec_async::<f32>();
+            lost.gpu().unwrap().destroy();
+            // The copy may have been done before.
+            if let Ok(data) = pollster::block_on(pending) {
+                assert_eq!(data, host);
+            }
+            let outcomes = [
+                ("add", a.add(&a).and_then(|sum| sum.to_vec::<f32>()).err()),
+                ("to_vec", a.to_vec::<f32>().err()),
+                (
+                    "to_vec_async",
+                    pollster::block_on(a.to_vec_async::<f32>()).err(),
+                ),
+                (
+                    "from_slice",
+                    Tensor::from_slice(&lost, &host, [host.len()]).err(),
+                ),
+                ("small", Tensor::from_slice(&lost, &[1.0f32], [1]).err()),
+                ("zeros", Tensor::zeros(&lost, [1 << 22], DType::F32).err()),
+                ("fill", a.fill(1.0).err()),
+                ("synchronize", lost.synchronize().err()),
+                ("trim", lost.trim().err()),
+                ("to", a.to(&other).err()),
+            ];
+            for (call, error) in outcomes {
+                assert!(
+                    matches!(error, Some(Error::DeviceLost(_))),
+                    "{info}: {call} gave {error:?}"
+                );
+            }
+            assert_eq!(
+                kept.add(&kept)
+                    .unwrap()
+                    .slice(7..8)
+                    .unwrap()
+                    .item::<f32>()
+                    .unwrap(),
+                14.0
+            );
+            drop((a, lost));
+            assert_eq!(kept.to_vec::<f32>().unwrap(), host);
+        }
+    }
+}

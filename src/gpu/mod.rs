@@ -208,6 +208,13 @@ impl Gpu {
         Ok(())
     }
 
+    /// Loses the device, for tests.
+    #[cfg(test)]
+    pub(crate) fn destroy(&self) {
+        let _hold = self.hold();
+        self.device.destroy();
+    }
+
     /// Bytes that the driver holds for this device, where wgpu knows: regions, staging, and what
     /// its own rounding adds.
     pub(crate) fn driver_reserved(&self) -> Option<u64> {
