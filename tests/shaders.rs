@@ -328,10 +328,16 @@ fn every_template_is_used() {
             files.insert(name);
         }
     }
-    let used: BTreeSet<String> = kernels()
+    let mut used: BTreeSet<String> = kernels()
         .iter()
         .filter_map(|kernel| kernel.source.name.split_whitespace().next())
         .map(str::to_owned)
         .collect();
+    // Parts are used by those that include them.
+    for file in &files {
+        let text = fs::read_to_string(root.join(format!("{file}.wgsl"))).expect("a template");
+        let includes = text.split("{% include \"").skip(1);
+        used.extend(includes.filter_map(|rest| rest.split('"').next().map(str::to_owned)));
+    }
     assert_eq!(used, files);
 }

@@ -19,42 +19,7 @@
 {% set b_along_n = vector_b == 4 and fast_b == "n" -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
 {% set sums = quad if width == 4 else accumulator %}
-struct Params {
-    m: u32,
-    n: u32,
-    k_begin: u32,
-    k_end: u32,
-    accumulate: u32,
-    a_offset: u32,
-    a_row: u32,
-    a_column: u32,
-    b_offset: u32,
-    b_row: u32,
-    b_column: u32,
-    c_offset: u32,
-    tiles_m: u32,
-    tiles_n: u32,
-    tiles: u32,
-    {%- for d in range(batch_rank) %}
-    batch_shape_{{ d }}: u32,
-    {%- endfor %}
-    {%- for d in range(batch_rank) %}
-    batch_a_{{ d }}: u32,
-    {%- endfor %}
-    {%- for d in range(batch_rank) %}
-    batch_b_{{ d }}: u32,
-    {%- endfor %}
-}
-{{ params_var }}
-
-{% macro storage(vector) -%}
-{% if vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
-{%- endmacro -%}
-@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
-{%- if slot_b != slot_a %}
-@group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
-{%- endif %}
-@group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ storage(vector_c) }};
+{% include "matmul/part/operands" %}
 
 {# `steps` steps of k from `k` on: load what they need, then add row by row, so that a sum is touched once per turn. -#}
 {% macro turn(steps) %}
@@ -113,35 +78,7 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
 ) {
-    // The grid is folded into two dimensions; the last row of workgroups may be idle.
-    let tile = workgroup.x + workgroup.y * workgroups.x;
-    if tile >= params.tiles {
-        return;
-    }
-    let tiles_per_matrix = params.tiles_m * params.tiles_n;
-    let batch = tile / tiles_per_matrix;
-    let tile_in_matrix = tile % tiles_per_matrix;
-
-    // Walk down bands of {{ band }} tile rows, so that neighbours in time share operands in cache.
-    let tiles_per_band = {{ band }}u * params.tiles_n;
-    let band_first = tile_in_matrix / tiles_per_band * {{ band }}u;
-    let band_height = min({{ band }}u, params.tiles_m - band_first);
-    let tile_in_band = tile_in_matrix % tiles_per_band;
-    let tile_row = (band_first + tile_in_band % band_height) * {{ tile_m }}u;
-    let tile_column = tile_in_band / band_height * {{ tile_n }}u;
-
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    let c_base = params.c_offset + batch * params.m * params.n;
-    {%- if batch_rank > 0 %}
-    var batch_rest = batch;
-    {%- for d in range(batch_rank) | reverse %}
-    let batch_index_{{ d }} = batch_rest % params.batch_shape_{{ d }};
-    batch_rest /= params.batch_shape_{{ d }};
-    a_base += batch_index_{{ d }} * params.batch_a_{{ d }};
-    b_base += batch_index_{{ d }} * params.batch_b_{{ d }};
-    {%- endfor %}
-    {%- endif %}
+{% include "matmul/part/tile" %}
 
     let row_first = tile_row + local_index / {{ threads_n }}u * {{ thread_m }}u;
     let column_first = tile_column + local_index % {{ threads_n }}u * {{ thread_n }}u;
@@ -182,36 +119,4 @@ fn main(
     {%- endfor %}
 }
 
-{% if vector_c == 4 -%}
-fn store(row_start: u32, column: u32, sum: {{ quad }}) {
-    if column < params.n {
-        let index = (row_start + column) / 4u;
-        var value = sum;
-        {%- if can_accumulate %}
-        if params.accumulate != 0u {
-            value += {{ quad }}(buffer{{ slot_c }}[index]);
-        }
-        {%- endif %}
-        buffer{{ slot_c }}[index] = vec4<{{ element }}>(value);
-    }
-}
-{%- else -%}
-fn store(row_start: u32, column: u32, sum: {{ quad }}) {
-    {%- for j in range(4) %}
-    store_one(row_start, column + {{ j }}u, sum[{{ j }}]);
-    {%- endfor %}
-}
-
-fn store_one(row_start: u32, column: u32, sum: {{ accumulator }}) {
-    if column < params.n {
-        let index = row_start + column;
-        var value = sum;
-        {%- if can_accumulate %}
-        if params.accumulate != 0u {
-            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
-        }
-        {%- endif %}
-        buffer{{ slot_c }}[index] = {{ element }}(value);
-    }
-}
-{%- endif %}
+{% include "matmul/part/store" %}

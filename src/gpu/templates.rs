@@ -8,30 +8,24 @@ use minijinja::{Environment, UndefinedBehavior, Value as Jinja};
 use crate::error::{Error, KernelCompile, Result};
 use crate::launch::{KernelKey, Value};
 
-/// The templates of `shaders/`, by their path without `.wgsl`.
-const TEMPLATES: &[(&str, &str)] = &[
-    (
-        "elementwise",
-        include_str!("../../shaders/elementwise.wgsl"),
-    ),
-    ("fill", include_str!("../../shaders/fill.wgsl")),
-    ("random", include_str!("../../shaders/random.wgsl")),
-    (
-        "matmul/register_tile",
-        include_str!("../../shaders/matmul/register_tile.wgsl"),
-    ),
-    (
-        "matmul/subgroup_tile",
-        include_str!("../../shaders/matmul/subgroup_tile.wgsl"),
-    ),
-    (
-        "matmul/vector_tile",
-        include_str!("../../shaders/matmul/vector_tile.wgsl"),
-    ),
-    (
-        "matmul/workgroup_tile",
-        include_str!("../../shaders/matmul/workgroup_tile.wgsl"),
-    ),
+macro_rules! templates {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../shaders/", $name, ".wgsl")))),*]
+    };
+}
+
+/// The templates of `shaders/`, by their path without `.wgsl`; those in `part/` are included by others.
+const TEMPLATES: &[(&str, &str)] = &templates![
+    "elementwise",
+    "fill",
+    "random",
+    "matmul/part/operands",
+    "matmul/part/store",
+    "matmul/part/tile",
+    "matmul/register_tile",
+    "matmul/subgroup_tile",
+    "matmul/vector_tile",
+    "matmul/workgroup_tile",
 ];
 
 /// Where a kernel finds its `Params`.

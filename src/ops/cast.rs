@@ -43,7 +43,7 @@ impl Op for Cast {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
         let elements = (problem.inputs[0].dtype.name(), problem.output.dtype.name());
-        plan::unary_launch(self.name(), problem, capabilities, elements, true)
+        plan::elementwise_launch(self.name(), problem, capabilities, elements, true)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -50,7 +50,7 @@ impl Op for Copy {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
         let (element, vectors) = plan::bits(problem.output.dtype);
-        plan::unary_launch(
+        plan::elementwise_launch(
             self.name(),
             problem,
             capabilities,

@@ -1,13 +1,11 @@
 //! Elementwise arithmetic of two tensors, with NumPy's broadcasting, on any strides.
 
-use smallvec::smallvec;
-
-use super::plan::{self, PER_THREAD, WORKGROUP, Walk};
+use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::launch::{Launch, Words};
+use crate::launch::Launch;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -93,49 +91,8 @@ impl Op for Binary {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
-        let dtype = problem.output.dtype;
-        let layouts: Vec<_> = problem.inputs.iter().map(|input| input.layout).collect();
-        // Two operands that share a buffer are read through one type: vectors suit both or none.
-        let walk = Walk::new(self.name(), &layouts, true)?;
-        let element = dtype.name();
-        let mut words: Words = smallvec![walk.count];
-        words.extend_from_slice(&walk.offsets);
-        words.extend_from_slice(&walk.dims);
-        let operands = problem.bindings();
-        let kernel = plan::key(
-            "elementwise",
-            [
-                ("op", self.name().into()),
-                ("element_in", element.into()),
-                ("element_out", element.into()),
-                ("kind", plan::kind(dtype).into()),
-                ("kind_out", plan::kind(dtype).into()),
-                ("vector", walk.vector.into()),
-                ("inner_a", walk.inner[0].into()),
-                ("inner_b", walk.inner[1].into()),
-                ("rank", walk.rank.into()),
-                ("per_thread", PER_THREAD.into()),
-                ("slot_a", (problem.slots[0] as u32).into()),
-                ("slot_b", (problem.slots[1] as u32).into()),
-                ("slot_out", (problem.output_slot() as u32).into()),
-            ],
-            operands.len(),
-            &words,
-        );
-        let elements = problem.output.layout.elements() as f64;
-        Ok(Launch {
-            kernel,
-            operands,
-            dispatches: smallvec![plan::dispatch(
-                self.name(),
-                words,
-                u64::from(walk.count),
-                WORKGROUP * u64::from(PER_THREAD),
-                capabilities.max_workgroups,
-            )?],
-            flops: elements,
-            bytes: elements * 3.0 * dtype.size() as f64,
-        })
+        let element = problem.output.dtype.name();
+        plan::elementwise_launch(self.name(), problem, capabilities, (element, element), true)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

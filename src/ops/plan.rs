@@ -180,41 +180,51 @@ pub(super) fn key(
     }
 }
 
-/// The launch of an op with one input: copies and casts.
-pub(super) fn unary_launch(
+/// The launch of an elementwise op with one input or two, of the same shape, into a new tensor.
+/// `elements` are the types that the kernel reads and writes; `vectors` allows four at a time.
+pub(super) fn elementwise_launch(
     op: &'static str,
     problem: &Problem<'_>,
     capabilities: &Capabilities,
-    (element_in, element_out): (&'static str, &'static str),
+    elements: (&'static str, &'static str),
     vectors: bool,
 ) -> Result<Launch> {
-    let (from, to) = (problem.inputs[0].dtype, problem.output.dtype);
-    let walk = Walk::new(op, &[problem.inputs[0].layout], vectors)?;
+    let layouts: SmallVec<[&Layout; 2]> = problem.inputs.iter().map(|input| input.layout).collect();
+    let (Some(from), to) = (
+        problem.inputs.first().map(|input| input.dtype),
+        problem.output.dtype,
+    ) else {
+        return Err(Error::invalid(op, "takes an operand"));
+    };
+    let walk = Walk::new(op, &layouts, vectors)?;
     let mut words: Words = smallvec![walk.count];
     words.extend_from_slice(&walk.offsets);
     words.extend_from_slice(&walk.dims);
     let operands = problem.bindings();
+    // With one input there is no second: its values are not read.
+    let second = |values: &[u32]| values.get(1).copied().unwrap_or(0);
+    let slots: SmallVec<[u32; 2]> = problem.slots.iter().map(|&slot| slot as u32).collect();
     let kernel = key(
         "elementwise",
         [
             ("op", op.into()),
-            ("element_in", element_in.into()),
-            ("element_out", element_out.into()),
+            ("element_in", elements.0.into()),
+            ("element_out", elements.1.into()),
             ("kind", kind(from).into()),
             ("kind_out", kind(to).into()),
             ("vector", walk.vector.into()),
             ("inner_a", walk.inner[0].into()),
-            ("inner_b", 0.into()),
+            ("inner_b", second(&walk.inner).into()),
             ("rank", walk.rank.into()),
             ("per_thread", PER_THREAD.into()),
-            ("slot_a", 0.into()),
-            ("slot_b", 0.into()),
-            ("slot_out", 1.into()),
+            ("slot_a", slots[0].into()),
+            ("slot_b", second(&slots).into()),
+            ("slot_out", (problem.output_slot() as u32).into()),
         ],
         operands.len(),
         &words,
     );
-    let elements = problem.output.layout.elements() as f64;
+    let count = problem.output.layout.elements() as f64;
     Ok(Launch {
         kernel,
         operands,
@@ -225,7 +235,7 @@ pub(super) fn unary_launch(
             WORKGROUP * u64::from(PER_THREAD),
             capabilities.max_workgroups,
         )?],
-        flops: elements,
-        bytes: elements * (from.size() + to.size()) as f64,
+        flops: count,
+        bytes: count * (from.size() * layouts.len() + to.size()) as f64,
     })
 }

@@ -1,0 +1,34 @@
+{# Part of the tiled kernels: four columns or one into C, inside its edges. -#}
+{% if vector_c == 4 -%}
+fn store(row_start: u32, column: u32, sum: {{ quad }}) {
+    if column < params.n {
+        let index = (row_start + column) / 4u;
+        var value = sum;
+        {%- if can_accumulate %}
+        if params.accumulate != 0u {
+            value += {{ quad }}(buffer{{ slot_c }}[index]);
+        }
+        {%- endif %}
+        buffer{{ slot_c }}[index] = vec4<{{ element }}>(value);
+    }
+}
+{%- else -%}
+fn store(row_start: u32, column: u32, sum: {{ quad }}) {
+    {%- for j in range(4) %}
+    store_one(row_start, column + {{ j }}u, sum[{{ j }}]);
+    {%- endfor %}
+}
+
+fn store_one(row_start: u32, column: u32, sum: {{ accumulator }}) {
+    if column < params.n {
+        let index = row_start + column;
+        var value = sum;
+        {%- if can_accumulate %}
+        if params.accumulate != 0u {
+            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
+        }
+        {%- endif %}
+        buffer{{ slot_c }}[index] = {{ element }}(value);
+    }
+}
+{%- endif %}
