@@ -711,7 +711,7 @@ fn full_says_what_would_help() {
     assert_eq!(
         scattered.to_string(),
         "out of memory: asked for 1.0 MiB (1048576 bytes), which the budget does not allow; \
-         budget 4.0 MiB; 2.0 MiB in use in 4 blocks; 4.0 MiB reserved in 4 regions; 2.0 MiB free, \
+         budget 4.0 MiB; 2.0 MiB in use (blocks: 4); 4.0 MiB reserved (regions: 4); 2.0 MiB free, \
          the largest hole 512.0 KiB; what would help: moving blocks together (enough is free, in pieces)"
     );
     let help = |full: Full| {
