@@ -250,6 +250,21 @@ impl Error {
         }))
     }
 
+    /// The host has no room for a copy.
+    pub(crate) fn host_memory(op: &'static str, asked: u64) -> Self {
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            device: "host".to_owned(),
+            asked,
+            limit: None,
+            allocated: 0,
+            reserved: 0,
+            largest_free: 0,
+            diagnosis: format!(
+                "{op}: the system gives no {asked} bytes for a copy on the host; read slices one by one"
+            ),
+        }))
+    }
+
     pub(crate) fn device_lost(device: impl Into<String>, reason: impl Into<String>) -> Self {
         Error::DeviceLost(Box::new(DeviceFailure {
             device: device.into(),

@@ -99,10 +99,11 @@ impl Layout {
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
-        let mut step = 1usize;
+        // Without elements there is nothing to step over, and sizes may be anything.
+        let mut step = usize::from(shape.elements() > 0);
         for (stride, &size) in strides.iter_mut().zip(shape.dims()).rev() {
             *stride = step as isize;
-            step = step.saturating_mul(size.max(1));
+            step = step.saturating_mul(size);
         }
         Self {
             shape,
@@ -173,6 +174,17 @@ impl Layout {
             .map(|(&size, &stride)| (size as isize - 1) * stride.max(0))
             .sum();
         self.offset + reach as usize + 1
+    }
+
+    /// Each element once: repeated dimensions (stride 0) keep one index.
+    pub(crate) fn distinct(&self) -> Self {
+        let sizes = self.shape.iter().zip(&self.strides);
+        Self {
+            shape: sizes
+                .map(|(&size, &stride)| if stride == 0 { size.min(1) } else { size })
+                .collect(),
+            ..self.clone()
+        }
     }
 
     /// The first `count` dimensions alone, at index 0 of the others.
@@ -539,6 +551,20 @@ mod tests {
             assert!(layout.indices().eq(indices(&layout)));
         }
         assert_eq!(Layout::contiguous([0, 3]).end(), 0);
+    }
+
+    #[test]
+    fn sizes_beside_a_zero_may_be_anything() {
+        let huge = usize::MAX / 2;
+        let none = Layout::contiguous([0, huge, 4]);
+        let ranges = [(..).into(), (huge - 1..).into(), (..).into()];
+        assert_eq!(
+            none.slice(&ranges).unwrap().shape(),
+            &Shape::from([0, 1, 4])
+        );
+        assert!(none.is_contiguous() && none.end() == 0);
+        let turned = none.permute(&[1, 2, 0]).unwrap();
+        assert_eq!(turned.indices().count(), 0);
     }
 
     #[test]

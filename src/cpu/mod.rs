@@ -5,3 +5,20 @@ pub(crate) mod parallel;
 pub(crate) mod product;
 
 pub(crate) use arena::{HostBlock, HostPool};
+
+use crate::error::{Error, Result};
+
+/// An empty vector with room for `count` elements.
+///
+/// # Errors
+/// `OutOfMemory` of the host, where the system would end the program.
+pub(crate) fn host_vec<T>(op: &'static str, count: usize) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(count) {
+        Ok(()) => Ok(room),
+        Err(_) => Err(Error::host_memory(
+            op,
+            (count as u64).saturating_mul(size_of::<T>() as u64),
+        )),
+    }
+}

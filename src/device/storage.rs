@@ -53,7 +53,7 @@ impl Storage {
             }
             Storage::Gpu(block) => block
                 .gpu()
-                .begin_download(block, range.start, range.end - range.start)?
+                .begin_download(block, range.start, range.end - range.start, false)?
                 .finish(sink),
         }
     }

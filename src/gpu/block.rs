@@ -15,7 +15,8 @@ pub(crate) struct GpuBlock {
     bytes: u64,
     /// Why the contents are missing: a batch that wrote them failed.
     error: OnceLock<Error>,
-    /// Downloads not wholly recorded yet: whoever writes in place waits for them.
+    /// Threads in the middle of reading, with copies still to record: whoever writes in place
+    /// waits for them.
     unrecorded_reads: AtomicUsize,
 }
 

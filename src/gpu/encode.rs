@@ -61,11 +61,7 @@ impl Gpu {
             .last()
             .filter(|_| operands.len() == launch.kernel.bindings as usize)
             .ok_or_else(|| Error::invalid(op, "a launch without its operands"))?;
-        self.await_reads(written)?;
-
-        let hold = self.hold();
-        let mut stream = self.stream.lock();
-        self.health.check()?;
+        let (mut stream, hold) = self.stream_to_write(written)?;
         {
             let mut pool = self.pool.lock();
             if std::mem::take(&mut pool.source_mut().returned) {

@@ -25,7 +25,6 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, or what the device said of staging memory.
     pub(crate) fn upload(&self, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
-        self.await_reads(block)?;
         if data.len() <= SMALL_UPLOAD {
             self.upload_small(block, data)?;
         } else {
@@ -40,9 +39,7 @@ impl Gpu {
         if data.is_empty() {
             return Ok(());
         }
-        let _hold = self.hold();
-        let mut stream = self.stream.lock();
-        self.health.check()?;
+        let (mut stream, _hold) = self.stream_to_write(block)?;
         let staged = stream.staging.stage_small(&self.device, data);
         let (from, offset) = staged.map_err(|caught| self.staging_failed(caught))?;
         let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
@@ -65,11 +62,17 @@ impl Gpu {
             slot.buffer.unmap();
             written
         };
-        let _hold = self.hold();
-        let mut stream = self.stream.lock();
-        let recorded = self
-            .health
-            .check()
+        let locked = self.stream_to_write(block);
+        let (mut stream, _hold) = match locked {
+            Ok(locked) => locked,
+            Err(error) => {
+                let _hold = self.hold();
+                self.stream.lock().staging.forget_large();
+                drop(slot);
+                return Err(error);
+            }
+        };
+        let recorded = Ok(())
             .and_then(|()| written.map_err(|reason| self.staging_failed(Caught::Other(reason))))
             .and_then(|bytes| Ok((bytes, self.resolve(block, at, bytes)?)));
         match recorded {
@@ -85,6 +88,8 @@ impl Gpu {
             }
             Err(error) => {
                 stream.staging.forget_large();
+                // While GL's lock is held.
+                drop(slot);
                 Err(error)
             }
         }
@@ -136,8 +141,9 @@ impl Gpu {
             .ok_or_else(|| Error::invalid("copy", "the range is outside of the tensor's memory"))
     }
 
-    /// Records the first copies of `bytes` bytes at `at` now, in program order; the rest follows
-    /// as the download is driven, and until then nobody writes the block in place.
+    /// Records copies of `bytes` bytes at `at` now, in program order: all of them for a download
+    /// that somebody else finishes, else the first few; the rest follows as this thread reads, and
+    /// until then nobody writes the block in place.
     ///
     /// # Errors
     /// Why the block has no contents, `DeviceLost`, or what the device said of staging memory.
@@ -146,6 +152,7 @@ impl Gpu {
         block: &Arc<GpuBlock>,
         at: u64,
         bytes: u64,
+        all: bool,
     ) -> Result<Download> {
         let start = at - at % COPY_ALIGNMENT;
         let mut download = Download {
@@ -159,7 +166,7 @@ impl Gpu {
         };
         download.block.begin_read();
         download.reading = true;
-        download.record(self, READ_WINDOW)?;
+        download.record(self, if all { usize::MAX } else { READ_WINDOW })?;
         // After the submission, which may have failed.
         block.check()?;
         Ok(download)
@@ -249,37 +256,53 @@ impl Download {
     pub(crate) fn finish(mut self, sink: Sink<'_>) -> Result<()> {
         let gpu = Arc::clone(self.block.gpu());
         while let Some(reading) = self.window.pop_front() {
-            gpu.wait_for(&reading.submission, || reading.slot.state.done())?;
-            gpu.health.check()?;
-            let _hold = gpu.hold();
-            let buffer = &reading.slot.buffer;
-            let view = reading
-                .slot
-                .state
-                .mapped()
-                .then(|| buffer.slice(..reading.bytes).get_mapped_range())
-                .and_then(std::result::Result::ok)
-                .ok_or_else(|| {
-                    Error::execution(&gpu.name, "download", "a read slot could not be mapped")
-                })?;
-            let end = (self.skip + self.left).min(reading.bytes as usize);
-            sink(&view[self.skip..end]);
-            self.left -= end - self.skip;
-            self.skip = 0;
-            drop(view);
-            buffer.unmap();
+            let arrived = gpu
+                .wait_for(&reading.submission, || reading.slot.state.done())
+                .and_then(|()| gpu.health.check());
+            let hold = gpu.hold();
+            let handed = arrived.and_then(|()| self.hand_over(&gpu, &reading, sink));
+            // Also after an error, while GL's lock is held.
+            reading.slot.buffer.unmap();
             gpu.stream.lock().staging.return_read(reading.slot);
-            drop(_hold);
+            drop(hold);
+            handed?;
             if self.window.len() <= READ_WINDOW / 2 {
                 self.record(&gpu, READ_WINDOW)?;
             }
         }
         Ok(())
     }
+
+    fn hand_over(&mut self, gpu: &Gpu, reading: &Reading, sink: Sink<'_>) -> Result<()> {
+        let view = reading
+            .slot
+            .state
+            .mapped()
+            .then(|| {
+                reading
+                    .slot
+                    .buffer
+                    .slice(..reading.bytes)
+                    .get_mapped_range()
+            })
+            .and_then(std::result::Result::ok)
+            .ok_or_else(|| {
+                Error::execution(&gpu.name, "download", "a read slot could not be mapped")
+            })?;
+        let end = (self.skip + self.left).min(reading.bytes as usize);
+        sink(&view[self.skip..end]);
+        self.left -= end - self.skip;
+        self.skip = 0;
+        Ok(())
+    }
 }
 
 impl Drop for Download {
     fn drop(&mut self) {
+        {
+            let _hold = self.block.gpu().hold();
+            self.window.clear();
+        }
         if self.reading {
             self.block.end_read();
         }

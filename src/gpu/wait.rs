@@ -1,11 +1,13 @@
 //! Waiting for the device: without any lock, seeing a loss.
 
-use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use super::Gpu;
 use super::block::GpuBlock;
-use super::stream::Submission;
+use super::serial::Hold;
+use super::stream::{Stream, Submission};
 use crate::error::Result;
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
@@ -108,12 +110,26 @@ impl Gpu {
         }
     }
 
-    /// Waits until every download of this block is recorded: whoever writes in place calls it.
-    pub(super) fn await_reads(&self, block: &Arc<GpuBlock>) -> Result<()> {
-        while block.has_unrecorded_reads() {
-            self.health.check()?;
+    /// The stream, to record work that writes a block in place: when no other thread is in the
+    /// middle of reading it.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(super) fn stream_to_write(
+        &self,
+        block: &GpuBlock,
+    ) -> Result<(MutexGuard<'_, Stream>, Option<Hold>)> {
+        loop {
+            {
+                let hold = self.hold();
+                let stream = self.stream.lock();
+                self.health.check()?;
+                if !block.has_unrecorded_reads() {
+                    return Ok((stream, hold));
+                }
+            }
+            // The reader records on its own thread, whatever this one does.
             std::thread::sleep(PAUSE);
         }
-        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! One lazily started thread a device: it waits for the device so that futures do not have to.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
@@ -23,7 +24,8 @@ impl Worker {
                 .name("orlop downloads".to_owned())
                 .spawn(move || {
                     for job in jobs {
-                        job();
+                        // A job wakes a future, whose program may panic: the next one still runs.
+                        let _ = catch_unwind(AssertUnwindSafe(job));
                     }
                 });
             match started {

@@ -1,6 +1,7 @@
 //! New tensors.
 
 use super::fill::Fill;
+use crate::cpu::host_vec;
 use crate::device::{Device, Placement, PlacementEvent};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, Result};
@@ -126,9 +127,14 @@ impl Tensor {
         }
         let count = ((end - start) / step).ceil().max(0.0);
         let bytes = size("arange", &Shape::from(count as usize), dtype)?;
-        device.check_size("arange", bytes)?;
         let count = count as usize;
-        let mut host = Vec::with_capacity(bytes as usize);
+        let holder = holder("arange", device, dtype, 0)?;
+        let size = holder.check_size("arange", bytes)?;
+        if holder.memory().limit.is_some_and(|limit| size > limit) {
+            // Fails, before the host computes anything.
+            holder.allocate(size)?;
+        }
+        let mut host = host_vec("arange", size as usize)?;
         for i in 0..count {
             let value = Scalar::Float(start + i as f64 * step);
             let element = value.to_bytes(dtype).ok_or_else(|| {
@@ -136,7 +142,10 @@ impl Tensor {
             })?;
             host.extend_from_slice(element.as_slice());
         }
-        Self::from_bytes("arange", device, count.into(), dtype, &host)
+        let storage = holder.allocate(size)?;
+        storage.write(&host)?;
+        let layout = Layout::contiguous(count);
+        Ok(Tensor::new(holder, storage, layout, dtype))
     }
 
     /// A copy of `data`, row-major.

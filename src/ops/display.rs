@@ -98,19 +98,17 @@ impl Tensor {
             }
         };
         text.write_char('[')?;
-        for index in 0..size {
-            let hidden = short && size > 2 * EDGE && (EDGE..size - EDGE).contains(&index);
-            if hidden && index > EDGE {
-                continue;
-            }
+        let cut = short && size > 2 * EDGE;
+        let far = if cut { size - EDGE } else { size };
+        for index in (0..if cut { EDGE } else { size }).chain(far..size) {
             if index > 0 {
                 break_line(text)?;
             }
-            if hidden {
+            if cut && index == far {
                 text.write_str("...")?;
-            } else {
-                self.nest(text, axis + 1, short, width, next)?;
+                break_line(text)?;
             }
+            self.nest(text, axis + 1, short, width, next)?;
         }
         text.write_char(']')
     }

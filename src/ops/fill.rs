@@ -56,14 +56,15 @@ impl Tensor {
     /// [`Error::InvalidArgument`] when an integer dtype cannot hold the value; unsupported under
     /// strict placement (f16 where kernels have none); a lost device.
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
+        let each = self.view(self.layout().distinct());
         let fill = Fill::new(
             "fill",
-            self.shape().clone(),
+            each.shape().clone(),
             value.into(),
             self.dtype(),
             false,
         )?;
-        road::write(&fill, self)
+        road::write(&fill, &each)
     }
 }
 

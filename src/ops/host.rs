@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
+use crate::cpu::host_vec;
 use crate::device::{Device, Storage};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -22,7 +23,7 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("to_vec")?;
         let source = self.contiguous()?;
-        let mut data = Vec::with_capacity(source.elements());
+        let mut data = host_vec("to_vec", source.elements())?;
         source
             .storage()
             .read(source.byte_range(), &mut |piece| extend(&mut data, piece))?;
@@ -81,13 +82,12 @@ impl Tensor {
             return Ok(());
         };
         let gpu = Arc::clone(block.gpu());
-        let download = gpu.begin_download(block, range.start, range.end - range.start)?;
-        let elements = source.elements();
-        let answer = Arc::clone(shared);
+        let download = gpu.begin_download(block, range.start, range.end - range.start, true)?;
+        let mut data = host_vec("to_vec_async", source.elements())?;
+        let promise = Promise(Some(Arc::clone(shared)));
         gpu.in_background(Box::new(move || {
-            let mut data = Vec::with_capacity(elements);
             let result = download.finish(&mut |piece| extend(&mut data, piece));
-            complete(&answer, result.map(|()| data));
+            promise.keep(result.map(|()| data));
         }))
     }
 
@@ -166,15 +166,34 @@ impl<T> Default for Answer<T> {
     }
 }
 
-/// Leaves the result and wakes the future, whose executor may poll it at once on this thread.
-fn complete<T>(answer: &Mutex<Answer<T>>, result: Result<Vec<T>>) {
-    let waker = {
-        let mut answer = answer.lock();
-        answer.result = Some(result);
-        answer.waker.take()
-    };
-    if let Some(waker) = waker {
-        waker.wake();
+/// The duty to complete a future: dropped without that, it completes it with an error.
+struct Promise<T>(Option<Arc<Mutex<Answer<T>>>>);
+
+impl<T> Promise<T> {
+    fn keep(mut self, result: Result<Vec<T>>) {
+        self.complete(result);
+    }
+
+    /// Leaves the result and wakes the future, whose executor may poll it at once on this thread.
+    fn complete(&mut self, result: Result<Vec<T>>) {
+        let Some(answer) = self.0.take() else { return };
+        let waker = {
+            let mut answer = answer.lock();
+            answer.result = Some(result);
+            answer.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.complete(Err(Error::invalid(
+            "to_vec_async",
+            "the device closed before the data arrived",
+        )));
     }
 }
 

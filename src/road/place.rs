@@ -1,5 +1,6 @@
 //! Where an op runs, and moving tensors there.
 
+use crate::cpu::host_vec;
 use crate::device::{Device, Placement, Storage};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -65,7 +66,7 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
             .ok_or_else(|| Error::invalid(op, "the range is outside of the tensor's memory"))?;
         storage.write(piece)?;
     } else {
-        let mut host = Vec::with_capacity(bytes as usize);
+        let mut host = host_vec(op, bytes as usize)?;
         tensor
             .storage()
             .read(range, &mut |piece| host.extend_from_slice(piece))?;

@@ -172,6 +172,12 @@ fn arguments(context: &Context) -> Result<()> {
 }
 
 fn too_large(context: &Context) -> Result<()> {
+    // Neither the host nor the device has room for a quadrillion elements.
+    let one = &Tensor::ones(&context.open(), 1, DType::F32)?;
+    fails(one, &["arange"], || {
+        Tensor::arange(one.device(), 0.0, 1e15, 1.0, DType::F32)
+    });
+
     let device = &context.open();
     let a = &Tensor::ones(device, [1, 3], DType::F32)?;
     let huge = usize::MAX / 2;

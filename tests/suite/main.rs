@@ -13,6 +13,7 @@ mod create;
 mod devices;
 mod elementwise;
 mod errors;
+mod futures;
 mod grid;
 mod matmul;
 mod memory;
@@ -79,6 +80,7 @@ fn tests() -> Vec<Test> {
         create::tests(),
         views::tests(),
         transfer::tests(),
+        futures::tests(),
         order::tests(),
         memory::tests(),
         threads::tests(),

@@ -14,10 +14,26 @@ pub fn tests() -> Vec<Test> {
         Test::new("views::reshapes", Scope::Device, reshapes),
         Test::new("views::sizes_of_one", Scope::Device, sizes_of_one),
         Test::new("views::high_ranks", Scope::Device, high_ranks),
+        Test::new("views::repeated", Scope::Device, repeated),
         Test::new("views::without_elements", Scope::Device, without_elements),
     ];
     for_each_dtype!(all, Scope::Device, "views::chains", chains);
     all
+}
+
+/// A few bytes seen as a trillion elements: filled and shown without walking over them.
+fn repeated(context: &Context) -> Result<()> {
+    let device = context.open();
+    let one = Tensor::zeros(&device, [1, 1], DType::F32)?;
+    let many = one.broadcast_to([1 << 20, 1 << 20])?;
+    many.fill(2.5)?;
+    assert_eq!(one.item::<f32>()?, 2.5);
+    let text = many.display()?;
+    assert!(
+        text.starts_with("[[2.5, 2.5, 2.5, ..., 2.5, 2.5, 2.5],"),
+        "{text}"
+    );
+    Ok(())
 }
 
 /// Random chains of views, compared with the list of indices.

@@ -134,7 +134,7 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
             format!("{tiles} tiles are more than the adapter's grid"),
         )
     })?;
-    let reach = [a.layout.end(), b.layout.end(), output.layout.elements()];
+    let reach = [a.layout.end(), b.layout.end(), output.layout.elements(), k];
     if reach.into_iter().any(|end| u32::try_from(end).is_err()) || u32::try_from(tiles).is_err() {
         return Err(index_overflow(op));
     }
