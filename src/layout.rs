@@ -147,11 +147,11 @@ impl Layout {
 
     /// True when the elements lie row-major without gaps (from any offset).
     pub fn is_contiguous(&self) -> bool {
+        if self.elements() == 0 {
+            return true;
+        }
         let mut step = 1isize;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
-            if size == 0 {
-                return true;
-            }
             if size != 1 {
                 if stride != step {
                     return false;
