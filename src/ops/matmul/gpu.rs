@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits, plan};
+use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -60,7 +60,12 @@ struct Form {
     swapped: bool,
 }
 
-pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+/// The launch of a product, by the plan that `choose` makes of its traits.
+pub(super) fn launch(
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+    choose: impl Fn(Traits) -> MatmulPlan,
+) -> Result<Launch> {
     let op = "matmul";
     let ([a, b], output) = (&problem.inputs[..], problem.output) else {
         return Err(Error::invalid(op, "takes two operands"));
@@ -92,19 +97,16 @@ pub(super) fn launch(problem: &Problem<'_>, capabilities: &Capabilities) -> Resu
 
     let vectors = [left.is_vectorised(k), right.is_vectorised(k)];
     let along_k = [left.runs_along_k(), right.runs_along_k()];
-    let plan = plan(
-        capabilities,
-        Traits {
-            m,
-            n,
-            k,
-            batches,
-            dtype: output.dtype,
-            a_along_k: along_k[0],
-            all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
-            vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
-        },
-    );
+    let plan = choose(Traits {
+        m,
+        n,
+        k,
+        batches,
+        dtype: output.dtype,
+        a_along_k: along_k[0],
+        all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
+        vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
+    });
     let panel = plan.max_k();
     let shared = problem.slots[0] == problem.slots[1];
     let loads = kernel_loads(&plan, along_k);

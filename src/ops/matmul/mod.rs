@@ -52,11 +52,110 @@ impl Op for Matmul {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
-        gpu::launch(problem, capabilities)
+        gpu::launch(problem, capabilities, |traits| {
+            plan::plan(capabilities, traits)
+        })
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         cpu::multiply(inputs, output);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plan::{Kernel, MatmulPlan};
+    use super::*;
+    use crate::device::Device;
+
+    /// A product by a given plan, whatever the device's own would be.
+    struct Forced(MatmulPlan);
+
+    impl Op for Forced {
+        fn name(&self) -> &'static str {
+            "forced matmul"
+        }
+
+        fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+            Matmul.infer(inputs)
+        }
+
+        fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+            gpu::launch(problem, capabilities, |_| self.0)
+        }
+
+        fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+            Matmul.twin(inputs, output)
+        }
+    }
+
+    /// Every plan that an adapter can run, those for hardware on software adapters too, against
+    /// sums in f64 within `4 sqrt(k) 2^-23 sum |a||b|`.
+    #[test]
+    fn every_plan_is_right_on_every_adapter() {
+        for info in Device::list()
+            .iter()
+            .filter(|info| info.backend != "native")
+        {
+            let device = Device::select(&info.selector).unwrap();
+            let capabilities = device.capabilities();
+            for plan in MatmulPlan::ALL {
+                let lanes_fit = match plan.kernel {
+                    Kernel::Subgroup { lanes } => {
+                        capabilities.subgroup_sizes == Some((lanes, lanes))
+                    }
+                    _ => true,
+                };
+                if !lanes_fit || !plan.fits(capabilities, DType::F32) {
+                    continue;
+                }
+                let vector = matches!(plan.kernel, Kernel::Vector { .. });
+                for (m, k, n) in [
+                    (1, 1, 1),
+                    (67, 35, 130),
+                    (64, 64, 64),
+                    (257, 40, 12),
+                    (15, 129, 300),
+                ] {
+                    let n = if vector { 1 } else { n };
+                    for turned in [0, 3] {
+                        check(&device, plan, [m, k, n], turned);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(device: &Device, plan: MatmulPlan, [m, k, n]: [usize; 3], turned: usize) {
+        let make = |rows: usize, columns: usize, turn: bool, seed| {
+            if turn {
+                let flat = Tensor::randn(device, [2, columns, rows], DType::F32, seed).unwrap();
+                flat.transpose(1, 2).unwrap()
+            } else {
+                Tensor::randn(device, [2, rows, columns], DType::F32, seed).unwrap()
+            }
+        };
+        let (a, b) = (
+            make(m, k, turned & 1 == 1, 1),
+            make(k, n, turned & 2 == 2, 2),
+        );
+        let product = road::run(&Forced(plan), &[&a, &b]).unwrap();
+        let [a, b, c] = [&a, &b, &product].map(|tensor| tensor.to_vec::<f32>().unwrap());
+        for (at, &got) in c.iter().enumerate() {
+            let (batch, i, j) = (at / (m * n), at / n % m, at % n);
+            let (mut sum, mut size) = (0.0f64, 0.0f64);
+            for step in 0..k {
+                let left = f64::from(a[(batch * m + i) * k + step]);
+                let term = left * f64::from(b[(batch * k + step) * n + j]);
+                sum += term;
+                size += term.abs();
+            }
+            let bound = 4.0 * (k as f64).sqrt() * 2f64.powi(-23) * size;
+            assert!(
+                (f64::from(got) - sum).abs() <= bound,
+                "{device} {plan:?} [{m}, {k}] x [{k}, {n}], turned {turned}, at {at}: {got}, not {sum}"
+            );
+        }
     }
 }

@@ -150,7 +150,7 @@ impl MatmulPlan {
     }
 
     /// Whether an adapter can run the kernel.
-    fn fits(&self, capabilities: &Capabilities, dtype: DType) -> bool {
+    pub(super) fn fits(&self, capabilities: &Capabilities, dtype: DType) -> bool {
         let element = dtype.accumulator().size() as u32;
         let (threads, bytes) = match self.kernel {
             Kernel::Workgroup { tile_k, thread } => {
