@@ -19,6 +19,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
     "fill",
     "random",
+    "matmul/part/batch",
     "matmul/part/operands",
     "matmul/part/store",
     "matmul/part/tile",

@@ -72,8 +72,8 @@ impl Gpu {
                 return Err(error);
             }
         };
-        let recorded = Ok(())
-            .and_then(|()| written.map_err(|reason| self.staging_failed(Caught::Other(reason))))
+        let recorded = written
+            .map_err(|reason| self.staging_failed(Caught::Other(reason)))
             .and_then(|bytes| Ok((bytes, self.resolve(block, at, bytes)?)));
         match recorded {
             Ok((bytes, (to, start))) => {

@@ -19,12 +19,4 @@
     var a_base = params.a_offset;
     var b_base = params.b_offset;
     let c_base = params.c_offset + batch * params.m * params.n;
-    {%- if batch_rank > 0 %}
-    var batch_rest = batch;
-    {%- for d in range(batch_rank) | reverse %}
-    let batch_index_{{ d }} = batch_rest % params.batch_shape_{{ d }};
-    batch_rest /= params.batch_shape_{{ d }};
-    a_base += batch_index_{{ d }} * params.batch_a_{{ d }};
-    b_base += batch_index_{{ d }} * params.batch_b_{{ d }};
-    {%- endfor %}
-    {%- endif %}
+{% include "matmul/part/batch" %}
