@@ -2,6 +2,11 @@
 
 use crate::dtype::DType;
 
+/// Seconds that a launch may take by its estimate: longer ones are split and submitted apart, so
+/// that no display's watchdog fires.
+#[allow(dead_code)]
+pub(crate) const LONGEST_LAUNCH: f64 = 0.2;
+
 /// The kind of a device, in the order in which [`Device::best`](crate::Device::best) ranks GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -90,6 +95,17 @@ impl Capabilities {
             max_invocations: u32::MAX,
             workgroup_memory_bytes: 0,
         }
+    }
+
+    /// Seconds that work of `flops` operations on `bytes` bytes may take: a coarse guess that
+    /// bounds launches and batches in time, never a promise.
+    pub(crate) fn seconds(&self, flops: f64, bytes: f64) -> f64 {
+        let (flops_per_second, bytes_per_second) = match self.kind {
+            DeviceKind::Software => (5e9, 2e9),
+            DeviceKind::DiscreteGpu => (5e12, 3e11),
+            _ => (5e11, 3e10),
+        };
+        (flops / flops_per_second).max(bytes / bytes_per_second)
     }
 
     /// True when kernels on the device can compute with `dtype`.

@@ -54,13 +54,64 @@ pub(crate) struct Dispatch {
     pub groups: [u32; 3],
 }
 
-/// One op's work on a GPU.
+/// Bytes of a storage that a launch binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// From the storage's start, a multiple of [`WINDOW_ALIGNMENT`].
+    pub offset: u64,
+    /// A multiple of [`WINDOW_ALIGNMENT`].
+    pub bytes: u64,
+}
+
+/// Windows start and end on it: what every adapter accepts, and what storages are multiples of.
+pub(crate) const WINDOW_ALIGNMENT: u64 = 256;
+
+impl Window {
+    /// The smallest window that has these bytes of a storage.
+    #[allow(dead_code)]
+    pub(crate) fn around(bytes: std::ops::Range<u64>) -> Self {
+        let offset = bytes.start - bytes.start % WINDOW_ALIGNMENT;
+        Self {
+            offset,
+            bytes: bytes.end.next_multiple_of(WINDOW_ALIGNMENT) - offset,
+        }
+    }
+
+    /// One past its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes)
+    }
+}
+
+/// What one binding of a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// Inputs count from 0, the output comes last.
+    pub operand: usize,
+    /// The part of its storage that is bound; all of it when `None`.
+    pub window: Option<Window>,
+}
+
+impl Bound {
+    /// An operand's whole storage.
+    pub(crate) fn whole(operand: usize) -> Self {
+        Self {
+            operand,
+            window: None,
+        }
+    }
+}
+
+/// An op's work on a GPU: run in order, with nothing else between them.
+pub(crate) type Launches = SmallVec<[Launch; 1]>;
+
+/// One kernel on one set of bindings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Launch {
     pub kernel: KernelKey,
-    /// Which operand each binding is: inputs count from 0, the output comes last. Operands that
-    /// share a storage share a binding, so no storage is ever bound twice.
-    pub operands: SmallVec<[usize; 4]>,
+    /// What each binding is. Operands that share a storage share a binding, unless their windows
+    /// are disjoint: no byte is ever bound twice.
+    pub operands: SmallVec<[Bound; 4]>,
     pub dispatches: SmallVec<[Dispatch; 1]>,
     /// Floating point or integer operations, for batching and figures.
     pub flops: f64,

@@ -25,6 +25,7 @@ pub struct DeviceBuilder {
     pub(super) placement: Placement,
     kernel_checks: bool,
     immediates: bool,
+    max_binding_bytes: Option<u64>,
 }
 
 impl DeviceBuilder {
@@ -36,6 +37,7 @@ impl DeviceBuilder {
             placement: Placement::default(),
             kernel_checks: false,
             immediates: true,
+            max_binding_bytes: None,
         }
     }
 
@@ -85,6 +87,15 @@ impl DeviceBuilder {
     #[must_use]
     pub fn immediates(mut self, immediates: bool) -> Self {
         self.immediates = immediates;
+        self
+    }
+
+    /// Takes the adapter's largest storage binding for smaller than it is, but not for less than
+    /// 4 KiB: for tests of how tensors above it are worked on in pieces, and for hunting driver
+    /// bugs. Nothing on the CPU, which has no such limit.
+    #[must_use]
+    pub fn max_binding_bytes(mut self, bytes: u64) -> Self {
+        self.max_binding_bytes = Some(bytes.max(4 << 10));
         self
     }
 
@@ -145,6 +156,7 @@ impl DeviceBuilder {
                 },
                 kernel_checks: self.kernel_checks,
                 immediates: self.immediates,
+                max_binding_bytes: self.max_binding_bytes,
             },
         )
         .await?;

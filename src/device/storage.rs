@@ -7,6 +7,7 @@ use super::{Backend, Device};
 use crate::cpu::HostBlock;
 use crate::error::{Error, Result};
 use crate::gpu::{GpuBlock, out_of_memory};
+use crate::memory::QUANTUM;
 
 /// A tensor's bytes: a chunk of a device's pool. An address is never in it.
 #[derive(Clone)]
@@ -25,6 +26,11 @@ impl Storage {
             (Storage::Host(a), Storage::Host(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
+    }
+
+    /// Bytes of the chunk that a GPU gives for `bytes`.
+    pub(crate) fn rounded(bytes: u64) -> u64 {
+        bytes.next_multiple_of(QUANTUM)
     }
 
     /// Bytes of its chunk on a GPU; 0 elsewhere, where no binding limits them.

@@ -1,4 +1,4 @@
-//! A launch becomes dispatches: addresses are resolved here, under the stream lock, and never
+//! Launches become dispatches: addresses are resolved here, under the stream lock, and never
 //! leave it.
 
 use std::sync::Arc;
@@ -9,95 +9,135 @@ use super::Gpu;
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
 use super::pipelines::Kernel;
-use crate::capabilities::DeviceKind;
+use super::regions::Regions;
 use crate::error::{Error, Result};
-use crate::launch::Launch;
+use crate::launch::{Bound, Launch, WINDOW_ALIGNMENT, Window};
+use crate::memory::{Pool, QUANTUM};
+
+const _: () = assert!(QUANTUM.is_multiple_of(WINDOW_ALIGNMENT));
+
+/// The kernel of each launch.
+pub(crate) type Kernels = SmallVec<[Arc<Kernel>; 1]>;
+/// An op's operands: inputs, then what it writes.
+pub(crate) type Blocks<'a> = SmallVec<[&'a Arc<GpuBlock>; 4]>;
 
 impl Gpu {
-    /// Refuses what the device would refuse, before memory is taken for it, and compiles the
-    /// kernel. `largest` is the largest storage that the launch binds, in bytes.
+    /// Refuses what the device would refuse, before memory is taken for it, and compiles each
+    /// kernel. `storage_bytes` gives the size of an operand's storage.
     ///
     /// # Errors
-    /// A kernel that does not compile, a storage above the binding limit, a grid above the
-    /// adapter's, a lost device.
+    /// A kernel that does not compile, a binding above the limit, a grid above the adapter's, a
+    /// lost device.
     pub(crate) fn prepare(
         &self,
         op: &'static str,
-        launch: &Launch,
-        largest: u64,
-    ) -> Result<Arc<Kernel>> {
-        let limit = self.capabilities.max_binding_bytes;
-        if largest > limit {
-            return Err(Error::too_large(
-                op,
-                "an operand's storage",
-                u128::from(largest),
-                limit,
-                "the adapter's largest storage binding",
-                "split it along a dimension, or use the CPU device",
-            ));
+        launches: &[Launch],
+        storage_bytes: impl Fn(usize) -> u64,
+    ) -> Result<Kernels> {
+        for launch in launches {
+            self.check_launch(op, launch)?;
+            for bound in &launch.operands {
+                self.check_bound(op, bound, storage_bytes(bound.operand))?;
+            }
         }
-        self.check_launch(op, launch)?;
         let _hold = self.hold();
-        self.pipelines.get(&launch.kernel)
+        let mut kernels = Kernels::new();
+        for (at, launch) in launches.iter().enumerate() {
+            let before = at
+                .checked_sub(1)
+                .filter(|&before| launches[before].kernel == launch.kernel);
+            let kernel = match before {
+                Some(before) => Arc::clone(&kernels[before]),
+                None => self.pipelines.get(&launch.kernel)?,
+            };
+            kernels.push(kernel);
+        }
+        Ok(kernels)
     }
 
-    /// Records a launch that was prepared. `operands` are in the order of its bindings, what it
-    /// writes last.
+    /// Records launches that were prepared, in order, with nothing of other threads between them.
     ///
     /// # Errors
     /// An operand without contents, a lost device; then nothing was recorded.
     pub(crate) fn record(
         &self,
         op: &'static str,
-        launch: &Launch,
-        kernel: &Arc<Kernel>,
-        operands: &[&Arc<GpuBlock>],
+        launches: &[Launch],
+        kernels: &Kernels,
+        blocks: &Blocks<'_>,
     ) -> Result<()> {
-        for operand in operands {
-            operand.check()?;
+        for block in blocks {
+            block.check()?;
         }
-        let written = operands
+        let written = blocks
             .last()
-            .filter(|_| operands.len() == launch.kernel.bindings as usize)
-            .ok_or_else(|| Error::invalid(op, "a launch without its operands"))?;
+            .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
         let (mut stream, hold) = self.stream_to_write(written)?;
-        {
+        let groups = {
             let mut pool = self.pool.lock();
             if std::mem::take(&mut pool.source_mut().returned) {
                 stream
                     .bindings
                     .retain(|region| pool.region(region).is_some());
             }
-            let mut key = BindingKey::new();
-            for operand in operands {
-                let place = pool
-                    .place(operand.id())
-                    .ok_or_else(|| Error::invalid(op, "an operand has no memory"))?;
-                key.push(BoundRange {
-                    region: place.region,
-                    offset: place.offset,
-                    bytes: place.bytes,
-                });
+            let mut groups: SmallVec<[wgpu::BindGroup; 1]> = SmallVec::new();
+            for (launch, kernel) in launches.iter().zip(kernels) {
+                let key = resolve(op, &pool, launch, blocks)?;
+                let group = stream
+                    .bindings
+                    .get(&self.device, &kernel.operands, &key, || {
+                        key.iter()
+                            .map(|range| pool.region(range.region))
+                            .collect::<Option<SmallVec<_>>>()
+                    })
+                    .map_err(|reason| stream.refused(op, reason))?;
+                groups.push(group);
             }
-            let group = stream
-                .bindings
-                .get(&self.device, &kernel.operands, &key, || {
-                    key.iter()
-                        .map(|range| pool.region(range.region))
-                        .collect::<Option<SmallVec<_>>>()
-                })
-                .map_err(|reason| stream.refused(op, reason))?;
-            drop(pool);
-            let seconds = self.estimate_seconds(launch);
-            stream.dispatch(kernel, &group, &launch.dispatches, written, op, seconds)?;
-        }
-        let full = stream.is_full();
-        if full {
-            stream.submit()?;
+            groups
+        };
+        let mut submitted = false;
+        for ((launch, kernel), group) in launches.iter().zip(kernels).zip(&groups) {
+            let seconds = self.capabilities.seconds(launch.flops, launch.bytes);
+            stream.dispatch(kernel, group, &launch.dispatches, written, op, seconds)?;
+            if stream.is_full() {
+                stream.submit()?;
+                submitted = true;
+            }
         }
         drop((stream, hold));
-        if full { self.throttle() } else { Ok(()) }
+        if submitted { self.throttle() } else { Ok(()) }
+    }
+
+    /// What is bound fits its storage and the adapter's limit.
+    fn check_bound(&self, op: &'static str, bound: &Bound, storage_bytes: u64) -> Result<()> {
+        let limit = self.capabilities.max_binding_bytes;
+        let (what, bytes) = match bound.window {
+            None => ("an operand's storage", storage_bytes),
+            Some(window) => ("a window of an operand", window.bytes),
+        };
+        if bytes > limit {
+            return Err(Error::too_large(
+                op,
+                what,
+                u128::from(bytes),
+                limit,
+                "the adapter's largest storage binding",
+                "split it along a dimension, or use the CPU device",
+            ));
+        }
+        let is_inside = |window: Window| {
+            window.offset.is_multiple_of(WINDOW_ALIGNMENT)
+                && window.bytes > 0
+                && window.bytes.is_multiple_of(WINDOW_ALIGNMENT)
+                && window.end() <= storage_bytes
+        };
+        match bound.window {
+            Some(window) if !is_inside(window) => Err(Error::invalid(
+                op,
+                format!("{window:?} does not lie in a storage of {storage_bytes} bytes"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// What the adapter would refuse is refused here, before it can spoil a batch.
@@ -142,14 +182,32 @@ impl Gpu {
         }
         Ok(())
     }
+}
 
-    /// A coarse guess that bounds a batch in time; never a promise.
-    fn estimate_seconds(&self, launch: &Launch) -> f64 {
-        let (flops_per_second, bytes_per_second) = match self.capabilities.kind {
-            DeviceKind::Software => (5e9, 2e9),
-            DeviceKind::DiscreteGpu => (5e12, 3e11),
-            _ => (5e11, 3e10),
-        };
-        (launch.flops / flops_per_second).max(launch.bytes / bytes_per_second)
-    }
+/// The places of a launch's bindings.
+fn resolve(
+    op: &'static str,
+    pool: &Pool<Regions>,
+    launch: &Launch,
+    blocks: &Blocks<'_>,
+) -> Result<BindingKey> {
+    launch
+        .operands
+        .iter()
+        .map(|bound| {
+            let place = blocks
+                .get(bound.operand)
+                .and_then(|block| pool.place(block.id()))
+                .ok_or_else(|| Error::invalid(op, "an operand has no memory"))?;
+            let (from, bytes) = match bound.window {
+                Some(window) => (window.offset, window.bytes),
+                None => (0, place.bytes),
+            };
+            Ok(BoundRange {
+                region: place.region,
+                offset: place.offset + from,
+                bytes,
+            })
+        })
+        .collect()
 }

@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
+pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::adapter_memory;
-pub(crate) use pipelines::Kernel;
 
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
@@ -48,6 +48,8 @@ pub(crate) struct GpuOptions {
     pub kernel_checks: bool,
     /// Scalars travel in immediates where the adapter has them.
     pub immediates: bool,
+    /// Takes the largest storage binding for smaller than it is.
+    pub max_binding_bytes: Option<u64>,
 }
 
 /// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
@@ -78,6 +80,9 @@ impl Gpu {
         let mut capabilities = adapter.capabilities.clone();
         if !options.immediates {
             capabilities.immediate_bytes = 0;
+        }
+        if let Some(bytes) = options.max_binding_bytes {
+            capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
         let wanted = wgpu::Features::IMMEDIATES
             | wgpu::Features::SHADER_F16

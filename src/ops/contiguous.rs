@@ -5,7 +5,7 @@ use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::Launch;
+use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -48,7 +48,7 @@ impl Op for Copy {
         }
     }
 
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let (element, vectors) = plan::bits(problem.output.dtype);
         plan::elementwise_launch(
             self.name(),

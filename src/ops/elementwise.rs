@@ -5,7 +5,7 @@ use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::launch::Launch;
+use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -90,7 +90,7 @@ impl Op for Binary {
         Ok((shape, a.dtype))
     }
 
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let element = problem.output.dtype.name();
         plan::elementwise_launch(self.name(), problem, capabilities, (element, element), true)
     }

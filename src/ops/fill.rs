@@ -1,14 +1,14 @@
 //! One value in every element: new tensors, and views in place.
 
 use half::f16;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, ElementBytes, Scalar};
 use crate::error::{Error, Result};
-use crate::launch::{Launch, Words};
+use crate::launch::{Bound, Launch, Launches, Words};
 use crate::layout::{Layout, merge};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
@@ -87,7 +87,7 @@ impl Op for Fill {
         (!possible).then(|| format!("it has no {output} in kernels"))
     }
 
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let [mut low, high] = self.value.words();
         // New tensors of f16 are filled two elements at a time: every device has 32-bit words.
         let words_of_pairs = Layout::contiguous(problem.output.layout.elements().div_ceil(2));
@@ -110,8 +110,7 @@ impl Op for Fill {
         let mut words: Words = smallvec![count as u32, layout.offset() as u32, low, high];
         words.extend(merged.dims.iter().skip(1).map(|&size| size as u32));
         words.extend(merged.strides[0].iter().map(|&stride| stride as u32));
-        let operands: SmallVec<[usize; 4]> = smallvec![0];
-        Ok(Launch {
+        Ok(smallvec![Launch {
             kernel: plan::key(
                 "fill",
                 [
@@ -121,7 +120,7 @@ impl Op for Fill {
                 1,
                 &words,
             ),
-            operands,
+            operands: smallvec![Bound::whole(0)],
             dispatches: smallvec![plan::dispatch(
                 self.name(),
                 words,
@@ -131,7 +130,7 @@ impl Op for Fill {
             )?],
             flops: 0.0,
             bytes: (count * self.dtype.size()) as f64,
-        })
+        }])
     }
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

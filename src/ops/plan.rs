@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Dispatch, KernelKey, Launch, Words, fold_grid};
+use crate::launch::{Dispatch, KernelKey, Launch, Launches, Words, fold_grid};
 use crate::layout::{Layout, Merged, merge};
 use crate::road::Problem;
 
@@ -188,7 +188,7 @@ pub(super) fn elementwise_launch(
     capabilities: &Capabilities,
     elements: (&'static str, &'static str),
     vectors: bool,
-) -> Result<Launch> {
+) -> Result<Launches> {
     let layouts: SmallVec<[&Layout; 2]> = problem.inputs.iter().map(|input| input.layout).collect();
     let (Some(from), to) = (
         problem.inputs.first().map(|input| input.dtype),
@@ -225,7 +225,7 @@ pub(super) fn elementwise_launch(
         &words,
     );
     let count = problem.output.layout.elements() as f64;
-    Ok(Launch {
+    Ok(smallvec![Launch {
         kernel,
         operands,
         dispatches: smallvec![dispatch(
@@ -237,5 +237,5 @@ pub(super) fn elementwise_launch(
         )?],
         flops: count,
         bytes: count * (from.size() * layouts.len() + to.size()) as f64,
-    })
+    }])
 }

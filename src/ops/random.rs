@@ -1,7 +1,7 @@
 //! Random tensors by counter: the numbers depend on the seed and the index alone.
 
 use half::f16;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::plan::{self, WORKGROUP};
 use crate::capabilities::Capabilities;
@@ -9,7 +9,7 @@ use crate::cpu::parallel;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::launch::{Launch, Words};
+use crate::launch::{Bound, Launch, Launches, Words};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -114,7 +114,7 @@ impl Op for Random {
             .then(|| "WGSL has no f64 logarithm".to_owned())
     }
 
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let elements = problem.output.layout.elements();
         let blocks = elements.div_ceil(self.lanes());
         let words: Words = smallvec![
@@ -126,8 +126,7 @@ impl Op for Random {
             Distribution::Uniform => "uniform",
             Distribution::Normal => "normal",
         };
-        let operands: SmallVec<[usize; 4]> = smallvec![0];
-        Ok(Launch {
+        Ok(smallvec![Launch {
             kernel: plan::key(
                 "random",
                 [
@@ -137,7 +136,7 @@ impl Op for Random {
                 1,
                 &words,
             ),
-            operands,
+            operands: smallvec![Bound::whole(0)],
             dispatches: smallvec![plan::dispatch(
                 self.name(),
                 words,
@@ -147,7 +146,7 @@ impl Op for Random {
             )?],
             flops: elements as f64 * 50.0,
             bytes: (elements * self.dtype.size()) as f64,
-        })
+        }])
     }
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::capabilities::Capabilities;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
-use crate::launch::Launch;
+use crate::launch::{Bound, Launches};
 use crate::layout::Layout;
 use crate::shape::Shape;
 
@@ -14,6 +14,8 @@ use crate::shape::Shape;
 pub(crate) struct Operand<'a> {
     pub layout: &'a Layout,
     pub dtype: DType,
+    /// Bytes of the storage that it lies in; 0 on the CPU, where no binding limits them.
+    pub storage_bytes: u64,
 }
 
 /// What a plan is made for.
@@ -32,16 +34,25 @@ impl Problem<'_> {
         self.slots.iter().max().map_or(0, |last| last + 1)
     }
 
-    /// Which operand each binding is: inputs count from 0, the output comes last.
-    pub(crate) fn bindings(&self) -> SmallVec<[usize; 4]> {
-        let mut operands: SmallVec<[usize; 4]> = SmallVec::new();
+    /// What each binding is when storages are bound whole.
+    pub(crate) fn bindings(&self) -> SmallVec<[Bound; 4]> {
+        let mut operands: SmallVec<[Bound; 4]> = SmallVec::new();
         for (input, &slot) in self.slots.iter().enumerate() {
             if slot == operands.len() {
-                operands.push(input);
+                operands.push(Bound::whole(input));
             }
         }
-        operands.push(self.inputs.len());
+        operands.push(Bound::whole(self.inputs.len()));
         operands
+    }
+
+    /// Whether every storage can be bound whole.
+    #[allow(dead_code)]
+    pub(crate) fn binds_whole(&self, capabilities: &Capabilities) -> bool {
+        let operands = self.inputs.iter().chain([&self.output]);
+        operands
+            .map(|operand| operand.storage_bytes)
+            .all(|bytes| bytes <= capabilities.max_binding_bytes)
     }
 }
 
@@ -96,8 +107,10 @@ pub(crate) trait Op {
             .map(|dtype| format!("it has no {dtype} in kernels"))
     }
 
-    /// Which kernel on which operands, for an output with at least one element.
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch>;
+    /// Which kernels on which operands, for an output with at least one element. Each launch
+    /// keeps its bindings within `max_binding_bytes` and, where it can be split, its estimate
+    /// (`Capabilities::seconds`) within `LONGEST_LAUNCH`.
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches>;
 
     /// The same on the CPU: the fallback, and the reference of tests.
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()>;

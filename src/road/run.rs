@@ -1,15 +1,13 @@
 //! The function that every op goes through.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
 use crate::device::{Device, Placement, PlacementEvent, Storage};
 use crate::error::{Error, Result};
-use crate::gpu::{GpuBlock, Kernel};
-use crate::launch::Launch;
+use crate::gpu::{Blocks, Kernels};
+use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
@@ -86,17 +84,15 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
     let layout = Layout::contiguous(shape);
     let existing = elsewhere.as_ref().or(into);
     let output_layout = existing.map_or(&layout, |tensor| tensor.layout());
-    let launch = plan(
-        op,
-        &target,
-        &operands,
-        Operand {
-            layout: output_layout,
-            dtype,
+    let output = Operand {
+        layout: output_layout,
+        dtype,
+        storage_bytes: match existing {
+            Some(existing) => existing.storage().bytes(),
+            None => Storage::rounded(size as u64),
         },
-        existing.is_none(),
-        size as u64,
-    )?;
+    };
+    let launches = plan(op, &target, &operands, output, existing.is_none())?;
 
     // 4. Allocate.
     let output = match existing {
@@ -105,8 +101,8 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
     };
 
     // 5. Record.
-    match launch {
-        Some((launch, kernel)) => record(name, &launch, &kernel, &operands, &output)?,
+    match launches {
+        Some((launches, kernels)) => record(name, &launches, &kernels, &operands, &output)?,
         None => twin(op, &operands, &output)?,
     }
 
@@ -145,6 +141,7 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand {
         layout: tensor.layout(),
         dtype: tensor.dtype(),
+        storage_bytes: tensor.storage().bytes(),
     }
 }
 
@@ -152,15 +149,14 @@ fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.elements() * tensor.dtype().size()) as u64
 }
 
-/// The launch on a GPU, checked against its limits and compiled; nothing on the CPU.
+/// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.
 fn plan(
     op: &dyn Op,
     target: &Device,
     inputs: &[Tensor],
     output: Operand<'_>,
     fresh: bool,
-    output_bytes: u64,
-) -> Result<Option<(Launch, Arc<Kernel>)>> {
+) -> Result<Option<(Launches, Kernels)>> {
     let Some(gpu) = target.gpu() else {
         return Ok(None);
     };
@@ -178,36 +174,36 @@ fn plan(
         fresh,
         slots,
     };
-    let launch = op.plan(&problem, target.capabilities())?;
-    let largest = inputs
-        .iter()
-        .map(|tensor| tensor.storage().bytes())
-        .fold(output_bytes, u64::max);
-    let kernel = gpu.prepare(op.name(), &launch, largest)?;
-    Ok(Some((launch, kernel)))
+    let launches = op.plan(&problem, target.capabilities())?;
+    let kernels = gpu.prepare(op.name(), &launches, |operand| {
+        let operand = problem.inputs.get(operand).unwrap_or(&problem.output);
+        operand.storage_bytes
+    })?;
+    Ok(Some((launches, kernels)))
 }
 
-/// Records a launch: the operands in the order of its bindings.
+/// Records launches on a GPU's operands.
 fn record(
     op: &'static str,
-    launch: &Launch,
-    kernel: &Arc<Kernel>,
+    launches: &Launches,
+    kernels: &Kernels,
     inputs: &[Tensor],
     output: &Tensor,
 ) -> Result<()> {
-    let Storage::Gpu(written) = output.storage() else {
-        return Ok(());
-    };
-    let bound: SmallVec<[&Arc<GpuBlock>; 4]> = launch
-        .operands
+    let blocks: Blocks<'_> = inputs
         .iter()
-        .filter_map(|&at| match inputs.get(at).map(Tensor::storage) {
-            Some(Storage::Gpu(block)) => Some(block),
-            Some(_) => None,
-            None => Some(written),
+        .chain([output])
+        .filter_map(|tensor| match tensor.storage() {
+            Storage::Gpu(block) => Some(block),
+            _ => None,
         })
         .collect();
-    written.gpu().record(op, launch, kernel, &bound)
+    match blocks.last() {
+        Some(written) if blocks.len() == inputs.len() + 1 => {
+            written.gpu().record(op, launches, kernels, &blocks)
+        }
+        _ => Err(Error::invalid(op, "an operand has no memory")),
+    }
 }
 
 /// Runs the CPU twin on the caller's thread.

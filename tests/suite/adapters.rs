@@ -63,6 +63,8 @@ pub enum Variant {
     Checks,
     /// Scalars in uniform buffers although the adapter has immediates.
     Uniforms,
+    /// With storage bindings of 4 KiB at most, so that small tensors are worked on in pieces.
+    Windows,
 }
 
 impl Variant {
@@ -72,6 +74,7 @@ impl Variant {
             Variant::Plain => "",
             Variant::Checks => "checks::",
             Variant::Uniforms => "uniforms::",
+            Variant::Windows => "windows::",
         }
     }
 }
@@ -94,10 +97,14 @@ impl Context {
 
     /// Settings for a device of the test's own on this adapter.
     pub fn builder(&self) -> DeviceBuilder {
-        Device::builder()
+        let builder = Device::builder()
             .select(self.adapter.info.selector.clone())
             .kernel_checks(self.variant == Variant::Checks)
-            .immediates(self.variant != Variant::Uniforms)
+            .immediates(self.variant != Variant::Uniforms);
+        match self.variant {
+            Variant::Windows => builder.max_binding_bytes(4 << 10),
+            _ => builder,
+        }
     }
 
     /// A device of the test's own.

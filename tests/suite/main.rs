@@ -1,7 +1,8 @@
 //! Every test of the library that needs a device, once for each device that is there.
 //!
 //! Trials are named `lavapipe::matmul::edges::f32`; those of a variant
-//! `lavapipe::checks::matmul::edges::f32`; those that need no or several devices `all::...`.
+//! `lavapipe::checks::matmul::edges::f32` (`checks`, `uniforms`, `windows`); those that need no or
+//! several devices `all::...`.
 //!
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
 //! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
@@ -41,11 +42,15 @@ use orlop::Result;
 pub enum Scope {
     /// On each device.
     Device,
-    /// On each device, and on those with other kernels: with checks, without immediates.
+    /// On each device, and on those with other kernels: with checks, without immediates, with
+    /// windows.
     Kernels,
     /// On each device that is not the CPU.
     Gpu,
 }
+
+/// Families that run with windows.
+const WINDOWED: &[&str] = &[];
 
 /// A test that runs once, under `all::`.
 pub type OnceTest = (&'static str, fn() -> Result<()>);
@@ -65,7 +70,10 @@ impl Test {
 
     fn runs_on(&self, context: &Context) -> bool {
         match self.scope {
-            Scope::Kernels => true,
+            Scope::Kernels => {
+                let family = self.name.split("::").next().unwrap_or_default();
+                context.variant != Variant::Windows || WINDOWED.contains(&family)
+            }
             Scope::Device => context.variant == Variant::Plain,
             Scope::Gpu => context.variant == Variant::Plain && !context.is_cpu(),
         }
@@ -112,9 +120,14 @@ fn trials(found: &[Adapter]) -> Vec<Trial> {
         let variants: &[Variant] = if adapter.name == "cpu" {
             &[Variant::Plain]
         } else if adapter.info.capabilities.immediate_bytes == 0 {
-            &[Variant::Plain, Variant::Checks]
+            &[Variant::Plain, Variant::Checks, Variant::Windows]
         } else {
-            &[Variant::Plain, Variant::Checks, Variant::Uniforms]
+            &[
+                Variant::Plain,
+                Variant::Checks,
+                Variant::Uniforms,
+                Variant::Windows,
+            ]
         };
         for &variant in variants {
             let context = Arc::new(Context::new(adapter.clone(), variant));

@@ -7,7 +7,7 @@ use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Dispatch, KernelKey, Launch, Value, Words, fold_grid};
+use crate::launch::{Dispatch, KernelKey, Launch, Launches, Value, Words, fold_grid};
 use crate::layout::{Layout, merge};
 use crate::ops::plan::index_overflow;
 use crate::road::Problem;
@@ -65,7 +65,7 @@ pub(super) fn launch(
     problem: &Problem<'_>,
     capabilities: &Capabilities,
     choose: impl Fn(Traits) -> MatmulPlan,
-) -> Result<Launch> {
+) -> Result<Launches> {
     let op = "matmul";
     let ([a, b], output) = (&problem.inputs[..], problem.output) else {
         return Err(Error::invalid(op, "takes two operands"));
@@ -176,13 +176,13 @@ pub(super) fn launch(
         .collect();
     let size = output.dtype.size() as f64;
     let (m, n, k, batches) = (m as f64, n as f64, k as f64, batches as f64);
-    Ok(Launch {
+    Ok(smallvec![Launch {
         kernel: key(&plan, output.dtype, form),
         operands: problem.bindings(),
         dispatches,
         flops: 2.0 * m * n * k * batches,
         bytes: (m * k + k * n + m * n) * batches * size,
-    })
+    }])
 }
 
 /// Whether a kernel can load A and B by vectors, along k or not.

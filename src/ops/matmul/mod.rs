@@ -10,7 +10,7 @@ pub(super) use gpu::specialisations;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::launch::Launch;
+use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -51,7 +51,7 @@ impl Op for Matmul {
         rule::infer(inputs)
     }
 
-    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         gpu::launch(problem, capabilities, |traits| {
             plan::plan(capabilities, traits)
         })
@@ -81,7 +81,7 @@ mod tests {
             Matmul.infer(inputs)
         }
 
-        fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launch> {
+        fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
             gpu::launch(problem, capabilities, |_| self.0)
         }
 
