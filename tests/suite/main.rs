@@ -24,6 +24,7 @@ mod order;
 mod placement;
 mod products;
 mod rng;
+mod stress;
 mod text;
 mod threads;
 mod transfer;
@@ -95,6 +96,7 @@ fn tests() -> Vec<Test> {
         placement::tests(),
         errors::tests(),
         devices::tests(),
+        stress::tests(),
         text::tests(),
     ]
     .into_iter()
@@ -106,6 +108,7 @@ fn tests() -> Vec<Test> {
 fn tests_once() -> Vec<OnceTest> {
     [
         devices::tests_once(),
+        stress::tests_once(),
         threads::tests_once(),
         transfer::tests_once(),
     ]
