@@ -48,6 +48,7 @@ mod device;
 mod dtype;
 mod error;
 mod gpu;
+pub mod interop;
 pub mod kernels;
 mod launch;
 mod layout;

@@ -24,6 +24,7 @@ const FLOORS: &[Floor] = &[
     Floor::apart(&["tensor"]),
     Floor::apart(&["road"]),
     Floor::apart(&["ops"]),
+    Floor::apart(&["interop"]),
     Floor::apart(&["kernels"]),
 ];
 

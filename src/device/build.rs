@@ -1,9 +1,9 @@
 //! Opening a device with settings: all of them come before first use, so none can come too late.
 
-use super::find::{self, Found};
+use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device};
-use crate::error::Result;
-use crate::gpu::{Gpu, GpuOptions};
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit).
@@ -26,6 +26,7 @@ pub struct DeviceBuilder {
     kernel_checks: bool,
     immediates: bool,
     max_binding_bytes: Option<u64>,
+    region_usages: RegionUsages,
 }
 
 impl DeviceBuilder {
@@ -38,6 +39,7 @@ impl DeviceBuilder {
             kernel_checks: false,
             immediates: true,
             max_binding_bytes: None,
+            region_usages: RegionUsages::default(),
         }
     }
 
@@ -139,27 +141,48 @@ impl DeviceBuilder {
         let Some(adapter) = found.adapter else {
             return Ok(Device::new_cpu(self));
         };
-        let kind = found.info.kind();
-        let default_limit = found
-            .info
-            .memory_total
-            .filter(|_| kind.is_gpu())
-            .map(|total| total / 10 * 9);
-        let gpu = Gpu::open(
-            adapter,
-            GpuOptions {
-                name: found.info.to_string(),
-                pool: PoolConfig {
-                    growth: self.growth,
-                    limit: self.memory_limit.or(default_limit),
-                    max_region: found.info.capabilities.max_buffer_bytes,
-                },
-                kernel_checks: self.kernel_checks,
-                immediates: self.immediates,
-                max_binding_bytes: self.max_binding_bytes,
-            },
-        )
-        .await?;
+        let gpu = Gpu::open(adapter, self.options(&found.info, found.info.memory_total)).await?;
         Ok(Device::new(found.info, Backend::Gpu(gpu), self.placement))
+    }
+
+    fn options(&self, info: &DeviceInfo, memory: Option<u64>) -> GpuOptions {
+        let default_limit = memory
+            .filter(|_| info.kind().is_gpu())
+            .map(|bytes| bytes / 10 * 9);
+        GpuOptions {
+            name: info.to_string(),
+            pool: PoolConfig {
+                growth: self.growth,
+                limit: self.memory_limit.or(default_limit),
+                max_region: info.capabilities.max_buffer_bytes,
+            },
+            kernel_checks: self.kernel_checks,
+            immediates: self.immediates,
+            max_binding_bytes: self.max_binding_bytes,
+            region_usages: self.region_usages,
+        }
+    }
+
+    pub(crate) fn with_region_usages(mut self, usages: RegionUsages) -> Self {
+        self.region_usages = usages;
+        self
+    }
+
+    /// Opens on a device of somebody else's. Without a `memory_limit` the budget of a hardware GPU
+    /// is nine tenths of what is free now: its owner needs memory too.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a selector, which could only contradict; what [`Gpu::lend`] says.
+    pub(crate) fn lend(self, lent: Lent) -> Result<Device> {
+        if let Some(selector) = &self.selector {
+            return Err(Error::invalid(
+                "build_on_wgpu",
+                format!("the device is given, but `{selector}` is selected as well"),
+            ));
+        }
+        let info = DeviceInfo::adapter("lent".to_owned(), &lent.adapter);
+        let options = self.options(&info, info.memory_free.or(info.memory_total));
+        let gpu = Gpu::lend(lent, options)?;
+        Ok(Device::new(info, Backend::Gpu(gpu), self.placement))
     }
 }

@@ -11,7 +11,7 @@ use crate::gpu::{Adapter, adapter_memory, adapters};
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// `gpu:0`, `soft:0`, `cpu`: what [`DeviceBuilder::select`](crate::DeviceBuilder::select)
-    /// takes.
+    /// takes; `lent` for a device that was opened elsewhere and cannot be selected.
     pub selector: String,
     /// The adapter's name, or the CPU's.
     pub name: String,
@@ -56,7 +56,7 @@ impl DeviceInfo {
         }
     }
 
-    fn adapter(selector: String, adapter: &Adapter) -> Self {
+    pub(super) fn adapter(selector: String, adapter: &Adapter) -> Self {
         let memory = adapter_memory(&adapter.adapter);
         Self {
             selector,

@@ -39,7 +39,13 @@ pub(crate) fn adapters() -> &'static [Adapter] {
             instance
                 .enumerate_adapters(wgpu::Backends::from_env().unwrap_or(wgpu::Backends::all())),
         );
-        let mut all: Vec<Adapter> = found.into_iter().filter_map(describe).collect();
+        let mut all: Vec<Adapter> = found
+            .into_iter()
+            .filter_map(|adapter| {
+                let (features, limits) = (adapter.features(), adapter.limits());
+                describe(adapter, features, &limits)
+            })
+            .collect();
         all.sort_by_key(|adapter| (adapter.capabilities.kind, backend_rank(adapter.backend)));
         one_per_gpu(all)
     })
@@ -79,8 +85,13 @@ fn one_per_gpu(all: Vec<Adapter>) -> Vec<Adapter> {
     kept
 }
 
-/// `None` for adapters that cannot run compute shaders with storage buffers.
-fn describe(adapter: wgpu::Adapter) -> Option<Adapter> {
+/// What a device on the adapter can do with these features and limits. `None` when it cannot run
+/// compute shaders with storage buffers.
+pub(super) fn describe(
+    adapter: wgpu::Adapter,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+) -> Option<Adapter> {
     let info = adapter.get_info();
     let backend = match info.backend {
         wgpu::Backend::Vulkan => "Vulkan",
@@ -89,7 +100,6 @@ fn describe(adapter: wgpu::Adapter) -> Option<Adapter> {
         wgpu::Backend::Gl => "Gl",
         _ => return None,
     };
-    let limits = adapter.limits();
     let flags = adapter.get_downlevel_capabilities().flags;
     if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
         || limits.max_storage_buffers_per_shader_stage < 4
@@ -103,7 +113,6 @@ fn describe(adapter: wgpu::Adapter) -> Option<Adapter> {
         _ if looks_like_software(&info.name) => DeviceKind::Software,
         _ => DeviceKind::OtherGpu,
     };
-    let features = adapter.features();
     let has = |feature: wgpu::Features| features.contains(feature);
     let capabilities = Capabilities {
         kind,
@@ -122,7 +131,10 @@ fn describe(adapter: wgpu::Adapter) -> Option<Adapter> {
         max_binding_bytes: limits.max_storage_buffer_binding_size,
         max_bindings: limits.max_storage_buffers_per_shader_stage,
         max_workgroups: limits.max_compute_workgroups_per_dimension,
-        max_invocations: limits.max_compute_invocations_per_workgroup,
+        // Kernels may put all of a workgroup into one dimension.
+        max_invocations: limits
+            .max_compute_invocations_per_workgroup
+            .min(limits.max_compute_workgroup_size_x),
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
     };
     Some(Adapter {

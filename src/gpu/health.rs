@@ -12,7 +12,12 @@ pub(crate) struct Health {
     device: String,
     lost: OnceLock<String>,
     uncaptured: Mutex<Option<String>>,
+    /// A device of somebody else's, whose handlers stay theirs: asked at each check.
+    lent: Option<wgpu::Device>,
 }
+
+const REOPEN: &str =
+    "open it again with Device::builder(), data of other devices and of the CPU is intact";
 
 impl Health {
     /// Watches `device`: from now on wgpu neither panics nor logs on errors of ours.
@@ -21,11 +26,12 @@ impl Health {
             device: name.to_owned(),
             lost: OnceLock::new(),
             uncaptured: Mutex::new(None),
+            lent: None,
         });
         let seen = Arc::clone(&health);
         device.set_device_lost_callback(move |reason, message| {
             let _ = seen.lost.set(format!(
-                "lost ({reason:?}{}{message}); open it again with Device::builder(), data of other devices and of the CPU is intact",
+                "lost ({reason:?}{}{message}); {REOPEN}",
                 if message.is_empty() { "" } else { ": " }
             ));
         });
@@ -37,9 +43,28 @@ impl Health {
         health
     }
 
+    /// Looks after a device whose handlers are its owner's: none is set, and each check asks the
+    /// device.
+    pub(crate) fn lent(name: &str, device: &wgpu::Device) -> Arc<Self> {
+        Arc::new(Self {
+            device: name.to_owned(),
+            lost: OnceLock::new(),
+            uncaptured: Mutex::new(None),
+            lent: Some(device.clone()),
+        })
+    }
+
     /// # Errors
     /// [`Error::DeviceLost`] once the device is lost.
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(device) = &self.lent
+            && self.lost.get().is_none()
+            && is_lost(device)
+        {
+            let _ = self
+                .lost
+                .set(format!("lost by its owner or its driver; {REOPEN}"));
+        }
         match self.lost.get() {
             Some(reason) => Err(Error::device_lost(&self.device, reason)),
             None => Ok(()),
@@ -50,6 +75,19 @@ impl Health {
     pub(crate) fn take_uncaptured(&self) -> Option<String> {
         self.uncaptured.lock().take()
     }
+}
+
+/// wgpu tells of a loss through its owner's callback only, but a lost device swallows every error:
+/// one that swallows what it must refuse is lost. Half a microsecond; reaches no driver.
+fn is_lost(device: &wgpu::Device) -> bool {
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    drop(device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("orlop asks whether the device is lost"),
+        size: 4,
+        usage: wgpu::BufferUsages::empty(),
+        mapped_at_creation: false,
+    }));
+    pollster::block_on(scope.pop()).is_none()
 }
 
 /// What an error scope caught.
@@ -73,17 +111,30 @@ pub(crate) fn scoped<T>(
     device: &wgpu::Device,
     work: impl FnOnce() -> T,
 ) -> std::result::Result<T, Caught> {
+    match observed(device, work) {
+        (value, None) => Ok(value),
+        (_, Some(caught)) => Err(caught),
+    }
+}
+
+/// [`scoped`] for work whose value is needed whatever it met: what it made shows the error when it
+/// is used.
+pub(crate) fn observed<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T, Option<Caught>) {
     let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
     let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
     let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
     let value = work();
     // On native the futures are ready at once. Every scope is popped, innermost first.
     let caught = [validation, memory, internal].map(|scope| pollster::block_on(scope.pop()));
-    match caught.into_iter().flatten().next() {
-        None => Ok(value),
-        Some(error @ wgpu::Error::OutOfMemory { .. }) => Err(Caught::OutOfMemory(describe(&error))),
-        Some(error) => Err(Caught::Other(describe(&error))),
-    }
+    let caught = caught
+        .into_iter()
+        .flatten()
+        .next()
+        .map(|error| match error {
+            wgpu::Error::OutOfMemory { .. } => Caught::OutOfMemory(describe(&error)),
+            _ => Caught::Other(describe(&error)),
+        });
+    (value, caught)
 }
 
 /// The error with its causes, one a line.

@@ -9,6 +9,7 @@ mod block;
 mod encode;
 mod hal;
 mod health;
+mod lent;
 mod pipelines;
 mod regions;
 mod serial;
@@ -27,12 +28,14 @@ pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::adapter_memory;
+pub(crate) use lent::Lent;
 
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM};
 use health::Health;
 use pipelines::Pipelines;
+pub(crate) use regions::RegionUsages;
 use regions::Regions;
 use serial::{Hold, Serial};
 use stream::{BatchLimits, Stream};
@@ -50,6 +53,8 @@ pub(crate) struct GpuOptions {
     pub immediates: bool,
     /// Takes the largest storage binding for smaller than it is.
     pub max_binding_bytes: Option<u64>,
+    /// What regions can be used for beside storage and copies.
+    pub region_usages: RegionUsages,
 }
 
 /// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
@@ -65,6 +70,7 @@ pub(crate) struct Gpu {
     worker: Worker,
     health: Arc<Health>,
     device: wgpu::Device,
+    queue: wgpu::Queue,
     serial: Option<&'static Serial>,
     /// Set while dropping: the last field, so that it outlives every wgpu object above.
     dropping: Option<Hold>,
@@ -77,13 +83,6 @@ impl Gpu {
     /// `DeviceUnavailable` with the driver's reason.
     pub(crate) async fn open(adapter: &Adapter, options: GpuOptions) -> Result<Arc<Self>> {
         let serial = adapter.is_gl().then(Serial::gl);
-        let mut capabilities = adapter.capabilities.clone();
-        if !options.immediates {
-            capabilities.immediate_bytes = 0;
-        }
-        if let Some(bytes) = options.max_binding_bytes {
-            capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
-        }
         let wanted = wgpu::Features::IMMEDIATES
             | wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_F64
@@ -113,6 +112,32 @@ impl Gpu {
             }))
         })?;
         let health = Health::watch(&options.name, &device);
+        Self::on(adapter, device, queue, health, options)
+    }
+
+    /// A pool and a stream of our own on an open device.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for usages that the device does not give to buffers.
+    fn on(
+        adapter: &Adapter,
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        health: Arc<Health>,
+        options: GpuOptions,
+    ) -> Result<Arc<Self>> {
+        let serial = adapter.is_gl().then(Serial::gl);
+        let mut capabilities = adapter.capabilities.clone();
+        if !options.immediates {
+            capabilities.immediate_bytes = 0;
+        }
+        if let Some(bytes) = options.max_binding_bytes {
+            capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
+        }
+        let regions = {
+            let _hold = serial.map(Serial::hold);
+            Regions::new(device.clone(), Arc::clone(&health), options.region_usages)?
+        };
         let limits = BatchLimits {
             dispatches: if serial.is_some() { 16 } else { 128 },
             staged_bytes: 16 << 20,
@@ -128,18 +153,16 @@ impl Gpu {
             stream: Mutex::new(Stream::new(
                 &options.name,
                 device.clone(),
-                queue,
+                queue.clone(),
                 Arc::clone(&health),
                 limits,
             )),
-            pool: Mutex::new(Pool::new(
-                Regions::new(device.clone(), Arc::clone(&health)),
-                options.pool,
-            )),
+            pool: Mutex::new(Pool::new(regions, options.pool)),
             worker: Worker::default(),
             capabilities,
             health,
             device,
+            queue,
             serial,
             name: options.name,
             dropping: None,
@@ -211,6 +234,20 @@ impl Gpu {
         drop(pool);
         stream.staging.trim();
         Ok(())
+    }
+
+    /// The device and the queue themselves.
+    pub(crate) fn wgpu(&self) -> (&wgpu::Device, &wgpu::Queue) {
+        (&self.device, &self.queue)
+    }
+
+    /// Hands the open batch to the queue.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(crate) fn submit(&self) -> Result<()> {
+        let _hold = self.hold();
+        self.stream.lock().submit()
     }
 
     /// Loses the device, for tests.

@@ -3,24 +3,56 @@
 use std::sync::Arc;
 
 use super::health::{self, Caught, Health};
-use crate::memory::{Refused, RegionSource};
+use crate::error::{Error, Result};
+use crate::memory::{QUANTUM, Refused, RegionSource};
+
+/// What regions can be used for beside what orlop needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionUsages(pub wgpu::BufferUsages);
+
+impl Default for RegionUsages {
+    fn default() -> Self {
+        Self(wgpu::BufferUsages::empty())
+    }
+}
 
 /// Creates regions on one device.
 pub(crate) struct Regions {
     device: wgpu::Device,
     health: Arc<Health>,
+    usages: wgpu::BufferUsages,
     /// A region was given back since this was last cleared: cached bind groups may keep its
     /// memory alive.
     pub returned: bool,
 }
 
 impl Regions {
-    pub(crate) fn new(device: wgpu::Device, health: Arc<Health>) -> Self {
-        Self {
+    /// # Errors
+    /// `InvalidArgument` for extra usages that the device does not give to such buffers.
+    pub(crate) fn new(
+        device: wgpu::Device,
+        health: Arc<Health>,
+        extra: RegionUsages,
+    ) -> Result<Self> {
+        let mut regions = Self {
             device,
             health,
+            usages: wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_SRC
+                | wgpu::BufferUsages::COPY_DST
+                | extra.0,
             returned: false,
+        };
+        if extra != RegionUsages::default() {
+            // The device says best what it allows.
+            regions.create(QUANTUM).map_err(|Refused(reason)| {
+                Error::invalid(
+                    "region_usages",
+                    format!("{:?} cannot be had for regions: {reason}", extra.0),
+                )
+            })?;
         }
+        Ok(regions)
     }
 }
 
@@ -32,9 +64,7 @@ impl RegionSource for Regions {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop region"),
                 size: bytes,
-                usage: wgpu::BufferUsages::STORAGE
-                    | wgpu::BufferUsages::COPY_SRC
-                    | wgpu::BufferUsages::COPY_DST,
+                usage: self.usages,
                 mapped_at_creation: false,
             })
         });

@@ -46,14 +46,22 @@ impl MapState {
         self.0.load(Ordering::Acquire) == MAPPED
     }
 
-    fn map(&self, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) {
+    fn map(&self, device: &wgpu::Device, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) {
         self.0.store(WAITING, Ordering::Release);
         let state = Arc::clone(&self.0);
-        buffer.slice(..bytes).map_async(mode, move |result| {
-            let value = if result.is_ok() { MAPPED } else { FAILED };
-            state.store(value, Ordering::Release);
+        // The callback gets the error too.
+        health::observed(device, || {
+            buffer.slice(..bytes).map_async(mode, move |result| {
+                let value = if result.is_ok() { MAPPED } else { FAILED };
+                state.store(value, Ordering::Release);
+            });
         });
     }
+}
+
+/// Unmaps a buffer; where the device is lost it has no mapping any more, and says so to nobody.
+pub(crate) fn unmap(device: &wgpu::Device, buffer: &wgpu::Buffer) {
+    health::observed(device, || buffer.unmap());
 }
 
 /// A buffer that is mapped for writing until it is recorded.
@@ -130,10 +138,10 @@ impl Ring {
         Ok(UploadSlot { buffer, state })
     }
 
-    fn submitted(&mut self) {
+    fn submitted(&mut self, device: &wgpu::Device) {
         for slot in self.recorded.drain(..) {
             slot.state
-                .map(&slot.buffer, wgpu::MapMode::Write, self.slot_bytes);
+                .map(device, &slot.buffer, wgpu::MapMode::Write, self.slot_bytes);
             self.in_flight.push(slot);
         }
     }
@@ -147,8 +155,9 @@ pub(crate) struct ReadSlot {
 
 impl ReadSlot {
     /// Asks for the mapping; call it after the copy was submitted.
-    pub(crate) fn map(&self, bytes: u64) {
-        self.state.map(&self.buffer, wgpu::MapMode::Read, bytes);
+    pub(crate) fn map(&self, device: &wgpu::Device, bytes: u64) {
+        self.state
+            .map(device, &self.buffer, wgpu::MapMode::Read, bytes);
     }
 }
 
@@ -213,7 +222,7 @@ impl Staging {
     ) -> Result<(wgpu::Buffer, u64), Caught> {
         let needed = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
         if let Some((slot, used)) = self.open.take_if(|(_, used)| *used + needed > SMALL_SLOT) {
-            self.close(slot, used);
+            self.close(device, slot, used);
         }
         let (slot, used) = match self.open.take() {
             Some(open) => open,
@@ -228,26 +237,26 @@ impl Staging {
         Ok((buffer, used))
     }
 
-    fn close(&mut self, slot: UploadSlot, used: u64) {
+    fn close(&mut self, device: &wgpu::Device, slot: UploadSlot, used: u64) {
         if used == 0 {
             self.small.free.push(slot);
         } else {
-            slot.buffer.unmap();
+            unmap(device, &slot.buffer);
             self.small.recorded.push(slot);
         }
     }
 
     /// Mapped buffers block a submission: call this just before one.
-    pub(crate) fn before_submit(&mut self) {
+    pub(crate) fn before_submit(&mut self, device: &wgpu::Device) {
         if let Some((slot, used)) = self.open.take() {
-            self.close(slot, used);
+            self.close(device, slot, used);
         }
     }
 
     /// Sends the recorded slots on their way back.
-    pub(crate) fn after_submit(&mut self) {
-        self.large.submitted();
-        self.small.submitted();
+    pub(crate) fn after_submit(&mut self, device: &wgpu::Device) {
+        self.large.submitted(device);
+        self.small.submitted(device);
     }
 
     /// A read slot for `bytes` (at most [`READ_SLOT`]); never waits.

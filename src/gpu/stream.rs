@@ -109,11 +109,13 @@ impl Stream {
 
     fn encoder(device: &wgpu::Device, slot: &mut Option<wgpu::CommandEncoder>) {
         if slot.is_none() {
-            *slot = Some(
+            // One that came to nothing says so when the batch is submitted.
+            let (encoder, _) = health::observed(device, || {
                 device.create_command_encoder(&wgpu::CommandEncoderDescriptor {
                     label: Some("orlop batch"),
-                }),
-            );
+                })
+            });
+            *slot = Some(encoder);
         }
     }
 
@@ -262,14 +264,14 @@ impl Stream {
         } else {
             self.uniform_upload(&uniforms)
         };
-        self.staging.before_submit();
+        self.staging.before_submit(&self.device);
         let (device, queue) = (&self.device, &self.queue);
         let submitted = prelude.and_then(|prelude| {
             health::scoped(device, || {
                 queue.submit(prelude.into_iter().chain([encoder.finish()]))
             })
         });
-        self.staging.after_submit();
+        self.staging.after_submit(&self.device);
         match submitted {
             Ok(index) => {
                 self.submissions += 1;
@@ -291,20 +293,48 @@ impl Stream {
         self.health.check()
     }
 
+    /// Submits work of its own after the open batch: when it fails nothing else is harmed.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with what the device said of it, `DeviceLost`.
+    pub(crate) fn submit_apart(
+        &mut self,
+        op: &'static str,
+        record: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<()> {
+        self.submit()?;
+        let (device, queue) = (&self.device, &self.queue);
+        let submitted = health::scoped(device, || {
+            let mut encoder =
+                device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(op) });
+            record(&mut encoder);
+            queue.submit([encoder.finish()])
+        });
+        self.health.check()?;
+        let index = submitted.map_err(|caught| Error::invalid(op, caught.into_message()))?;
+        self.submissions += 1;
+        self.in_flight.push_back(Submission {
+            number: self.submissions,
+            index,
+        });
+        Ok(())
+    }
+
     fn uniform_upload(
         &mut self,
         bytes: &[u8],
     ) -> std::result::Result<Option<wgpu::CommandBuffer>, health::Caught> {
         let (from, offset) = self.staging.stage_small(&self.device, bytes)?;
-        let mut encoder = self
-            .device
-            .create_command_encoder(&wgpu::CommandEncoderDescriptor {
+        let (device, params) = (&self.device, &self.uniforms.buffer);
+        health::scoped(device, || {
+            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor {
                 label: Some("orlop params"),
             });
-        if let Some(buffer) = &self.uniforms.buffer {
-            encoder.copy_buffer_to_buffer(&from, offset, buffer, 0, bytes.len() as u64);
-        }
-        Ok(Some(encoder.finish()))
+            if let Some(params) = params {
+                encoder.copy_buffer_to_buffer(&from, offset, params, 0, bytes.len() as u64);
+            }
+            Some(encoder.finish())
+        })
     }
 
     /// The latest submission that may still run.

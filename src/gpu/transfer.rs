@@ -7,7 +7,7 @@ use super::Gpu;
 use super::block::GpuBlock;
 use super::health::Caught;
 use super::staging::{
-    COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
+    self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
 };
 use super::stream::Submission;
 use super::wait::PAUSE;
@@ -59,7 +59,7 @@ impl Gpu {
         let written = {
             let _hold = self.hold();
             let written = slot.write(0, piece);
-            slot.buffer.unmap();
+            staging::unmap(&self.device, &slot.buffer);
             written
         };
         let locked = self.stream_to_write(block);
@@ -133,7 +133,12 @@ impl Gpu {
     }
 
     /// The buffer and offset of `bytes` bytes at `at` of a block. Under the stream lock.
-    fn resolve(&self, block: &Arc<GpuBlock>, at: u64, bytes: u64) -> Result<(wgpu::Buffer, u64)> {
+    pub(super) fn resolve(
+        &self,
+        block: &Arc<GpuBlock>,
+        at: u64,
+        bytes: u64,
+    ) -> Result<(wgpu::Buffer, u64)> {
         let pool = self.pool.lock();
         pool.place(block.id())
             .filter(|place| at.checked_add(bytes).is_some_and(|end| end <= place.bytes))
@@ -231,7 +236,7 @@ impl Download {
             .last_submission()
             .ok_or_else(|| stream.refused("download", "nothing was submitted".to_owned()))?;
         for (slot, bytes) in slots {
-            slot.map(bytes);
+            slot.map(&gpu.device, bytes);
             self.window.push_back(Reading {
                 slot,
                 bytes,
@@ -262,7 +267,7 @@ impl Download {
             let hold = gpu.hold();
             let handed = arrived.and_then(|()| self.hand_over(&gpu, &reading, sink));
             // Also after an error, while GL's lock is held.
-            reading.slot.buffer.unmap();
+            staging::unmap(&gpu.device, &reading.slot.buffer);
             gpu.stream.lock().staging.return_read(reading.slot);
             drop(hold);
             handed?;

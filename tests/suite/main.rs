@@ -16,6 +16,7 @@ mod elementwise;
 mod errors;
 mod futures;
 mod grid;
+mod interop;
 mod matmul;
 mod memory;
 mod number;
@@ -97,6 +98,7 @@ fn tests() -> Vec<Test> {
         errors::tests(),
         devices::tests(),
         stress::tests(),
+        interop::tests(),
         text::tests(),
     ]
     .into_iter()

@@ -1,0 +1,139 @@
+//! A device that somebody else opened: a renderer's, say. Its handlers stay its owner's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::adapters::{self, Adapter};
+use super::block::GpuBlock;
+use super::health::Health;
+use super::serial::Serial;
+use super::{Gpu, GpuOptions};
+use crate::error::{DeviceFailure, Error, Result};
+
+/// Polls until a queue that says nothing is another device's, a millisecond apart.
+const QUEUE_TRIES: usize = 100;
+
+/// A device of somebody else's with its queue, and what it can do: its features and limits count,
+/// not its adapter's.
+pub(crate) struct Lent {
+    pub adapter: Adapter,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+}
+
+impl Lent {
+    /// # Errors
+    /// `DeviceUnavailable` when it has no compute shaders with four storage buffers.
+    pub(crate) fn new(
+        adapter: &wgpu::Adapter,
+        device: &wgpu::Device,
+        queue: &wgpu::Queue,
+    ) -> Result<Self> {
+        let limits = device.limits();
+        let adapter =
+            adapters::describe(adapter.clone(), device.features(), &limits).ok_or_else(|| {
+                unavailable(
+                    &adapter.get_info().name,
+                    format!(
+                        "it was opened without compute shaders, or with {} storage buffers a \
+                         stage where 4 are needed; request wgpu::Limits::default()",
+                        limits.max_storage_buffers_per_shader_stage
+                    ),
+                )
+            })?;
+        Ok(Self {
+            adapter,
+            device: device.clone(),
+            queue: queue.clone(),
+        })
+    }
+}
+
+impl Gpu {
+    /// A pool and a stream on a device of somebody else's.
+    ///
+    /// # Errors
+    /// `DeviceUnavailable` when device and queue do not belong together, or the device is lost;
+    /// `InvalidArgument` for usages that it does not give to buffers.
+    pub(crate) fn lend(lent: Lent, options: GpuOptions) -> Result<Arc<Self>> {
+        let Lent {
+            adapter,
+            device,
+            queue,
+        } = lent;
+        let health = Health::lent(&options.name, &device);
+        health.check()?;
+        if !belong_together(&adapter, &device, &queue) {
+            let reason = "the queue is another device's; give the two that request_device gave";
+            return Err(unavailable(&options.name, reason.to_owned()));
+        }
+        Self::on(&adapter, device, queue, health, options)
+    }
+
+    /// Submits what is recorded; gives the buffer that a block lies in, and its offset.
+    ///
+    /// # Errors
+    /// Why the block has no contents, `DeviceLost`.
+    pub(crate) fn submit_and_place(&self, block: &Arc<GpuBlock>) -> Result<(wgpu::Buffer, u64)> {
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        stream.submit()?;
+        // After the submission, which may have failed.
+        block.check()?;
+        self.resolve(block, 0, block.bytes())
+    }
+
+    /// Copies bytes of a buffer of somebody else's to the start of a block, in order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with what the device says of the buffer, `DeviceLost`.
+    pub(crate) fn copy_in(
+        &self,
+        op: &'static str,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        block: &Arc<GpuBlock>,
+        bytes: u64,
+    ) -> Result<()> {
+        {
+            let (mut stream, _hold) = self.stream_to_write(block)?;
+            let (to, start) = self.resolve(block, 0, bytes)?;
+            stream.submit_apart(op, |encoder| {
+                encoder.copy_buffer_to_buffer(buffer, offset, &to, start, bytes);
+            })?;
+        }
+        self.throttle()
+    }
+}
+
+/// True when polling the device runs the callbacks of the queue. wgpu has no other way to ask: what
+/// a queue says of another device's work reaches the handler of the queue's device.
+fn belong_together(adapter: &Adapter, device: &wgpu::Device, queue: &wgpu::Queue) -> bool {
+    let ran = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&ran);
+    let serial = adapter.is_gl().then(Serial::gl);
+    {
+        let _hold = serial.map(Serial::hold);
+        queue.on_submitted_work_done(move || told.store(true, Ordering::Release));
+    }
+    for _ in 0..QUEUE_TRIES {
+        {
+            let _hold = serial.map(Serial::hold);
+            let _ = device.poll(wgpu::PollType::wait_indefinitely());
+        }
+        if ran.load(Ordering::Acquire) {
+            return true;
+        }
+        // A thread of the owner's that polls too may be about to run it.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn unavailable(device: &str, reason: String) -> Error {
+    Error::DeviceUnavailable(Box::new(DeviceFailure {
+        device: device.to_owned(),
+        reason,
+    }))
+}
