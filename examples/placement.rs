@@ -60,14 +60,11 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         cli::say(format!(
             "{soft} does not compute in {dtype}\n\nPlacement::Soft\n"
         ));
-        let seen = soft.placement_log().len();
+        soft.clear_placement_log();
         product(&soft, dtype)?;
         cli::say("  placement log of the device:\n");
-        for event in soft.placement_log().iter().skip(seen) {
-            cli::say(format!(
-                "    {}: {} -> {}; {}; {} bytes moved\n",
-                event.op, event.from, event.to, event.reason, event.bytes_moved
-            ));
+        for event in soft.placement_log().events {
+            cli::say(format!("    {event}\n"));
         }
         cli::say("\nPlacement::Strict\n");
         match product(&strict, dtype) {

@@ -165,15 +165,17 @@ pub struct OutOfMemory {
 
 /// Details of [`Error::Unsupported`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{op}: device {device} cannot do this: {reason}; use Placement::Soft to run it on the CPU")]
+#[error("{op}: device {device} cannot do this: {reason}; {help}")]
 #[non_exhaustive]
 pub struct Unsupported {
     /// The operation.
     pub op: &'static str,
     /// The device's selector and name.
     pub device: String,
-    /// Which dtype, feature or limit is missing.
+    /// Which dtype, feature or limit is missing, or where operands live.
     pub reason: String,
+    /// What would help.
+    pub help: &'static str,
 }
 
 /// Details of [`Error::KernelCompile`].
@@ -230,11 +232,13 @@ impl Error {
         op: &'static str,
         device: impl Into<String>,
         reason: impl Into<String>,
+        help: &'static str,
     ) -> Self {
         Error::Unsupported(Box::new(Unsupported {
             op,
             device: device.into(),
             reason: reason.into(),
+            help,
         }))
     }
 

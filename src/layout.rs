@@ -176,6 +176,13 @@ impl Layout {
         self.offset + reach as usize + 1
     }
 
+    /// The storage indices from the first that is used to one past the last; `0..0` when there are
+    /// no elements. Strides are not negative: the offset is the lowest.
+    pub(crate) fn span(&self) -> std::ops::Range<usize> {
+        let end = self.end();
+        self.offset.min(end)..end
+    }
+
     /// Each element once: repeated dimensions (stride 0) keep one index.
     pub(crate) fn distinct(&self) -> Self {
         let sizes = self.shape.iter().zip(&self.strides);

@@ -59,7 +59,7 @@ mod shape;
 mod tensor;
 
 pub use capabilities::{Capabilities, DeviceKind};
-pub use device::{Device, DeviceBuilder, DeviceInfo, Placement, PlacementEvent};
+pub use device::{Device, DeviceBuilder, DeviceInfo, Placement, PlacementEvent, PlacementLog};
 pub use dtype::{DType, Element, Scalar};
 pub use error::{
     DTypeMismatch, DeviceFailure, Error, Execution, InvalidArgument, KernelCompile, OutOfMemory,

@@ -2,16 +2,18 @@
 
 mod build;
 mod find;
+mod log;
 mod storage;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use build::{DeviceBuilder, Placement};
 pub use find::DeviceInfo;
+pub(crate) use log::log_placement;
+pub use log::{PlacementEvent, PlacementLog};
 pub(crate) use storage::Storage;
 
 use crate::capabilities::Capabilities;
@@ -19,9 +21,6 @@ use crate::cpu::HostPool;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::memory::{MemoryStatistics, PoolConfig};
-
-/// Placement decisions that a device remembers.
-const LOG_EVENTS: usize = 1024;
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
 /// memory with a budget. Clones are the same device; equality is identity.
@@ -35,28 +34,14 @@ struct Inner {
     info: DeviceInfo,
     backend: Backend,
     placement: Placement,
-    log: Mutex<VecDeque<PlacementEvent>>,
+    log: log::Log,
+    /// Held by an op that changes a tensor of this device on the CPU, and by nobody else.
+    writing_elsewhere: Mutex<()>,
 }
 
 enum Backend {
     Cpu(Arc<HostPool>),
     Gpu(Arc<Gpu>),
-}
-
-/// An op that ran elsewhere than where its operands live (all of them or one), and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlacementEvent {
-    /// The operation.
-    pub op: &'static str,
-    /// Where it would have run, or where the operand lived that had to travel.
-    pub from: String,
-    /// Where it ran.
-    pub to: String,
-    /// What that device lacks, or that operands were mixed.
-    pub reason: String,
-    /// Bytes that travelled for it, there and back.
-    pub bytes_moved: u64,
 }
 
 impl Device {
@@ -122,7 +107,8 @@ impl Device {
             info,
             backend,
             placement,
-            log: Mutex::default(),
+            log: log::Log::default(),
+            writing_elsewhere: Mutex::default(),
         }))
     }
 
@@ -240,26 +226,10 @@ impl Device {
         table
     }
 
-    /// The latest placement decisions (up to 1024), oldest first: ops that ran elsewhere than
-    /// where their operands live, and why.
-    pub fn placement_log(&self) -> Vec<PlacementEvent> {
-        self.0.log.lock().iter().cloned().collect()
-    }
-
-    pub(crate) fn log_placement(&self, event: PlacementEvent) {
-        tracing::info!(
-            op = event.op,
-            from = event.from,
-            to = event.to,
-            reason = event.reason,
-            bytes = event.bytes_moved,
-            "placed elsewhere"
-        );
-        let mut log = self.0.log.lock();
-        if log.len() == LOG_EVENTS {
-            log.pop_front();
-        }
-        log.push_back(event);
+    /// The turn of an op that changes a tensor of this device elsewhere and brings it back. The
+    /// outermost lock: its holder may wait for the device.
+    pub(crate) fn write_elsewhere(&self) -> MutexGuard<'_, ()> {
+        self.0.writing_elsewhere.lock()
     }
 
     /// A tensor's bytes checked against the device's largest buffer.

@@ -24,7 +24,7 @@ impl Tensor {
         if self.is_contiguous() {
             return Ok(self.clone());
         }
-        self.copy()
+        road::run_at_home(&Copy, self)
     }
 
     /// A contiguous copy with a storage of its own.

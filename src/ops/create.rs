@@ -2,37 +2,13 @@
 
 use super::fill::Fill;
 use crate::cpu::host_vec;
-use crate::device::{Device, Placement, PlacementEvent};
+use crate::device::Device;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::road;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-
-/// Where a new tensor of `dtype` lives: on the device, or on the CPU when the device cannot hold
-/// the dtype and placement is soft.
-///
-/// # Errors
-/// `Unsupported` under strict placement.
-fn holder(op: &'static str, device: &Device, dtype: DType, bytes: u64) -> Result<Device> {
-    if device.capabilities().holds(dtype) {
-        return Ok(device.clone());
-    }
-    let reason = format!("it has no {dtype} in kernels");
-    if device.placement() == Placement::Strict {
-        return Err(Error::unsupported(op, device.to_string(), reason));
-    }
-    let cpu = Device::cpu();
-    device.log_placement(PlacementEvent {
-        op,
-        from: device.to_string(),
-        to: cpu.to_string(),
-        reason,
-        bytes_moved: bytes,
-    });
-    Ok(cpu)
-}
 
 fn size(op: &'static str, shape: &Shape, dtype: DType) -> Result<u128> {
     Ok(shape.count(op)? as u128 * dtype.size() as u128)
@@ -58,7 +34,7 @@ impl Tensor {
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         let shape = shape.into();
         let bytes = size("empty", &shape, dtype)?;
-        let device = holder("empty", device, dtype, 0)?;
+        let device = road::holder("empty", device, dtype)?;
         let storage = device.allocate(device.check_size("empty", bytes)?)?;
         Ok(Tensor::new(
             device,
@@ -128,7 +104,7 @@ impl Tensor {
         let count = ((end - start) / step).ceil().max(0.0);
         let bytes = size("arange", &Shape::from(count as usize), dtype)?;
         let count = count as usize;
-        let holder = holder("arange", device, dtype, 0)?;
+        let holder = road::holder("arange", device, dtype)?;
         let size = holder.check_size("arange", bytes)?;
         if holder.memory().limit.is_some_and(|limit| size > limit) {
             // Fails, before the host computes anything.
@@ -202,7 +178,7 @@ impl Tensor {
         dtype: DType,
         data: &[u8],
     ) -> Result<Tensor> {
-        let device = holder(op, device, dtype, data.len() as u64)?;
+        let device = road::holder(op, device, dtype)?;
         let storage = device.allocate(device.check_size(op, data.len() as u128)?)?;
         storage.write(data)?;
         Ok(Tensor::new(

@@ -84,7 +84,7 @@ impl Op for Fill {
         output: DType,
     ) -> Option<String> {
         let possible = capabilities.computes(output) || (self.fresh && capabilities.holds(output));
-        (!possible).then(|| format!("it has no {output} in kernels"))
+        (!possible).then(|| road::lacks(output))
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {

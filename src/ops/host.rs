@@ -118,7 +118,8 @@ impl Tensor {
             return Err(Error::unsupported(
                 "to",
                 device.to_string(),
-                format!("it has no {}", self.dtype()),
+                road::lacks(self.dtype()),
+                "leave it on the CPU, or cast it first",
             ));
         }
         road::move_to("to", self, device)

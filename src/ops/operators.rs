@@ -7,11 +7,12 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::road;
 use crate::tensor::Tensor;
 
-/// A number as a tensor that broadcasts, of the dtype and on the device of its partner.
-fn partner(tensor: &Tensor, value: Scalar) -> Result<Tensor> {
-    Tensor::full(tensor.device(), (), value, tensor.dtype())
+/// A number as a tensor that broadcasts, of its partner's dtype, where the op on both belongs.
+fn partner(op: &'static str, tensor: &Tensor, value: Scalar) -> Result<Tensor> {
+    Tensor::full(&road::home(op, &[tensor])?, (), value, tensor.dtype())
 }
 
 macro_rules! operator {
@@ -40,13 +41,13 @@ macro_rules! operator {
         impl $trait<$number> for &Tensor {
             type Output = Result<Tensor>;
             fn $method(self, other: $number) -> Result<Tensor> {
-                Tensor::$method(self, &partner(self, other.into())?)
+                Tensor::$method(self, &partner(stringify!($method), self, other.into())?)
             }
         }
         impl $trait<&Tensor> for $number {
             type Output = Result<Tensor>;
             fn $method(self, other: &Tensor) -> Result<Tensor> {
-                Tensor::$method(&partner(other, self.into())?, other)
+                Tensor::$method(&partner(stringify!($method), other, self.into())?, other)
             }
         }
     )*};

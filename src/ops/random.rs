@@ -107,7 +107,7 @@ impl Op for Random {
         output: DType,
     ) -> Option<String> {
         if !capabilities.computes(output) {
-            return Some(format!("it has no {output} in kernels"));
+            return Some(road::lacks(output));
         }
         let gpu = capabilities.kind != crate::capabilities::DeviceKind::Cpu;
         (gpu && output == DType::F64 && self.distribution == Distribution::Normal)

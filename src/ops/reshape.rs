@@ -48,7 +48,7 @@ impl Tensor {
         match self.layout().reshape(&shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let copy = self.copy()?;
+                let copy = self.contiguous()?;
                 let layout = crate::layout::Layout::contiguous(shape);
                 Ok(copy.view(layout))
             }

@@ -3,7 +3,8 @@
 mod op;
 mod place;
 mod run;
+mod scope;
 
 pub(crate) use op::{HostInput, HostOutput, Op, Operand, Problem};
-pub(crate) use place::move_to;
-pub(crate) use run::{create, run, write};
+pub(crate) use place::{holder, home, lacks, move_to};
+pub(crate) use run::{create, run, run_at_home, write};

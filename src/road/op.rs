@@ -104,7 +104,7 @@ pub(crate) trait Op {
             .map(|input| input.dtype)
             .chain([output])
             .find(|&dtype| !capabilities.computes(dtype))
-            .map(|dtype| format!("it has no {dtype} in kernels"))
+            .map(super::lacks)
     }
 
     /// Which kernels on which operands, for an output with at least one element. Each launch

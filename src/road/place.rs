@@ -1,35 +1,166 @@
 //! Where an op runs, and moving tensors there.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::scope;
 use crate::cpu::host_vec;
-use crate::device::{Device, Placement, Storage};
+use crate::device::{Device, Placement, PlacementEvent, Storage, log_placement};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
-/// The device that operands call home: the one they all live on. Under soft placement operands
-/// may be mixed: the first that is not on the CPU decides.
+/// The device that an op on `operands` belongs to, where it runs if it can and where its result
+/// lives: the innermost scope's; else the one that the operands all live on; else, under soft
+/// placement, the first that is not on the CPU (all on CPU devices: the first).
 ///
 /// # Errors
-/// `Unsupported` for mixed operands when the home's placement is strict.
-pub(super) fn home<'a>(op: &'static str, operands: &[&'a Tensor]) -> Result<&'a Device> {
-    let first = operands
+/// `Unsupported` for mixed operands without a scope when any of their devices is strict.
+pub(crate) fn home(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
+    if let Some(device) = scope::innermost() {
+        return Ok(device);
+    }
+    let home = operands
         .iter()
         .find(|tensor| !tensor.device().is_cpu())
         .or(operands.first())
         .map(|tensor| tensor.device())
         .ok_or_else(|| Error::invalid(op, "no operand and no device"))?;
-    let stranger = operands.iter().find(|tensor| tensor.device() != first);
-    match stranger {
-        Some(tensor) if first.placement() == Placement::Strict => Err(Error::unsupported(
+    let devices = || operands.iter().map(|tensor| tensor.device());
+    if let Some(stranger) = devices().find(|&device| device != home)
+        && let Some(strict) = devices().find(|device| device.placement() == Placement::Strict)
+    {
+        return Err(Error::unsupported(
             op,
-            first.to_string(),
-            format!(
-                "an operand lives on {}; move it with to(&device)",
-                tensor.device()
-            ),
-        )),
-        _ => Ok(first),
+            strict.to_string(),
+            format!("operands live on {home} and on {stranger}, and its placement is strict"),
+            "move one of them with to(&device), name a device with device.scope(...), or open it with Placement::Soft",
+        ));
     }
+    Ok(home.clone())
+}
+
+/// What an op that its home cannot do gets: the CPU, and the log will say why.
+///
+/// # Errors
+/// `Unsupported` under strict placement.
+pub(crate) fn fallback(op: &'static str, home: &Device, reason: &str) -> Result<Device> {
+    match home.placement() {
+        Placement::Soft => Ok(Device::cpu()),
+        Placement::Strict => Err(Error::unsupported(
+            op,
+            home.to_string(),
+            reason,
+            "use Placement::Soft to run it on the CPU",
+        )),
+    }
+}
+
+/// Where a new tensor of `dtype` lives: on the device, or on the CPU when the device cannot hold
+/// the dtype and placement is soft. Logged, though nothing travels.
+///
+/// # Errors
+/// `Unsupported` under strict placement.
+pub(crate) fn holder(op: &'static str, device: &Device, dtype: DType) -> Result<Device> {
+    if device.capabilities().holds(dtype) {
+        return Ok(device.clone());
+    }
+    let reason = lacks(dtype);
+    let cpu = fallback(op, device, &reason)?;
+    log_placement(
+        &PlacementEvent {
+            op,
+            from: device.to_string(),
+            to: cpu.to_string(),
+            result: cpu.to_string(),
+            reason,
+            bytes_moved: 0,
+        },
+        &[device],
+    );
+    Ok(cpu)
+}
+
+/// What to say of a device that does not compute in a dtype.
+pub(crate) fn lacks(dtype: DType) -> String {
+    format!("it has no {dtype} in kernels")
+}
+
+/// Why operands travel for an op that its home can do.
+pub(super) fn why_operands_travel() -> &'static str {
+    match scope::innermost() {
+        Some(_) => "the scope's device is another than its operands'",
+        None => "operands lived on different devices",
+    }
+}
+
+pub(super) type Tensors = SmallVec<[Tensor; 3]>;
+
+/// Operands where their op runs.
+pub(super) struct Arrivals {
+    pub operands: Tensors,
+    /// Bytes that travelled.
+    pub bytes: u64,
+    /// The devices that some of them left, each once.
+    pub left: SmallVec<[Device; 2]>,
+}
+
+/// Brings operands to the device where their op runs. Those that see overlapping parts of one
+/// storage travel together, once.
+///
+/// # Errors
+/// As [`move_to`].
+pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Result<Arrivals> {
+    let mut arrivals = Arrivals {
+        operands: Tensors::new(),
+        bytes: 0,
+        left: SmallVec::new(),
+    };
+    if inputs.iter().all(|tensor| tensor.device() == target) {
+        arrivals.operands = inputs.iter().map(|&tensor| tensor.clone()).collect();
+        return Ok(arrivals);
+    }
+    // The parts of storages that travel, and which of them each operand sees.
+    let mut parts: SmallVec<[(&Tensor, Range<usize>); 3]> = SmallVec::new();
+    let mut part_of: SmallVec<[Option<usize>; 3]> = SmallVec::new();
+    for &tensor in inputs {
+        if tensor.device() == target {
+            part_of.push(None);
+            continue;
+        }
+        if !arrivals.left.contains(tensor.device()) {
+            arrivals.left.push(tensor.device().clone());
+        }
+        let span = tensor.layout().span();
+        let shared = parts.iter().position(|(other, part)| {
+            other.shares_storage(tensor) && part.start <= span.end && span.start <= part.end
+        });
+        match shared {
+            Some(at) => {
+                let part = &mut parts[at].1;
+                *part = part.start.min(span.start)..part.end.max(span.end);
+            }
+            None => parts.push((tensor, span)),
+        }
+        part_of.push(shared.or(Some(parts.len() - 1)));
+    }
+    let mut moved = Tensors::new();
+    for (tensor, part) in &parts {
+        let copy = copy_of(op, tensor, part, target)?;
+        arrivals.bytes += bytes(&copy);
+        moved.push(copy);
+    }
+    arrivals.operands = inputs
+        .iter()
+        .zip(part_of)
+        .map(|(tensor, part)| match part {
+            None => (*tensor).clone(),
+            Some(at) => seen_through(&moved[at], tensor.layout(), parts[at].1.start),
+        })
+        .collect();
+    Ok(arrivals)
 }
 
 /// A copy of a tensor's span of its storage on another device, through staging; the layout keeps
@@ -41,14 +172,32 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     if tensor.device() == device {
         return Ok(tensor.clone());
     }
-    let layout = tensor.layout();
-    // Strides are not negative: the offset is the lowest index used.
-    let start = layout.offset().min(layout.end());
-    let span = layout.end() - start;
+    let span = tensor.layout().span();
+    let copy = copy_of(op, tensor, &span, device)?;
+    Ok(seen_through(&copy, tensor.layout(), span.start))
+}
+
+/// The bytes of a tensor without gaps.
+pub(super) fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.elements() * tensor.dtype().size()) as u64
+}
+
+/// A copy that starts at index `start` of the original, seen as `layout` sees the original.
+fn seen_through(copy: &Tensor, layout: &Layout, start: usize) -> Tensor {
+    copy.view(layout.at_offset(layout.offset().saturating_sub(start)))
+}
+
+/// Elements `span` of a tensor's storage on a device, without gaps.
+fn copy_of(
+    op: &'static str,
+    tensor: &Tensor,
+    span: &Range<usize>,
+    device: &Device,
+) -> Result<Tensor> {
     let size = tensor.dtype().size();
-    let bytes = device.check_size(op, span as u128 * size as u128)?;
+    let bytes = device.check_size(op, span.len() as u128 * size as u128)?;
     let storage = device.allocate(bytes)?;
-    let range = (start * size) as u64..((start + span) * size) as u64;
+    let range = (span.start * size) as u64..(span.end * size) as u64;
     if let Storage::Host(block) = &storage {
         let mut target = block.write();
         let mut at = 0;
@@ -75,21 +224,25 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     Ok(Tensor::new(
         device.clone(),
         storage,
-        layout.at_offset(0),
+        Layout::contiguous(span.len()),
         tensor.dtype(),
     ))
 }
 
 /// A copy of all that a tensor's storage holds up to the tensor's end, seen through the same
-/// layout: for ops that write in place where the tensor does not live.
+/// layout, and the bytes of it: for ops that write in place where the tensor does not live.
 ///
 /// # Errors
 /// As [`move_to`].
-pub(super) fn whole_on(op: &'static str, tensor: &Tensor, device: &Device) -> Result<Tensor> {
+pub(super) fn whole_on(
+    op: &'static str,
+    tensor: &Tensor,
+    device: &Device,
+) -> Result<(Tensor, u64)> {
     // Two elements at a time are whole words in every dtype, and chunks end on whole words.
     let end = tensor.layout().end().next_multiple_of(2);
-    let whole = tensor.view(Layout::contiguous(end));
-    Ok(move_to(op, &whole, device)?.view(tensor.layout().clone()))
+    let copy = copy_of(op, tensor, &(0..end), device)?;
+    Ok((copy.view(tensor.layout().clone()), bytes(&copy)))
 }
 
 /// Brings a copy of [`whole_on`] back after it was written.

@@ -4,31 +4,39 @@ use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
-use crate::device::{Device, Placement, PlacementEvent, Storage};
+use crate::device::{Device, PlacementEvent, Storage, log_placement};
 use crate::error::{Error, Result};
 use crate::gpu::{Blocks, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::tensor::Tensor;
 
-/// Runs an op on operands and gives its result, at home where they live.
+/// Runs an op on operands and gives its result, where [`place::home`] says.
 pub(crate) fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    travel(op, place::home(op.name(), inputs)?, inputs, None)
+    travel(op, None, inputs, None)
+}
+
+/// Runs an op on an operand and gives its result where the operand lives, whatever the scope.
+pub(crate) fn run_at_home(op: &dyn Op, input: &Tensor) -> Result<Tensor> {
+    travel(op, Some(input.device()), &[input], None)
 }
 
 /// Runs an op without operands on a device.
 pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
-    travel(op, device, &[], None)
+    travel(op, Some(device), &[], None)
 }
 
 /// Runs an op without operands that writes an existing tensor, through whatever strides it has.
 pub(crate) fn write(op: &dyn Op, into: &Tensor) -> Result<()> {
-    travel(op, into.device(), &[], Some(into)).map(drop)
+    travel(op, Some(into.device()), &[], Some(into)).map(drop)
 }
 
-type Tensors = SmallVec<[Tensor; 3]>;
-
-fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>) -> Result<Tensor> {
+fn travel(
+    op: &dyn Op,
+    named: Option<&Device>,
+    inputs: &[&Tensor],
+    into: Option<&Tensor>,
+) -> Result<Tensor> {
     let name = op.name();
 
     // 1. Infer: every error about arguments, before anything changes.
@@ -45,37 +53,42 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
     }
 
     // 2. Place: at home, or on the CPU with a reason.
-    let reason = op
-        .missing(home.capabilities(), &specs, dtype)
-        .filter(|_| size > 0);
+    let home = match named {
+        Some(device) => device.clone(),
+        None => place::home(name, inputs)?,
+    };
+    let capabilities = home.capabilities();
+    let reason = if size > 0 {
+        op.missing(capabilities, &specs, dtype)
+    } else {
+        // Nothing is computed, but somewhere it must live.
+        (!capabilities.holds(dtype)).then(|| place::lacks(dtype))
+    };
     let target = match &reason {
         None => home.clone(),
-        Some(_) if home.placement() == Placement::Soft => Device::cpu(),
-        Some(reason) => return Err(Error::unsupported(name, home.to_string(), reason)),
+        Some(reason) => place::fallback(name, &home, reason)?,
     };
     target.check_size(name, size)?;
     if size == 0 {
-        let empty = Tensor::new(target, Storage::Empty, Layout::contiguous(shape), dtype);
+        let layout = Layout::contiguous(shape);
+        let empty = Tensor::new(target.clone(), Storage::Empty, layout, dtype);
+        if reason.is_some() {
+            observe(name, &home, &target, &empty, reason, 0, &[]);
+        }
         return Ok(into.cloned().unwrap_or(empty));
     }
-    let mut moved = 0;
-    let mut stranger = None;
-    let operands: Tensors = inputs
-        .iter()
-        .map(|tensor| {
-            if *tensor.device() != target {
-                moved += bytes_of(tensor);
-            }
-            if tensor.device() != home {
-                stranger = Some(tensor.device().to_string());
-            }
-            place::move_to(name, tensor, &target)
-        })
-        .collect::<Result<_>>()?;
+    // Read, changed and written back as a whole: one at a time, so that none undoes another.
+    let _alone = into
+        .filter(|into| *into.device() != target)
+        .map(|into| into.device().write_elsewhere());
+    let arrivals = place::bring(name, inputs, &target)?;
+    let operands = &arrivals.operands;
+    let mut moved = arrivals.bytes;
     let elsewhere = match into {
         Some(into) if *into.device() != target => {
-            moved += 2 * bytes_of(into);
-            Some(place::whole_on(name, into, &target)?)
+            let (copy, bytes) = place::whole_on(name, into, &target)?;
+            moved += 2 * bytes;
+            Some(copy)
         }
         _ => None,
     };
@@ -92,7 +105,7 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
             None => Storage::rounded(size as u64),
         },
     };
-    let launches = plan(op, &target, &operands, output, existing.is_none())?;
+    let launches = plan(op, &target, operands, output, existing.is_none())?;
 
     // 4. Allocate.
     let output = match existing {
@@ -102,8 +115,8 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
 
     // 5. Record.
     match launches {
-        Some((launches, kernels)) => record(name, &launches, &kernels, &operands, &output)?,
-        None => twin(op, &operands, &output)?,
+        Some((launches, kernels)) => record(name, &launches, &kernels, operands, &output)?,
+        None => twin(op, operands, &output)?,
     }
 
     // Results of fallbacks return home, unless home cannot hold them.
@@ -112,29 +125,48 @@ fn travel(op: &dyn Op, home: &Device, inputs: &[&Tensor], into: Option<&Tensor>)
             place::write_back(copy, into)?;
             into.clone()
         }
-        _ if target != *home && home.capabilities().holds(dtype) => {
-            moved += bytes_of(&output);
-            place::move_to(name, &output, home)?
+        _ if target != home && home.capabilities().holds(dtype) => {
+            moved += place::bytes(&output);
+            place::move_to(name, &output, &home)?
         }
         _ => output,
     };
 
     // 6. Observe.
-    let observed = match (reason, stranger) {
-        (Some(reason), _) => Some((home.to_string(), reason)),
-        (None, Some(from)) => Some((from, "an operand lived on another device".to_owned())),
-        (None, None) => None,
-    };
-    if let Some((from, reason)) = observed {
-        home.log_placement(PlacementEvent {
-            op: name,
-            from,
-            to: target.to_string(),
-            reason,
-            bytes_moved: moved,
-        });
+    if reason.is_some() || !arrivals.left.is_empty() {
+        observe(name, &home, &target, &result, reason, moved, &arrivals.left);
     }
     Ok(result)
+}
+
+/// Says that an op ran elsewhere than where all its operands live.
+fn observe(
+    op: &'static str,
+    home: &Device,
+    target: &Device,
+    result: &Tensor,
+    lacking: Option<String>,
+    bytes_moved: u64,
+    left: &[Device],
+) {
+    let from = match lacking {
+        Some(_) => home.to_string(),
+        None => left
+            .iter()
+            .map(Device::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
+    let event = PlacementEvent {
+        op,
+        from,
+        to: target.to_string(),
+        result: result.device().to_string(),
+        reason: lacking.unwrap_or_else(|| place::why_operands_travel().to_owned()),
+        bytes_moved,
+    };
+    let concerned: SmallVec<[&Device; 4]> = std::iter::once(home).chain(left).collect();
+    log_placement(&event, &concerned);
 }
 
 fn operand(tensor: &Tensor) -> Operand<'_> {
@@ -143,10 +175,6 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
         dtype: tensor.dtype(),
         storage_bytes: tensor.storage().bytes(),
     }
-}
-
-fn bytes_of(tensor: &Tensor) -> u64 {
-    (tensor.elements() * tensor.dtype().size()) as u64
 }
 
 /// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.

@@ -25,6 +25,7 @@ mod order;
 mod placement;
 mod products;
 mod rng;
+mod scopes;
 mod stress;
 mod text;
 mod threads;
@@ -95,6 +96,7 @@ fn tests() -> Vec<Test> {
         memory::tests(),
         threads::tests(),
         placement::tests(),
+        scopes::tests(),
         errors::tests(),
         devices::tests(),
         stress::tests(),

@@ -1,9 +1,12 @@
 //! What runs elsewhere, and that it is said.
 
-use orlop::{DType, Device, Error, Placement, PlacementEvent, Result, Tensor, f16};
+use std::cell::Cell;
+
+use orlop::{DType, Device, Error, Placement, PlacementEvent, PlacementLog, Result, Tensor, f16};
 
 use crate::adapters::Context;
-use crate::operand::same;
+use crate::operand::{Operand, random_shape, same};
+use crate::rng::cases;
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
@@ -12,19 +15,30 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::f16_without_it", Scope::Gpu, f16_without_it),
         Test::new("placement::nothing_to_log", Scope::Device, nothing_to_log),
         Test::new("placement::mixed_devices", Scope::Gpu, mixed_devices),
+        Test::new("placement::mixed_settings", Scope::Gpu, mixed_settings),
+        Test::new("placement::exact_bytes", Scope::Gpu, exact_bytes),
+        Test::new("placement::no_room_at_home", Scope::Gpu, no_room_at_home),
+        Test::new("placement::no_elements", Scope::Gpu, no_elements),
         Test::new("placement::log_is_bounded", Scope::Gpu, log_is_bounded),
+        Test::new("placement::log_in_words", Scope::Gpu, log_in_words),
+        Test::new("placement::traced", Scope::Gpu, traced),
+        Test::new(
+            "placement::threads_fill_one_storage",
+            Scope::Gpu,
+            threads_fill_one_storage,
+        ),
     ]
 }
 
-fn open(context: &Context, placement: Placement) -> Result<Device> {
+pub fn open(context: &Context, placement: Placement) -> Result<Device> {
     context.builder().placement(placement).build()
 }
 
-fn is_unsupported<T>(result: Result<T>, parts: &[&str]) {
+pub fn is_unsupported<T>(result: Result<T>, parts: &[&str]) {
     match result {
         Err(Error::Unsupported(unsupported)) => {
             let text = unsupported.to_string();
-            for part in parts.iter().chain(&["Placement::Soft"]) {
+            for part in parts {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }
@@ -33,9 +47,10 @@ fn is_unsupported<T>(result: Result<T>, parts: &[&str]) {
     }
 }
 
-fn last(device: &Device) -> PlacementEvent {
+pub fn last(device: &Device) -> PlacementEvent {
     let mut log = device.placement_log();
-    log.pop()
+    log.events
+        .pop()
         .unwrap_or_else(|| panic!("nothing was logged on {device}"))
 }
 
@@ -60,9 +75,11 @@ fn f64_without_it(context: &Context) -> Result<()> {
     let tensor = Tensor::from_slice(&soft, &values, [3, 4])?;
     assert!(tensor.device().is_cpu());
     let event = last(&soft);
-    assert_eq!((event.op, event.bytes_moved), ("from_slice", 96));
+    assert_eq!((event.op, event.bytes_moved), ("from_slice", 0));
     assert!(
-        event.from == soft.to_string() && event.to.starts_with("cpu"),
+        event.from == soft.to_string()
+            && event.to == Device::cpu().to_string()
+            && event.result == event.to,
         "{event:?}"
     );
     assert!(event.reason.contains("f64"));
@@ -72,9 +89,9 @@ fn f64_without_it(context: &Context) -> Result<()> {
         &product.slice((0..1, 0..1))?,
         &[values[..4].iter().map(|x| x * x).sum::<f64>()],
     )?;
-    let logged = soft.placement_log().len();
+    let logged = soft.placement_log().events.len();
     let made = Tensor::zeros(&soft, 5, DType::F64)?;
-    assert!(made.device().is_cpu() && soft.placement_log().len() == logged + 1);
+    assert!(made.device().is_cpu() && soft.placement_log().events.len() == logged + 1);
     // A cast to f64 goes to the CPU; one from it comes back only if asked.
     let wide = Tensor::ones(&soft, 4, DType::F32)?.cast(DType::F64)?;
     assert!(wide.device().is_cpu());
@@ -91,7 +108,7 @@ fn f64_without_it(context: &Context) -> Result<()> {
         &unsupported,
     );
     is_unsupported(tensor.to(&strict), &["f64"]);
-    assert_eq!(strict.placement_log(), []);
+    assert_eq!(strict.placement_log(), PlacementLog::default());
     Ok(())
 }
 
@@ -102,27 +119,31 @@ fn f16_without_it(context: &Context) -> Result<()> {
     let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(f16::from_f32);
     let tensor = Tensor::from_slice(&soft, &values, [2, 3])?;
     assert_eq!(tensor.device(), &soft);
-    let logged = soft.placement_log().len();
+    let logged = soft.placement_log().events.len();
     let sum = tensor.add(&tensor)?;
     assert_eq!(sum.device(), &soft);
     same(&sum, &values.map(|x| x + x))?;
     if soft.capabilities().f16 {
-        assert_eq!(soft.placement_log().len(), logged);
+        assert_eq!(soft.placement_log().events.len(), logged);
         return Ok(());
     }
     assert_eq!(logged, 0, "to hold halves is nothing special");
-    let log = soft.placement_log();
+    let log = soft.placement_log().events;
     assert_eq!(log.len(), 1, "{log:?}");
-    // Two operands there (12 bytes each), the result back.
-    assert_eq!((log[0].op, log[0].bytes_moved), ("add", 36));
+    // The operand there once, the result back.
+    assert_eq!((log[0].op, log[0].bytes_moved), ("add", 24));
     assert!(log[0].reason.contains("f16"));
+    assert_eq!(log[0].to, Device::cpu().to_string());
+    assert_eq!([&log[0].from, &log[0].result], [&soft.to_string(); 2]);
     let product = tensor.matmul(&tensor.transpose(0, 1)?)?;
     assert_eq!((product.device(), last(&soft).op), (&soft, "matmul"));
     same(&product, &[14.0, 32.0, 32.0, 77.0].map(f16::from_f32))?;
+    assert_eq!(last(&soft).bytes_moved, 12 + 8, "both views travel once");
     // In place, through a view at an odd offset.
     tensor.slice((.., 1..2))?.fill(9)?;
     same(&tensor, &[1.0, 9.0, 3.0, 4.0, 9.0, 6.0].map(f16::from_f32))?;
-    assert_eq!(last(&soft).op, "fill");
+    // The storage up to the view's end, there and back.
+    assert_eq!((last(&soft).op, last(&soft).bytes_moved), ("fill", 24));
 
     let tensor = Tensor::from_slice(&strict, &values, [2, 3])?;
     same(&tensor, &values)?;
@@ -144,7 +165,7 @@ fn nothing_to_log(context: &Context) -> Result<()> {
         .transpose(0, 1)?
         .contiguous()?;
     assert_eq!((b.device(), b.to_vec::<i32>()?.len()), (&device, 64));
-    assert_eq!(device.placement_log(), []);
+    assert_eq!(device.placement_log(), PlacementLog::default());
     assert_eq!(device.placement(), Placement::Strict);
     Ok(())
 }
@@ -152,36 +173,319 @@ fn nothing_to_log(context: &Context) -> Result<()> {
 /// Soft: the operand travels to the device that is not the CPU. Strict: an error that names `to`.
 fn mixed_devices(context: &Context) -> Result<()> {
     let soft = open(context, Placement::Soft)?;
-    let host = Tensor::from_slice(&Device::cpu(), &[1i32, 2, 3], 3)?;
+    let own_cpu = Device::select("cpu")?;
+    let host = Tensor::from_slice(&own_cpu, &[1i32, 2, 3], 3)?;
     let there = Tensor::from_slice(&soft, &[10i32, 20, 30], 3)?;
     for sum in [there.add(&host)?, host.add(&there)?] {
         assert_eq!(sum.device(), &soft);
         same(&sum, &[11i32, 22, 33])?;
+        let event = last(&soft);
+        assert_eq!((event.op, event.bytes_moved), ("add", 12));
+        assert_eq!(event.from, own_cpu.to_string());
+        assert_eq!([&event.to, &event.result], [&soft.to_string(); 2]);
+        assert_eq!(last(&own_cpu), event, "the device that it left knows too");
     }
+    assert_eq!(own_cpu.placement_log(), soft.placement_log());
     let other = open(context, Placement::Soft)?;
     let elsewhere = there.to(&other)?;
     assert_eq!(elsewhere.device(), &other);
+    assert_eq!(
+        other.placement_log(),
+        PlacementLog::default(),
+        "asked for, so not logged"
+    );
     let sum = there.add(&elsewhere)?;
     assert_eq!(sum.device(), &soft);
     same(&sum, &[20i32, 40, 60])?;
+    assert_eq!(elsewhere.add(&there)?.device(), &other, "the first decides");
+    // Two CPU devices: the first decides.
+    let shared = Tensor::from_slice(&Device::cpu(), &[5i32, 5, 5], 3)?;
+    assert_eq!(host.add(&shared)?.device(), &own_cpu);
+    assert_eq!(shared.add(&host)?.device(), &Device::cpu());
+    assert_eq!(last(&own_cpu).bytes_moved, 12);
+    // An empty sum is at home where any other product would be.
+    let (rows, columns) = (host.slice(0..0)?.reshape([0, 1])?, there.reshape([1, 3])?);
+    let nothing = columns.slice((.., 0..0))?.matmul(&rows)?;
+    assert_eq!(nothing.device(), &soft);
 
     let strict = open(context, Placement::Strict)?;
     let there = there.to(&strict)?;
     for mixed in [there.add(&host), host.add(&there), there.matmul(&host)] {
-        is_unsupported(mixed, &["cpu", "to(&device)"]);
+        let names = [&own_cpu, &strict].map(|device| device.to_string());
+        is_unsupported(mixed, &[&names[0], &names[1], "to(&device)"]);
     }
+    is_unsupported(
+        columns
+            .slice((.., 0..0))?
+            .matmul(&there.slice(0..0)?.reshape([0, 1])?),
+        &["to(&device)"],
+    );
     same(&there.add(&host.to(&strict)?)?, &[11i32, 22, 33])
 }
 
-/// The log keeps the latest 1024.
-fn log_is_bounded(context: &Context) -> Result<()> {
+/// Among mixed operands one strict device is enough; the error names it. Wrong arguments come first.
+fn mixed_settings(context: &Context) -> Result<()> {
+    let open_cpu = |placement| Device::builder().select("cpu").placement(placement).build();
+    let devices = [
+        (Placement::Soft, open(context, Placement::Soft)?),
+        (Placement::Strict, open(context, Placement::Strict)?),
+        (Placement::Soft, open_cpu(Placement::Soft)?),
+        (Placement::Strict, open_cpu(Placement::Strict)?),
+        (Placement::Soft, Device::cpu()),
+    ];
+    for (first_setting, first) in &devices {
+        for (second_setting, second) in &devices {
+            if first == second {
+                continue;
+            }
+            let a = Tensor::from_slice(first, &[1.0f32, 2.0], 2)?;
+            let b = Tensor::from_slice(second, &[3.0f32, 4.0], 2)?;
+            let before = [first.memory(), second.memory()];
+            let sum = a.add(&b);
+            if [first_setting, second_setting].contains(&&Placement::Strict) {
+                let names = [first, second].map(|device| device.to_string());
+                is_unsupported(sum, &[&names[0], &names[1], "to(&device)", "scope"]);
+                if *first != Device::cpu() && *second != Device::cpu() {
+                    assert_eq!([first.memory(), second.memory()], before);
+                }
+            } else {
+                let home = if first.is_cpu() && !second.is_cpu() {
+                    second
+                } else {
+                    first
+                };
+                assert_eq!(sum?.device(), home);
+            }
+            // What a scope asks for is not silent.
+            let sum = second.scope(|| a.add(&b))?;
+            assert_eq!(sum.device(), second);
+            same(&sum, &[4.0f32, 6.0])?;
+            let wrong = Tensor::zeros(second, 2, DType::I32)?;
+            assert!(matches!(a.add(&wrong), Err(Error::DTypeMismatch(_))));
+        }
+    }
+    Ok(())
+}
+
+/// What travels is counted from the indices themselves: the span of each operand, once for those
+/// that overlap in one storage, and the result where it comes back.
+fn exact_bytes(context: &Context) -> Result<()> {
     let device = open(context, Placement::Soft)?;
-    if device.capabilities().f64 {
+    let target = Device::select("cpu")?;
+    cases(context.times(60), |rng| {
+        let shape = random_shape(rng, 3, 200);
+        let a = Operand::<f32>::random_view(&device, rng, &shape)?;
+        let b = match rng.below(4) {
+            0 => Operand::<f32>::random_view(&device, rng, &shape)?,
+            1 => a.clone(),
+            2 => Operand::<f32>::random_view(&target, rng, &shape)?,
+            _ => {
+                // Of the same storage, perhaps apart from it.
+                let flat = Operand::<f32>::random(&device, rng, &[40])?;
+                let at = rng.below(30);
+                let (a, b) = (flat.range(0..5)?, flat.range(at..at + 5)?);
+                return check_bytes(&device, &target, &a, &b);
+            }
+        };
+        check_bytes(&device, &target, &a, &b)
+    })
+}
+
+fn check_bytes(device: &Device, target: &Device, a: &Operand<f32>, b: &Operand<f32>) -> Result<()> {
+    device.clear_placement_log();
+    target.clear_placement_log();
+    let sum = target.scope(|| a.tensor.add(&b.tensor))?;
+    assert_eq!(sum.device(), target);
+    let want: Vec<f32> = a
+        .values()
+        .iter()
+        .zip(b.values())
+        .map(|(a, b)| a + b)
+        .collect();
+    same(&sum, &want)?;
+    let span = |operand: &Operand<f32>| {
+        let used: Vec<usize> = operand.tensor.layout().indices().collect();
+        let (low, high) = (used.iter().min()?, used.iter().max()?);
+        (operand.tensor.device() == device).then_some((*low, high + 1))
+    };
+    let elements = match (span(a), span(b)) {
+        (None, None) => 0,
+        (Some((low, high)), None) | (None, Some((low, high))) => high - low,
+        (Some(a_span), Some(b_span)) => {
+            let apart = a_span.1 < b_span.0 || b_span.1 < a_span.0;
+            if apart || !a.tensor.shares_storage(&b.tensor) {
+                (a_span.1 - a_span.0) + (b_span.1 - b_span.0)
+            } else {
+                a_span.1.max(b_span.1) - a_span.0.min(b_span.0)
+            }
+        }
+    };
+    let events = device.placement_log().events;
+    assert_eq!(events, target.placement_log().events);
+    let moved: u64 = events.iter().map(|event| event.bytes_moved).sum();
+    assert_eq!(moved, 4 * elements as u64, "{} + {}", a.story(), b.story());
+    assert_eq!(events.len(), usize::from(elements > 0));
+    Ok(())
+}
+
+/// The result of a fallback that finds no room at home is lost with an error, and nothing else is.
+fn no_room_at_home(context: &Context) -> Result<()> {
+    let limit = 1 << 20;
+    let device = context.builder().memory_limit(limit).build()?;
+    let capabilities = device.capabilities();
+    let halves = vec![f16::from_f32(1.5); 1 << 18];
+    let operand = if capabilities.f16 {
+        None
+    } else {
+        Some(Tensor::from_slice(&device, &halves, halves.len())?)
+    };
+    let run = || match &operand {
+        Some(operand) => operand.add(operand),
+        None => Tensor::randn(&device, 1 << 16, DType::F64, 1),
+    };
+    if operand.is_none() && !capabilities.f64 {
         return Ok(());
     }
-    for _ in 0..1100 {
-        let _ = Tensor::empty(&device, 1, DType::F64)?;
+    let rest = Tensor::zeros(
+        &device,
+        (limit - device.memory().allocated) as usize / 4,
+        DType::F32,
+    )?;
+    assert_eq!(device.memory().allocated, limit);
+    let before = (device.memory(), device.placement_log());
+    let Err(Error::OutOfMemory(error)) = run() else {
+        panic!("the budget is used up");
+    };
+    assert_eq!(error.device, device.to_string());
+    assert_eq!((device.memory(), device.placement_log()), before);
+    assert_eq!(rest.slice(0..1)?.item::<f32>()?, 0.0);
+    if let Some(operand) = &operand {
+        same(operand, &halves)?;
     }
-    assert_eq!(device.placement_log().len(), 1024);
+    drop(rest);
+    assert_eq!(run()?.device(), &device);
+    assert_eq!(
+        device.placement_log().events.len(),
+        before.1.events.len() + 1
+    );
     Ok(())
+}
+
+/// Tensors without elements live where others of their dtype live.
+fn no_elements(context: &Context) -> Result<()> {
+    let soft = open(context, Placement::Soft)?;
+    let strict = open(context, Placement::Strict)?;
+    let holds = soft.capabilities().holds(DType::F64);
+    for make in [Tensor::zeros, Tensor::empty] {
+        let none = make(&soft, orlop::Shape::from([0, 3]), DType::F64)?;
+        assert_eq!(none.device().is_cpu(), !holds);
+        assert_eq!(none.add(&none)?.device(), none.device());
+        if !holds {
+            assert_eq!(last(&soft).bytes_moved, 0);
+            is_unsupported(make(&strict, 0.into(), DType::F64), &["f64"]);
+        }
+    }
+    let none = Tensor::ones(&soft, 0, DType::F32)?.cast(DType::F64)?;
+    assert_eq!(none.device().is_cpu(), !holds);
+    assert_eq!(soft.placement_log().events.len(), if holds { 0 } else { 3 });
+    Ok(())
+}
+
+/// The log keeps the latest 1024 and counts the others; clearing forgets both.
+fn log_is_bounded(context: &Context) -> Result<()> {
+    let device = open(context, Placement::Soft)?;
+    let other = Device::select("cpu")?;
+    let a = Tensor::zeros(&other, 4, DType::F32)?;
+    for size in 0..1100usize {
+        let from = size % 4;
+        let _ = device.scope(|| a.slice(from..)?.copy())?;
+    }
+    let log = device.placement_log();
+    assert_eq!((log.events.len(), log.dropped), (1024, 76));
+    // The 77th was of one element fewer.
+    assert_eq!(log.events[0].bytes_moved, 16);
+    assert_eq!(log.events[1023].bytes_moved, 4);
+    assert!(log.to_string().starts_with("(76 older events dropped)\n"));
+    device.clear_placement_log();
+    assert_eq!(device.placement_log(), PlacementLog::default());
+    assert_eq!(other.placement_log(), log, "each device has its own");
+    Ok(())
+}
+
+fn log_in_words(context: &Context) -> Result<()> {
+    let device = open(context, Placement::Soft)?;
+    let a = Tensor::zeros(&device, 4, DType::F32)?;
+    let _ = Device::cpu().scope(|| a.add(&a))?;
+    let (cpu, event) = (Device::cpu(), last(&device));
+    assert_eq!(
+        device.placement_log().to_string(),
+        format!(
+            "add: from {device} to {cpu}, result on {cpu}; {}; 16 bytes moved\n",
+            event.reason
+        )
+    );
+    assert!(event.reason.contains("scope"));
+    Ok(())
+}
+
+thread_local! {
+    static TRACED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts each thread's events of placement. One for the process: those of a thread alone race
+/// where tests run side by side.
+struct Counter;
+
+impl tracing::Subscriber for Counter {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target() == "orlop::device::log"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        TRACED.set(TRACED.get() + 1);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Each event is one of `tracing` too, whichever logs hold it.
+fn traced(context: &Context) -> Result<()> {
+    // Fails where it is set already.
+    let _ = tracing::subscriber::set_global_default(Counter);
+    let device = open(context, Placement::Soft)?;
+    let host = Tensor::ones(&Device::select("cpu")?, 2, DType::F32)?;
+    let before = TRACED.get();
+    let there = Tensor::ones(&device, 2, DType::F32)?.add(&host.to(&device)?)?;
+    assert_eq!(TRACED.get(), before, "nothing is placed elsewhere");
+    there.add(&host)?;
+    host.device().scope(|| there.add(&there))?;
+    assert_eq!(TRACED.get(), before + 2);
+    Ok(())
+}
+
+/// Threads that fill parts of one storage elsewhere do not undo each other.
+fn threads_fill_one_storage(context: &Context) -> Result<()> {
+    let device = open(context, Placement::Soft)?;
+    let columns = 6;
+    let tensor = Tensor::zeros(&device, [64, columns], DType::F16)?;
+    std::thread::scope(|scope| {
+        let fill = |column: usize| {
+            let view = tensor.slice((.., column..column + 1))?;
+            (1..=10).try_for_each(|round| view.fill((round * (column + 1)) as i64))
+        };
+        let threads: Vec<_> = (0..columns)
+            .map(|at| scope.spawn(move || fill(at)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no panic"))
+    })?;
+    let row: Vec<f16> = (1..=columns)
+        .map(|at| f16::from_f32(10.0 * at as f32))
+        .collect();
+    same(&tensor, &row.repeat(64))
 }

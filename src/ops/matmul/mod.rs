@@ -35,7 +35,8 @@ impl Tensor {
         let form = rule::form(self, other)?;
         if form.inner == 0 {
             // Empty sums: nothing to multiply.
-            return Tensor::zeros(self.device(), form.output, self.dtype());
+            let home = road::home("matmul", &[self, other])?;
+            return Tensor::zeros(&home, form.output, self.dtype());
         }
         let product = road::run(&Matmul, &[&form.left, &form.right])?;
         Ok(product.view(crate::layout::Layout::contiguous(form.output)))
