@@ -161,7 +161,7 @@ fn timed(device: &Device, a: &Tensor, b: &Tensor) -> orlop::Result<(Tensor, f64)
 /// Where the product ran when the device could not do it, and what the device lacks.
 fn elsewhere(device: &Device, product: &Tensor) -> Option<(String, String)> {
     let log = device.placement_log();
-    let event = log.iter().rev().find(|event| {
+    let event = log.events.iter().rev().find(|event| {
         event.op == "matmul" || (product.device() != device && event.op == "from_slice")
     })?;
     Some((event.to.clone(), event.reason.clone()))

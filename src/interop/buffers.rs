@@ -6,6 +6,7 @@ use crate::device::{Device, Storage};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::road;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -146,8 +147,12 @@ impl Tensor {
             ));
         };
         if !device.capabilities().holds(dtype) {
-            let reason = format!("it has no {dtype} in kernels");
-            return Err(Error::unsupported(OP, device.to_string(), reason));
+            return Err(Error::unsupported(
+                OP,
+                device.to_string(),
+                road::lacks(dtype),
+                "such tensors live on the CPU",
+            ));
         }
         let bytes = device.check_size(OP, shape.count(OP)? as u128 * dtype.size() as u128)?;
         let copied = bytes.next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
