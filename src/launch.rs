@@ -86,7 +86,8 @@ impl Window {
 /// What one binding of a launch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
-    /// Inputs count from 0, the output comes last.
+    /// Inputs count from 0, then comes the output, then scratch: memory without contents that the
+    /// op's launches share, as large as their windows on it reach.
     pub operand: usize,
     /// The part of its storage that is bound; all of it when `None`.
     pub window: Option<Window>,

@@ -14,8 +14,6 @@
 {% set width = 4 if thread_n % 4 == 0 else 1 -%}
 {% set blocks_n = thread_n // width -%}
 {% set groups_m = tile_m // lanes -%}
-{# Reading C costs software adapters compile time: leave it out where nothing asks for it. -#}
-{% set can_accumulate = can_accumulate | default(true) -%}
 {% set band = 8 -%}
 {% set a_along_k = vector_a == 4 and fast_a == "k" -%}
 {% set b_along_k = vector_b == 4 and fast_b == "k" -%}
@@ -108,23 +106,23 @@ fn main(
     {%- endfor %}
     {%- endfor %}
 
-    var k = params.k_begin;
+    var k = 0u;
     {%- if unroll > 1 %}
-    let k_whole = params.k_begin + (params.k_end - params.k_begin) / {{ unroll }}u * {{ unroll }}u;
+    let k_whole = params.k / {{ unroll }}u * {{ unroll }}u;
     while k < k_whole {
         {{- turn(unroll) }}
         k += {{ unroll }}u;
     }
     {%- endif %}
     {%- if not (a_along_k or b_along_k) %}
-    while k < params.k_end {
+    while k < params.k {
         {{- turn(1) }}
         k += 1u;
     }
     {%- endif %}
     {% for i in range(tile_m) %}
     if tile_row + {{ i }}u < params.m {
-        let row_start = c_base + (tile_row + {{ i }}u) * params.n;
+        let row_start = c_base + (tile_row + {{ i }}u) * params.c_row;
         {%- for j in range(blocks_n) %}
         {{ "store" if width == 4 else "store_one" }}(row_start, column_first + {{ j * width }}u, sum_{{ i }}_{{ j }});
         {%- endfor %}

@@ -15,8 +15,6 @@
 {% set b_along_k = vector_b == 4 -%}
 {# Steps of k per turn of the loop. -#}
 {% set steps = 4 if a_along_k or b_along_k else 1 -%}
-{# Reading C costs software adapters compile time: leave it out where nothing asks for it. -#}
-{% set can_accumulate = can_accumulate | default(true) -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% include "matmul/part/operands" %}
 
@@ -39,7 +37,7 @@ fn main(
     let batch = tile / params.tiles_m;
     var a_base = params.a_offset;
     var b_base = params.b_offset;
-    let c_base = params.c_offset + batch * params.m;
+    var c_base = params.c_offset;
 {% include "matmul/part/batch" %}
 
     // Neighbours in the workgroup read neighbours in memory.
@@ -59,7 +57,7 @@ fn main(
     var sum_{{ i }} = {{ accumulator }}();
     {%- endfor %}
 
-    for (var k = params.k_begin + k_thread * {{ steps }}u; k < params.k_end; k += {{ steps * k_threads }}u) {
+    for (var k = k_thread * {{ steps }}u; k < params.k; k += {{ steps * k_threads }}u) {
         {%- if b_along_k %}
         let b = {{ quad }}(buffer{{ slot_b }}[(b_base + k * params.b_row) / 4u]);
         {%- endif %}
@@ -105,19 +103,10 @@ fn main(
     {%- endfor %}
     {%- endif %}
     {%- for i in range(thread_m) %}
-    store(c_base, row_first + {{ i }}u, sum_{{ i }});
+    if row_first + {{ i }}u < params.m {
+        finish(c_base + row_first + {{ i }}u, sum_{{ i }});
+    }
     {%- endfor %}
 }
 
-fn store(c_base: u32, row: u32, sum: {{ accumulator }}) {
-    if row < params.m {
-        let index = c_base + row;
-        var value = sum;
-        {%- if can_accumulate %}
-        if params.accumulate != 0u {
-            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
-        }
-        {%- endif %}
-        buffer{{ slot_c }}[index] = {{ element }}(value);
-    }
-}
+{% include "matmul/part/finish" %}

@@ -18,8 +18,6 @@
 {% set pitch_b = quads_n + (1 if fast_b == "k" and accumulator != "f64" else 0) -%}
 {% set loads_a = (quads_m * tile_k + threads - 1) // threads -%}
 {% set loads_b = (quads_n * tile_k + threads - 1) // threads -%}
-{# Reading C costs software adapters compile time: leave it out where nothing asks for it. -#}
-{% set can_accumulate = can_accumulate | default(true) -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% include "matmul/part/operands" %}
@@ -52,7 +50,7 @@ var<workgroup> tile_b: array<{{ quad }}, {{ pitch_b * tile_k }}>;
 {# Steps past the end of k count as zero: the branch keeps them from being read. -#}
 {% macro load_next(name, i, slot, along, vector) %}
         {{ name }}_next_{{ i }} = {{ quad }}();
-        if k + {{ name }}_k_{{ i }} < params.k_end {
+        if k + {{ name }}_k_{{ i }} < params.k {
             {%- if vector == 4 %}
             {{ name }}_next_{{ i }} = {{ quad }}(buffer{{ slot }}[{{ name }}_start_{{ i }} + k * ({{ along }} / 4u)]);
             {%- else %}
@@ -105,9 +103,9 @@ fn main(
     var b_next_{{ i }}: {{ quad }};
     {%- endfor %}
 
-    var k = params.k_begin;
+    var k = 0u;
     {{- load_both() }}
-    while k < params.k_end {
+    while k < params.k {
         {%- for i in range(loads_a) %}{{ keep("a", i, pitch_a, quads_m * tile_k) }}{% endfor %}
         {%- for i in range(loads_b) %}{{ keep("b", i, pitch_b, quads_n * tile_k) }}{% endfor %}
         workgroupBarrier();
@@ -138,7 +136,7 @@ fn main(
         if row < params.m {
             {%- for j in range(blocks_n) %}
             let column_{{ j }} = tile_column + (local_n + {{ j * threads_n }}u) * 4u;
-            store(c_base + row * params.n, column_{{ j }}, sum_{{ i }}_{{ j }});
+            store(c_base + row * params.c_row, column_{{ j }}, sum_{{ i }}_{{ j }});
             {%- endfor %}
         }
     }

@@ -18,12 +18,12 @@ const _: () = assert!(QUANTUM.is_multiple_of(WINDOW_ALIGNMENT));
 
 /// The kernel of each launch.
 pub(crate) type Kernels = SmallVec<[Arc<Kernel>; 1]>;
-/// An op's operands: inputs, then what it writes.
+/// An op's operands: inputs, then what it writes, then scratch.
 pub(crate) type Blocks<'a> = SmallVec<[&'a Arc<GpuBlock>; 4]>;
 
 impl Gpu {
     /// Refuses what the device would refuse, before memory is taken for it, and compiles each
-    /// kernel. `storage_bytes` gives the size of an operand's storage.
+    /// kernel. `storage_bytes` are the sizes of the operands' storages.
     ///
     /// # Errors
     /// A kernel that does not compile, a binding above the limit, a grid above the adapter's, a
@@ -32,12 +32,13 @@ impl Gpu {
         &self,
         op: &'static str,
         launches: &[Launch],
-        storage_bytes: impl Fn(usize) -> u64,
+        storage_bytes: &[u64],
     ) -> Result<Kernels> {
         for launch in launches {
             self.check_launch(op, launch)?;
             for bound in &launch.operands {
-                self.check_bound(op, bound, storage_bytes(bound.operand))?;
+                let bytes = storage_bytes.get(bound.operand).copied();
+                self.check_bound(op, bound, bytes.unwrap_or(0))?;
             }
         }
         let _hold = self.hold();
@@ -56,6 +57,7 @@ impl Gpu {
     }
 
     /// Records launches that were prepared, in order, with nothing of other threads between them.
+    /// `blocks[output]` is what they write.
     ///
     /// # Errors
     /// An operand without contents, a lost device; then nothing was recorded.
@@ -65,12 +67,13 @@ impl Gpu {
         launches: &[Launch],
         kernels: &Kernels,
         blocks: &Blocks<'_>,
+        output: usize,
     ) -> Result<()> {
         for block in blocks {
             block.check()?;
         }
         let written = blocks
-            .last()
+            .get(output)
             .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
         let (mut stream, hold) = self.stream_to_write(written)?;
         let groups = {

@@ -20,6 +20,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "fill",
     "random",
     "matmul/part/batch",
+    "matmul/part/finish",
     "matmul/part/operands",
     "matmul/part/store",
     "matmul/part/tile",

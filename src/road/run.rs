@@ -203,14 +203,29 @@ fn plan(
         slots,
     };
     let launches = op.plan(&problem, target.capabilities())?;
-    let kernels = gpu.prepare(op.name(), &launches, |operand| {
-        let operand = problem.inputs.get(operand).unwrap_or(&problem.output);
-        operand.storage_bytes
-    })?;
+    let scratch = scratch_bytes(&launches, problem.inputs.len());
+    let operands = problem.inputs.iter().chain([&problem.output]);
+    let storage_bytes: SmallVec<[u64; 4]> = operands
+        .map(|operand| operand.storage_bytes)
+        .chain([scratch])
+        .collect();
+    let kernels = gpu.prepare(op.name(), &launches, &storage_bytes)?;
     Ok(Some((launches, kernels)))
 }
 
-/// Records launches on a GPU's operands.
+/// How far windows on the operand after the output reach.
+fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
+    launches
+        .iter()
+        .flat_map(|launch| &launch.operands)
+        .filter(|bound| bound.operand > output)
+        .filter_map(|bound| bound.window)
+        .map(|window| window.end())
+        .max()
+        .unwrap_or(0)
+}
+
+/// Records launches on a GPU's operands, with scratch that is free again once they are recorded.
 fn record(
     op: &'static str,
     launches: &Launches,
@@ -218,17 +233,22 @@ fn record(
     inputs: &[Tensor],
     output: &Tensor,
 ) -> Result<()> {
-    let blocks: Blocks<'_> = inputs
-        .iter()
-        .chain([output])
-        .filter_map(|tensor| match tensor.storage() {
+    let scratch = match scratch_bytes(launches, inputs.len()) {
+        0 => None,
+        bytes => Some(output.device().allocate(bytes)?),
+    };
+    let storages = inputs.iter().chain([output]).map(Tensor::storage);
+    let blocks: Option<Blocks<'_>> = storages
+        .chain(&scratch)
+        .map(|storage| match storage {
             Storage::Gpu(block) => Some(block),
             _ => None,
         })
         .collect();
-    match blocks.last() {
-        Some(written) if blocks.len() == inputs.len() + 1 => {
-            written.gpu().record(op, launches, kernels, &blocks)
+    match (blocks, output.storage()) {
+        (Some(blocks), Storage::Gpu(written)) => {
+            let gpu = written.gpu();
+            gpu.record(op, launches, kernels, &blocks, inputs.len())
         }
         _ => Err(Error::invalid(op, "an operand has no memory")),
     }

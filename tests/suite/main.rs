@@ -22,6 +22,7 @@ mod memory;
 mod number;
 mod operand;
 mod order;
+mod panels;
 mod placement;
 mod products;
 mod rng;
@@ -53,7 +54,7 @@ pub enum Scope {
 }
 
 /// Families that run with windows.
-const WINDOWED: &[&str] = &[];
+const WINDOWED: &[&str] = &["matmul"];
 
 /// A test that runs once, under `all::`.
 pub type OnceTest = (&'static str, fn() -> Result<()>);
@@ -87,6 +88,7 @@ fn tests() -> Vec<Test> {
     [
         elementwise::tests(),
         matmul::tests(),
+        panels::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),

@@ -12,7 +12,6 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("matmul::larger", Scope::Kernels, larger),
-        Test::new("matmul::long_k", Scope::Kernels, long_k),
         Test::new("matmul::many_workgroups", Scope::Kernels, many_workgroups),
         Test::new("matmul::specials", Scope::Kernels, specials),
         Test::new("matmul::small_sweep", Scope::Device, small_sweep),
@@ -231,51 +230,6 @@ fn larger(context: &Context) -> Result<()> {
             let a = operand::<f32>(context, rng, &[m, k])?;
             let b = operand::<f32>(context, rng, &[k, n])?;
             check_some(context, &a, &b, 7)?;
-        }
-        Ok(())
-    })
-}
-
-/// Sums longer than any loop of one invocation may be (llvmpipe ends it after 65,535 turns).
-fn long_k(context: &Context) -> Result<()> {
-    let long = if context.is_cpu() || context.adapter.name == "lavapipe" {
-        300_000
-    } else {
-        70_000
-    };
-    cases(1, |rng| {
-        for (m, k, n) in [
-            (3, 5000, 5),
-            (1, long, 1),
-            (2, 70_000, 3),
-            (17, 70_000, 1),
-            (1, 65_537, 9),
-        ] {
-            // On the slow ones only what crosses the cap.
-            if context.is_slow() && m * n > 6 && k > 10_000 {
-                continue;
-            }
-            let a = operand::<f32>(context, rng, &[m, k])?;
-            let b = operand::<f32>(context, rng, &[k, n])?;
-            check(context, &a, &b)?;
-            // Ones count exactly: a turn that is lost shows.
-            let ones = |shape| Tensor::ones(context.device(), shape, orlop::DType::I32);
-            let counted = ones([m, k])?.matmul(&ones([k, n])?)?.to_vec::<i32>()?;
-            assert!(
-                counted.iter().all(|&sum| sum == k as i32),
-                "{m}x{k}x{n}: {counted:?}"
-            );
-        }
-        // k in several dispatches, f16 included: sums are kept where?
-        let k = 250_000;
-        if !context.is_slow() {
-            let values: Vec<orlop::f16> = (0..k).map(|_| Number::sample(rng)).collect();
-            let a = Operand::new(context.device(), values.clone(), &[1, k])?;
-            let b = Operand::new(context.device(), values, &[k, 1])?;
-            let scale = Operand::new(context.device(), vec![orlop::f16::from_f32(0.01)], &[1, 1])?;
-            let small = a.tensor.mul(&scale.tensor)?.to_vec::<orlop::f16>()?;
-            let a = Operand::new(context.device(), small, &[1, k])?;
-            check(context, &a, &b)?;
         }
         Ok(())
     })

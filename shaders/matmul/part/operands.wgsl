@@ -2,9 +2,9 @@
 struct Params {
     m: u32,
     n: u32,
-    k_begin: u32,
-    k_end: u32,
-    accumulate: u32,
+    k: u32,
+    // Bits: 1 adds to the sums of earlier parts of k; 2 leaves the sums for later parts.
+    part: u32,
     a_offset: u32,
     a_row: u32,
     a_column: u32,
@@ -12,6 +12,7 @@ struct Params {
     b_row: u32,
     b_column: u32,
     c_offset: u32,
+    c_row: u32,
     tiles_m: u32,
     tiles_n: u32,
     tiles: u32,
@@ -24,6 +25,9 @@ struct Params {
     {%- for d in range(batch_rank) %}
     batch_b_{{ d }}: u32,
     {%- endfor %}
+    {%- for d in range(batch_rank) %}
+    batch_c_{{ d }}: u32,
+    {%- endfor %}
 }
 {{ params_var }}
 
@@ -35,3 +39,8 @@ struct Params {
 @group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
 {%- endif %}
 @group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ storage(vector_c) }};
+{#- Parts of k add up in C, or apart where C's elements are too coarse for sums. -#}
+{%- set sums_apart = can_accumulate and accumulator != element %}
+{%- if sums_apart %}
+@group(0) @binding({{ slot_sums }}) var<storage, read_write> buffer{{ slot_sums }}: {% if vector_c == 4 %}array<vec4<{{ accumulator }}>>{% else %}array<{{ accumulator }}>{% endif %};
+{%- endif %}

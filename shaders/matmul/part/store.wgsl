@@ -2,14 +2,7 @@
 {% if vector_c == 4 -%}
 fn store(row_start: u32, column: u32, sum: {{ quad }}) {
     if column < params.n {
-        let index = (row_start + column) / 4u;
-        var value = sum;
-        {%- if can_accumulate %}
-        if params.accumulate != 0u {
-            value += {{ quad }}(buffer{{ slot_c }}[index]);
-        }
-        {%- endif %}
-        buffer{{ slot_c }}[index] = vec4<{{ element }}>(value);
+        finish((row_start + column) / 4u, sum);
     }
 }
 {%- else -%}
@@ -21,14 +14,9 @@ fn store(row_start: u32, column: u32, sum: {{ quad }}) {
 
 fn store_one(row_start: u32, column: u32, sum: {{ accumulator }}) {
     if column < params.n {
-        let index = row_start + column;
-        var value = sum;
-        {%- if can_accumulate %}
-        if params.accumulate != 0u {
-            value += {{ accumulator }}(buffer{{ slot_c }}[index]);
-        }
-        {%- endif %}
-        buffer{{ slot_c }}[index] = {{ element }}(value);
+        finish(row_start + column, sum);
     }
 }
 {%- endif %}
+
+{% include "matmul/part/finish" %}

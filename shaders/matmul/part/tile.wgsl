@@ -18,5 +18,5 @@
 
     var a_base = params.a_offset;
     var b_base = params.b_offset;
-    let c_base = params.c_offset + batch * params.m * params.n;
+    var c_base = params.c_offset;
 {% include "matmul/part/batch" %}

@@ -85,26 +85,56 @@ fn each_matrix<T: Element>(
 
 /// f16 through f32: sums are kept in f32 over the whole of k, and rounded once.
 fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, all: bool) {
-    let widen = |matrix: Matrix<'_, f16>, rows: usize, columns: usize| -> Vec<f32> {
-        let mut wide = vec![0.0f32; rows * columns];
-        parallel::pieces(&mut wide, |from, piece| {
-            for (at, out) in (from..).zip(piece) {
-                let (i, j) = ((at / columns) as isize, (at % columns) as isize);
-                *out = matrix.elements[(i * matrix.row + j * matrix.column) as usize].to_f32();
-            }
-        });
-        wide
-    };
-    let (a, b) = (widen(a, size.m, size.k), widen(b, size.k, size.n));
-    let matrix = |elements, columns: usize| Matrix {
-        elements,
-        row: columns as isize,
-        column: 1,
-    };
+    let (a, b) = (Wide::of(a, size.m, size.k), Wide::of(b, size.k, size.n));
     let mut wide = vec![0.0f32; size.m * size.n];
-    product::multiply(&mut wide, matrix(&a, size.k), matrix(&b, size.n), size, all);
+    product::multiply(&mut wide, a.matrix(), b.matrix(), size, all);
     for (out, wide) in c.iter_mut().zip(wide) {
         *out = f16::from_f32(wide);
+    }
+}
+
+/// A matrix of f16 as f32.
+struct Wide {
+    elements: Vec<f32>,
+    row: isize,
+    column: isize,
+}
+
+impl Wide {
+    /// Without gaps, or as it lies where that is less: repeated rows and columns stay repeated.
+    fn of(matrix: Matrix<'_, f16>, rows: usize, columns: usize) -> Self {
+        let reach = |count: usize, stride: isize| (count - 1).saturating_mul(stride as usize);
+        let span = reach(rows, matrix.row).saturating_add(reach(columns, matrix.column));
+        let as_it_lies = span < rows.saturating_mul(columns);
+        let count = if as_it_lies { span + 1 } else { rows * columns };
+        let mut elements = vec![0.0f32; count];
+        parallel::pieces(&mut elements, |from, piece| {
+            for (at, out) in (from..).zip(piece) {
+                let (i, j) = ((at / columns) as isize, (at % columns) as isize);
+                let at = match as_it_lies {
+                    true => at,
+                    false => (i * matrix.row + j * matrix.column) as usize,
+                };
+                *out = matrix.elements[at].to_f32();
+            }
+        });
+        let (row, column) = match as_it_lies {
+            true => (matrix.row, matrix.column),
+            false => (columns as isize, 1),
+        };
+        Self {
+            elements,
+            row,
+            column,
+        }
+    }
+
+    fn matrix(&self) -> Matrix<'_, f32> {
+        Matrix {
+            elements: &self.elements,
+            row: self.row,
+            column: self.column,
+        }
     }
 }
 

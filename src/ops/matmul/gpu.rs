@@ -1,46 +1,355 @@
-//! A plan and a problem become a launch: operands as they lie, vector loads where they are
-//! allowed, long k in several dispatches.
+//! A problem becomes launches: a plan, panels that fit, operands as they lie, vector loads where
+//! they are allowed.
 
 use smallvec::{SmallVec, smallvec};
 
+use super::panel::{Axis, Limits, Nest, OPERANDS, Panel, Sizes, Storages};
 use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits};
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Dispatch, KernelKey, Launch, Launches, Value, Words, fold_grid};
+use crate::launch::{
+    Bound, Dispatch, KernelKey, Launch, Launches, Value, Window, Words, fold_grid,
+};
 use crate::layout::{Layout, merge};
-use crate::ops::plan::index_overflow;
 use crate::road::Problem;
+
+const OP: &str = "matmul";
+/// Launches of one product: more are refused before they take the host's memory.
+const MAX_LAUNCHES: usize = 1 << 17;
+/// Steps of k of which all kernels take whole turns and whole vectors.
+const K_UNIT: usize = 128;
+/// Operands of a nest.
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+
+/// A product as its kernel sees it. For one row times a matrix the operands' places are swapped:
+/// the transposed matrix times a column.
+struct Product {
+    nest: Nest,
+    storages: Storages,
+    dtype: DType,
+    swapped: bool,
+}
+
+impl Product {
+    fn of(problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Self> {
+        let ([a, b], output) = (&problem.inputs[..], problem.output) else {
+            return Err(Error::invalid(OP, "takes two operands"));
+        };
+        let rank = output.layout.rank();
+        let dims = output.layout.shape().dims();
+        let (m, n) = (dims[rank - 2], dims[rank - 1]);
+        let k = a.layout.shape()[rank - 1];
+
+        // Batches merge where both operands walk them evenly; C does everywhere.
+        let batch_of = |layout: &Layout| layout.leading(rank - 2);
+        let merged = merge(&[&batch_of(a.layout), &batch_of(b.layout)]);
+        let stride = |layout: &Layout, axis: usize| layout.strides()[axis];
+        let mut step = (m * n) as isize;
+        let mut axes: SmallVec<[Axis; 6]> = SmallVec::new();
+        for (axis, &size) in merged.dims.iter().enumerate().rev() {
+            axes.push(Axis {
+                size,
+                strides: [merged.strides[0][axis], merged.strides[1][axis], step],
+            });
+            step = step.saturating_mul(size as isize);
+        }
+        axes.reverse();
+        let rows = Axis {
+            size: m,
+            strides: [stride(a.layout, rank - 2), 0, n as isize],
+        };
+        let columns = Axis {
+            size: n,
+            strides: [0, stride(b.layout, rank - 1), 1],
+        };
+        let steps = Axis {
+            size: k,
+            strides: [stride(a.layout, rank - 1), stride(b.layout, rank - 2), 0],
+        };
+        axes.extend([rows, columns, steps]);
+        let mut nest = Nest {
+            axes,
+            offsets: [a.layout.offset(), b.layout.offset(), 0],
+        };
+        let mut storages = Storages {
+            bytes: [a, b, &output].map(|operand| operand.storage_bytes),
+            shared: problem.slots[0] == problem.slots[1],
+            element: output.dtype.size() as u64,
+            // Elements are counted in 32 bits.
+            limit: capabilities.max_binding_bytes.min(u64::from(u32::MAX)),
+        };
+        let swapped = m == 1 && n != 1;
+        if swapped {
+            let rank = nest.axes.len();
+            nest.axes.swap(rank - 3, rank - 2);
+            nest.axes
+                .iter_mut()
+                .for_each(|axis| axis.strides.swap(A, B));
+            nest.offsets.swap(A, B);
+            storages.bytes.swap(A, B);
+        }
+        Ok(Self {
+            nest,
+            storages,
+            dtype: output.dtype,
+            swapped,
+        })
+    }
+
+    /// An operand as a kernel sees it in a panel.
+    fn matrix(&self, operand: usize, sizes: &[usize], offset: usize) -> Matrix {
+        let rank = self.nest.axes.len();
+        let stride = |axis: usize| self.nest.axes[axis].strides[operand];
+        // C has no k: its columns take that place.
+        let [outer, inner] = match operand {
+            A => [rank - 3, rank - 1],
+            B => [rank - 2, rank - 1],
+            _ => [rank - 3, rank - 2],
+        };
+        Matrix {
+            offset,
+            outer: stride(outer),
+            outer_size: sizes[outer],
+            inner: stride(inner),
+            inner_size: sizes[inner],
+            batch: (0..rank - 3).map(stride).collect(),
+        }
+    }
+
+    /// What a plan has to know.
+    fn traits(&self, sizes: &[usize]) -> Traits {
+        let (batch, [m, n, _]) = sides(sizes);
+        let [a, b] = [A, B].map(|operand| self.matrix(operand, sizes, self.nest.offsets[operand]));
+        let vectors = [&a, &b].map(Matrix::is_vectorised);
+        let along_k = [&a, &b].map(Matrix::runs_along_inner);
+        Traits {
+            m,
+            n,
+            batches: batch.iter().product(),
+            accumulates: self.splits_k(sizes),
+            dtype: self.dtype,
+            a_along_k: along_k[0],
+            all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
+            vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
+        }
+    }
+
+    /// Operations, bytes and tiles of a part.
+    fn work(&self, sizes: &[usize], plan: &MatmulPlan) -> Work {
+        let (batch, [m, n, k]) = sides(sizes);
+        let tiles = [
+            m.div_ceil(plan.tile_m as usize),
+            n.div_ceil(plan.tile_n as usize),
+        ];
+        let batches = batch.iter().map(|&size| size as f64).product::<f64>();
+        let [m, n, k] = [m, n, k].map(|size| size as f64);
+        Work {
+            flops: 2.0 * m * n * k * batches,
+            bytes: (m * k + k * n + m * n) * batches * self.dtype.size() as f64,
+            tiles: tiles[0] as f64 * tiles[1] as f64 * batches,
+        }
+    }
+
+    /// The sizes of panels that a plan can take one launch each for.
+    fn cut(&self, plan: &MatmulPlan, capabilities: &Capabilities) -> Sizes {
+        let grid = f64::from(capabilities.max_workgroups)
+            .powi(2)
+            .min(MAX_TILES);
+        let time = |sizes: &[usize]| {
+            let work = self.work(sizes, plan);
+            let seconds = capabilities.seconds(work.flops, work.bytes);
+            (seconds / LONGEST_LAUNCH).max(work.tiles / grid)
+        };
+        let limits = |spans| Limits {
+            spans,
+            tile: [plan.tile_m as usize, plan.tile_n as usize, K_UNIT],
+            max_k: plan.max_k(),
+            time: &time,
+        };
+        let spans = self.storages.spans();
+        let sizes = self.nest.cut(&limits(spans));
+        if !(self.splits_k(&sizes) && self.sums_apart()) {
+            return sizes;
+        }
+        // The sums of a panel have to fit a binding too.
+        let [a, b, c] = spans;
+        let sums = self.storages.limit / self.dtype.accumulator().size() as u64;
+        self.nest.cut(&limits([a, b, c.min(sums as usize)]))
+    }
+
+    fn k(&self) -> usize {
+        self.nest.axes[self.nest.axes.len() - 1].size
+    }
+
+    fn splits_k(&self, sizes: &[usize]) -> bool {
+        let (_, [_, _, k]) = sides(sizes);
+        k < self.k()
+    }
+
+    /// Sums of parts of k need a place of their own: C's elements are too coarse.
+    fn sums_apart(&self) -> bool {
+        self.dtype.accumulator() != self.dtype
+    }
+
+    /// The launch of one panel.
+    fn launch(
+        &self,
+        panel: &Panel,
+        plan: &MatmulPlan,
+        accumulates: bool,
+        capabilities: &Capabilities,
+    ) -> Result<Launch> {
+        let sizes = &panel.sizes[..];
+        let (batch, [m, n, k]) = sides(sizes);
+        let windows = self.storages.windows(&self.nest, panel);
+        let offset = |operand: usize| {
+            let start =
+                windows.of[operand].map_or(0, |window| window.offset / self.storages.element);
+            self.nest.first(panel, operand) - start as usize
+        };
+        let [a, b, c]: [Matrix; OPERANDS] =
+            std::array::from_fn(|operand| self.matrix(operand, sizes, offset(operand)));
+        let along_k = [&a, &b].map(Matrix::runs_along_inner);
+        let loads = kernel_loads(plan, along_k);
+        let mut vector_a = loads[0] && a.is_vectorised();
+        let mut vector_b = loads[1] && b.is_vectorised();
+        if windows.shared && vector_a != vector_b {
+            // One buffer is declared once: vectors for both, or for none.
+            (vector_a, vector_b) = (false, false);
+        }
+        let form = Form {
+            batch_rank: batch.len() as u32,
+            a_along_k: along_k[0],
+            b_along_k: along_k[1],
+            vector_a,
+            vector_b,
+            vector_c: stores_vectors(plan) && c.runs_along_inner() && c.is_vectorised(),
+            accumulates,
+            shared: windows.shared,
+            swapped: self.swapped,
+        };
+
+        let tiles_m = m.div_ceil(plan.tile_m as usize);
+        let tiles_n = n.div_ceil(plan.tile_n as usize);
+        let work = self.work(sizes, plan);
+        let tiles = work.tiles as u64;
+        let groups = fold_grid(tiles, capabilities.max_workgroups).ok_or_else(|| {
+            Error::invalid(
+                OP,
+                format!("{tiles} tiles are more than the adapter's grid"),
+            )
+        })?;
+        let (_, [_, _, k_start]) = sides(&panel.starts);
+        let part = usize::from(k_start > 0) | usize::from(k_start + k < self.k()) << 1;
+        let mut words: Words = [
+            m,
+            n,
+            k,
+            part,
+            a.offset,
+            a.outer as usize,
+            a.inner as usize,
+            b.offset,
+            b.inner as usize,
+            b.outer as usize,
+            c.offset,
+            c.outer as usize,
+            tiles_m,
+            tiles_n,
+            tiles as usize,
+        ]
+        .iter()
+        .map(|&word| word as u32)
+        .collect();
+        words.extend(batch.iter().map(|&size| size as u32));
+        for matrix in [&a, &b, &c] {
+            words.extend(matrix.batch.iter().map(|&stride| stride as u32));
+        }
+
+        // Inputs in their own order; C; its sums.
+        let inputs = if self.swapped { [B, A] } else { [A, B] };
+        let mut operands: SmallVec<[Bound; 4]> = SmallVec::new();
+        for (input, &operand) in inputs.iter().enumerate() {
+            if input == 0 || !windows.shared {
+                operands.push(Bound {
+                    operand: input,
+                    window: windows.of[operand],
+                });
+            }
+        }
+        operands.push(Bound {
+            operand: 2,
+            window: windows.of[C],
+        });
+        if accumulates && self.sums_apart() {
+            let [low, high] = self.nest.reach(panel, C).map(|at| at as u64);
+            let bytes = (high - low) * self.dtype.accumulator().size() as u64;
+            operands.push(Bound {
+                operand: SCRATCH,
+                window: Some(Window::around(0..bytes)),
+            });
+        }
+        Ok(Launch {
+            kernel: key(plan, self.dtype, form),
+            operands,
+            dispatches: smallvec![Dispatch { words, groups }],
+            flops: work.flops,
+            bytes: work.bytes,
+        })
+    }
+}
+
+/// Tiles of one launch: their numbers fit 32 bits, idle ones in the last row of a grid included.
+const MAX_TILES: f64 = (1u32 << 31) as f64;
+/// The operand after the inputs and the output.
+const SCRATCH: usize = 3;
+
+struct Work {
+    flops: f64,
+    bytes: f64,
+    tiles: f64,
+}
+
+/// The sizes of batches, and m, n, k.
+fn sides(sizes: &[usize]) -> (&[usize], [usize; 3]) {
+    let (batch, sides) = sizes.split_at(sizes.len() - 3);
+    (batch, [sides[0], sides[1], sides[2]])
+}
 
 /// One operand as a kernel sees it: strides in elements.
 struct Matrix {
     offset: usize,
-    /// Along m (of A) or n (of B): the axis that comes out.
+    /// Along m, or n of B.
     outer: isize,
     outer_size: usize,
-    /// Along k.
+    /// Along k, or n of C.
     inner: isize,
+    inner_size: usize,
     batch: SmallVec<[isize; 6]>,
 }
 
 impl Matrix {
-    /// The axis along which neighbours lie in memory is k.
-    fn runs_along_k(&self) -> bool {
+    /// Neighbours in memory lie along the inner axis.
+    fn runs_along_inner(&self) -> bool {
         self.inner == 1 || self.outer != 1
     }
 
-    /// Four neighbours along that axis can be loaded as one vector.
-    fn is_vectorised(&self, k: usize) -> bool {
-        let (unit, size, other, other_size) = if self.runs_along_k() {
-            (self.inner, k, self.outer, self.outer_size)
+    /// Four neighbours along that axis can be taken as one vector.
+    fn is_vectorised(&self) -> bool {
+        let (unit, size, other, other_size) = if self.runs_along_inner() {
+            (self.inner, self.inner_size, self.outer, self.outer_size)
         } else {
-            (self.outer, self.outer_size, self.inner, k)
+            (self.outer, self.outer_size, self.inner, self.inner_size)
         };
+        let fours = |stride: isize| stride >= 0 && stride % 4 == 0;
         unit == 1
             && size.is_multiple_of(4)
-            && (other % 4 == 0 || other_size == 1)
+            && (fours(other) || other_size == 1)
             && self.offset.is_multiple_of(4)
-            && self.batch.iter().all(|stride| stride % 4 == 0)
+            && self.batch.iter().copied().all(fours)
     }
 }
 
@@ -53,136 +362,49 @@ struct Form {
     vector_a: bool,
     vector_b: bool,
     vector_c: bool,
+    /// One of several parts of k.
     accumulates: bool,
-    /// Both operands are one storage.
+    /// Both operands are one binding.
     shared: bool,
     /// The kernel's A is the second operand: a row times a matrix, turned round.
     swapped: bool,
 }
 
-/// The launch of a product, by the plan that `choose` makes of its traits.
-pub(super) fn launch(
+/// The launches of a product, by the plan that `choose` makes of its traits: one for each panel.
+pub(super) fn launches(
     problem: &Problem<'_>,
     capabilities: &Capabilities,
     choose: impl Fn(Traits) -> MatmulPlan,
 ) -> Result<Launches> {
-    let op = "matmul";
-    let ([a, b], output) = (&problem.inputs[..], problem.output) else {
-        return Err(Error::invalid(op, "takes two operands"));
-    };
-    let rank = output.layout.rank();
-    let shape = output.layout.shape();
-    let (mut m, mut n) = (shape[rank - 2], shape[rank - 1]);
-    let k = a.layout.shape()[rank - 1];
-
-    // Batches merge where both operands walk them evenly.
-    let batches: usize = shape[..rank - 2].iter().product();
-    let batch_of = |layout: &Layout| layout.leading(rank - 2);
-    let merged = merge(&[&batch_of(a.layout), &batch_of(b.layout)]);
-    let matrix = |layout: &Layout, outer: usize, inner: usize, operand: usize| Matrix {
-        offset: layout.offset(),
-        outer: layout.strides()[outer],
-        outer_size: layout.shape()[outer],
-        inner: layout.strides()[inner],
-        batch: merged.strides[operand].iter().copied().collect(),
-    };
-    let mut left = matrix(a.layout, rank - 2, rank - 1, 0);
-    let mut right = matrix(b.layout, rank - 1, rank - 2, 1);
-    // A row times a matrix is the transposed matrix times a column.
-    let swapped = m == 1 && n != 1;
-    if swapped {
-        std::mem::swap(&mut left, &mut right);
-        std::mem::swap(&mut m, &mut n);
-    }
-
-    let vectors = [left.is_vectorised(k), right.is_vectorised(k)];
-    let along_k = [left.runs_along_k(), right.runs_along_k()];
-    let plan = choose(Traits {
-        m,
-        n,
-        k,
-        batches,
-        dtype: output.dtype,
-        a_along_k: along_k[0],
-        all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
-        vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
-    });
-    let panel = plan.max_k();
-    let shared = problem.slots[0] == problem.slots[1];
-    let loads = kernel_loads(&plan, along_k);
-    let [mut vector_a, mut vector_b] = [0, 1].map(|operand| vectors[operand] && loads[operand]);
-    if shared && vector_a != vector_b {
-        // One buffer is declared once: vectors for both, or for none.
-        (vector_a, vector_b) = (false, false);
-    }
-    let form = Form {
-        batch_rank: merged.dims.len() as u32,
-        a_along_k: along_k[0],
-        b_along_k: along_k[1],
-        vector_a,
-        vector_b,
-        vector_c: n.is_multiple_of(4) && stores_vectors(&plan),
-        accumulates: k > panel,
-        shared,
-        swapped,
-    };
-
-    let tiles_m = m.div_ceil(plan.tile_m as usize);
-    let tiles_n = n.div_ceil(plan.tile_n as usize);
-    let tiles = tiles_m as u64 * tiles_n as u64 * batches as u64;
-    let groups = fold_grid(tiles, capabilities.max_workgroups).ok_or_else(|| {
-        Error::invalid(
-            op,
-            format!("{tiles} tiles are more than the adapter's grid"),
-        )
-    })?;
-    let reach = [a.layout.end(), b.layout.end(), output.layout.elements(), k];
-    if reach.into_iter().any(|end| u32::try_from(end).is_err()) || u32::try_from(tiles).is_err() {
-        return Err(index_overflow(op));
-    }
-    let words = |k_begin: usize| -> Words {
-        let mut words: Words = [
-            m,
-            n,
-            k_begin,
-            k.min(k_begin + panel),
-            usize::from(k_begin > 0),
-            left.offset,
-            left.outer as usize,
-            left.inner as usize,
-            right.offset,
-            right.inner as usize,
-            right.outer as usize,
-            0,
-            tiles_m,
-            tiles_n,
-            tiles as usize,
-        ]
-        .iter()
-        .map(|&word| word as u32)
-        .collect();
-        words.extend(merged.dims.iter().map(|&size| size as u32));
-        for operand in [&left, &right] {
-            words.extend(operand.batch.iter().map(|&stride| stride as u32));
+    let product = Product::of(problem, capabilities)?;
+    let nest = &product.nest;
+    let whole: Sizes = nest.axes.iter().map(|axis| axis.size).collect();
+    let mut plan = choose(product.traits(&whole));
+    let mut sizes = product.cut(&plan, capabilities);
+    // Small panels have plans of their own, and so have parts of k, which the first of these may cut.
+    for _ in 0..2 {
+        if sizes == whole {
+            break;
         }
-        words
-    };
-    let dispatches: SmallVec<[Dispatch; 1]> = (0..k)
-        .step_by(panel)
-        .map(|k_begin| Dispatch {
-            words: words(k_begin),
-            groups,
-        })
-        .collect();
-    let size = output.dtype.size() as f64;
-    let (m, n, k, batches) = (m as f64, n as f64, k as f64, batches as f64);
-    Ok(smallvec![Launch {
-        kernel: key(&plan, output.dtype, form),
-        operands: problem.bindings(),
-        dispatches,
-        flops: 2.0 * m * n * k * batches,
-        bytes: (m * k + k * n + m * n) * batches * size,
-    }])
+        let traits = product.traits(&sizes);
+        // One column of several is no vector: its neighbours in C lie a row apart.
+        let n = traits.n.max(sides(&whole).1[1].min(2));
+        plan = choose(Traits { n, ..traits });
+        sizes = product.cut(&plan, capabilities);
+    }
+    let count = nest.count(&sizes).unwrap_or(usize::MAX);
+    if count > MAX_LAUNCHES {
+        return Err(Error::invalid(
+            OP,
+            format!(
+                "sizes {whole:?} (batches, m, n, k) take {count} launches of at most {sizes:?}, above {MAX_LAUNCHES}: multiply parts, or copies whose rows lie close together"
+            ),
+        ));
+    }
+    let accumulates = product.splits_k(&sizes);
+    nest.panels(&sizes)
+        .map(|panel| product.launch(&panel, &plan, accumulates, capabilities))
+        .collect()
 }
 
 /// Whether a kernel can load A and B by vectors, along k or not.
@@ -241,6 +463,10 @@ fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
         ("tile_m", plan.tile_m.into()),
         ("tile_n", plan.tile_n.into()),
     ];
+    let sums_apart = form.accumulates && dtype.accumulator() != dtype;
+    if sums_apart {
+        values.push(("slot_sums", (last + 2).into()));
+    }
     let (template, own): (_, &[(&'static str, u32)]) = match plan.kernel {
         Kernel::Workgroup { tile_k, thread } => (
             "matmul/workgroup_tile",
@@ -278,8 +504,8 @@ fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
     KernelKey {
         template,
         values,
-        bindings: last + 2,
-        words: 15 + 3 * form.batch_rank,
+        bindings: last + 2 + u32::from(sums_apart),
+        words: 15 + 4 * form.batch_rank,
     }
 }
 

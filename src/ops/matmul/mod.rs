@@ -2,6 +2,7 @@
 
 mod cpu;
 mod gpu;
+mod panel;
 mod plan;
 mod rule;
 
@@ -53,7 +54,7 @@ impl Op for Matmul {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        gpu::launch(problem, capabilities, |traits| {
+        gpu::launches(problem, capabilities, |traits| {
             plan::plan(capabilities, traits)
         })
     }
@@ -83,7 +84,7 @@ mod tests {
         }
 
         fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-            gpu::launch(problem, capabilities, |_| self.0)
+            gpu::launches(problem, capabilities, |_| self.0)
         }
 
         fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

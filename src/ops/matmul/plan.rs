@@ -118,7 +118,7 @@ impl MatmulPlan {
         SUBGROUP_4,
     ];
 
-    /// Steps of k that one dispatch may take: llvmpipe silently ends loops after 65,535 turns per
+    /// Steps of k that one launch may take: llvmpipe silently ends loops after 65,535 turns per
     /// invocation, so stay below with what the tails take.
     pub(super) fn max_k(&self) -> usize {
         const TURNS: usize = 60_000;
@@ -131,8 +131,8 @@ impl MatmulPlan {
             } as usize
     }
 
-    /// Whether it may be asked to add to what is there: long k in several dispatches. Reading the
-    /// result costs software adapters compile time, so few of theirs do.
+    /// Whether it may be asked to add to what is there: k in several launches. Reading the result
+    /// costs software adapters compile time, so few of theirs do.
     pub(super) fn may_accumulate(&self) -> bool {
         match self.kernel {
             Kernel::Workgroup { .. } | Kernel::Vector { .. } => true,
@@ -180,8 +180,9 @@ pub(super) const SUBGROUP_UNROLL: u32 = 4;
 pub(super) struct Traits {
     pub m: usize,
     pub n: usize,
-    pub k: usize,
     pub batches: usize,
+    /// k is taken in parts that add up.
+    pub accumulates: bool,
     pub dtype: DType,
     /// Neighbours of A in memory lie along k.
     pub a_along_k: bool,
@@ -234,14 +235,11 @@ fn hardware(capabilities: &Capabilities, traits: Traits) -> MatmulPlan {
     }
 }
 
-/// Above this many steps every kernel for software adapters needs several dispatches.
-const LONG: usize = 60_000 * 4;
-
 fn subgroup_8(traits: Traits) -> MatmulPlan {
     let Traits {
         m, n, all_vectors, ..
     } = traits;
-    if traits.k > LONG {
+    if traits.accumulates {
         return if all_vectors {
             SUBGROUP_8_SMALL
         } else {
@@ -259,7 +257,7 @@ fn subgroup_8(traits: Traits) -> MatmulPlan {
 }
 
 fn registers(traits: Traits) -> MatmulPlan {
-    if traits.k > LONG / 2 || traits.m <= 8 {
+    if traits.accumulates || traits.m <= 8 {
         REGISTER_SMALL
     } else if traits.all_vectors && traits.dtype == DType::F32 && traits.n > 64 {
         REGISTER_WIDE
@@ -300,23 +298,22 @@ mod tests {
         ]
     }
 
-    /// Every problem gets a listed plan that the adapter can run, and long k one that accumulates.
+    /// Every problem gets a listed plan that the adapter can run, and parts of k one that accumulates.
     #[test]
     fn every_problem_gets_a_plan_that_runs() {
         let sizes = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 1024, 100_000];
         for capabilities in adapters() {
             for dtype in DType::ALL {
-                for (m, n, k) in sizes
+                for (m, n) in sizes
                     .iter()
                     .flat_map(|&m| sizes.iter().map(move |&n| (m, n)))
-                    .flat_map(|(m, n)| [1, 1000, 130_000, 300_000, 1 << 30].map(|k| (m, n, k)))
                 {
-                    for flags in 0..8 {
+                    for flags in 0..16 {
                         let traits = Traits {
                             m,
                             n,
-                            k,
                             batches: 1,
+                            accumulates: flags & 8 == 8,
                             dtype,
                             a_along_k: flags & 1 == 1,
                             all_vectors: flags & 2 == 2,
@@ -327,7 +324,7 @@ mod tests {
                         assert!(plan.fits(&capabilities, dtype), "{plan:?} {traits:?}");
                         assert!(plan.takes(dtype), "{plan:?} {traits:?}");
                         assert!(
-                            k <= plan.max_k() || plan.may_accumulate(),
+                            !traits.accumulates || plan.may_accumulate(),
                             "{plan:?} {traits:?}"
                         );
                     }
