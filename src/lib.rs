@@ -56,7 +56,13 @@ pub mod memory;
 mod ops;
 mod road;
 mod shape;
+mod sync;
 mod tensor;
+
+/// The library under a model checker: `scripts/model.sh`.
+#[cfg(all(test, orlop_model))]
+#[path = "../tests/model/schedules.rs"]
+mod model;
 
 pub use capabilities::{Capabilities, DeviceKind};
 pub use device::{Device, DeviceBuilder, DeviceInfo, Placement, PlacementEvent, PlacementLog};

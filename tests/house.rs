@@ -17,6 +17,7 @@ const FLOORS: &[Floor] = &[
         "layout",
         "launch",
         "capabilities",
+        "sync",
     ]),
     Floor::apart(&["memory"]),
     Floor::apart(&["gpu", "cpu"]),

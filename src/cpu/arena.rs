@@ -11,11 +11,10 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 use crate::memory::{
     BlockId, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource,
 };
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Regions start at multiples of this many bytes: chunks are then aligned to the quantum.
 const REGION_ALIGNMENT: usize = 4096;
@@ -246,5 +245,48 @@ mod tests {
             }
         });
         assert_eq!(block.read()[255], 80);
+    }
+
+    /// Blocks side by side in one region are written at the same time, dropped on other threads,
+    /// and their memory is reused and given back meanwhile.
+    #[test]
+    fn threads_write_neighbours_and_free_for_each_other() {
+        use std::sync::mpsc;
+
+        let pool = pool();
+        let rounds: u8 = if cfg!(miri) { 12 } else { 200 };
+        let (give, taken) = mpsc::channel::<(Arc<HostBlock>, u8)>();
+        std::thread::scope(|scope| {
+            for thread in 0..3u8 {
+                let (pool, give) = (&pool, give.clone());
+                scope.spawn(move || {
+                    let mut kept = Vec::new();
+                    for round in 0..rounds {
+                        let bytes = 1 + u64::from(round) * 37 % 700;
+                        let block = pool.allocate(bytes).unwrap();
+                        let value = thread ^ round;
+                        block.write().fill(value);
+                        match round % 3 {
+                            0 => give.send((block, value)).unwrap(),
+                            1 => kept.push((block, value)),
+                            _ => drop(kept.pop()),
+                        }
+                        if round % 8 == 0 {
+                            pool.trim();
+                        }
+                        for (block, value) in &kept {
+                            assert!(block.read().iter().all(|byte| byte == value));
+                        }
+                    }
+                });
+            }
+            drop(give);
+            for (block, value) in taken {
+                assert!(block.read().iter().all(|&byte| byte == value));
+            }
+        });
+        assert_eq!((pool.memory().allocated, pool.memory().live_blocks), (0, 0));
+        pool.trim();
+        assert_eq!(pool.memory().reserved, 0);
     }
 }

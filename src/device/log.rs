@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use parking_lot::Mutex;
-
 use super::Device;
+use crate::sync::Mutex;
 
 /// Events that a device remembers.
 const MOST_EVENTS: usize = 1024;

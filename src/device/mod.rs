@@ -8,8 +8,6 @@ mod storage;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, MutexGuard};
-
 pub use build::{DeviceBuilder, Placement};
 pub use find::DeviceInfo;
 pub(crate) use log::log_placement;
@@ -21,6 +19,7 @@ use crate::cpu::HostPool;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::memory::{MemoryStatistics, PoolConfig};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
 /// memory with a budget. Clones are the same device; equality is identity.

@@ -20,7 +20,9 @@ pub(crate) struct Adapter {
 impl Adapter {
     /// GL shares one context per adapter, so its wgpu calls are serialised.
     pub(crate) fn is_gl(&self) -> bool {
-        self.adapter.get_info().backend == wgpu::Backend::Gl
+        // The model checker tries GL's lock over the no-op backend.
+        let as_gl = cfg!(orlop_model) && std::env::var_os("ORLOP_MODEL_GL").is_some();
+        as_gl || self.adapter.get_info().backend == wgpu::Backend::Gl
     }
 }
 
@@ -98,6 +100,8 @@ pub(super) fn describe(
         wgpu::Backend::Metal => "Metal",
         wgpu::Backend::Dx12 => "Dx12",
         wgpu::Backend::Gl => "Gl",
+        #[cfg(orlop_model)]
+        wgpu::Backend::Noop => "Noop",
         _ => return None,
     };
     let flags = adapter.get_downlevel_capabilities().flags;

@@ -1,11 +1,11 @@
 //! A counted handle on device memory.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Gpu;
 use crate::error::{Error, Result};
 use crate::memory::BlockId;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
 /// frees the chunk at once, whatever is still in flight: order makes that safe.
@@ -40,7 +40,7 @@ impl GpuBlock {
         self.bytes
     }
 
-    pub(super) fn id(&self) -> BlockId {
+    pub(crate) fn id(&self) -> BlockId {
         self.id
     }
 

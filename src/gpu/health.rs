@@ -3,9 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// What wgpu reported about a device. Callbacks only store here and wake nobody.
 pub(crate) struct Health {
@@ -69,6 +68,16 @@ impl Health {
             Some(reason) => Err(Error::device_lost(&self.device, reason)),
             None => Ok(()),
         }
+    }
+
+    /// [`Health::check`] after something failed: wgpu tells of a loss in a poll, and a lost device
+    /// may never be polled again.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] when that is why.
+    pub(crate) fn check_failed(&self, device: &wgpu::Device) -> Result<()> {
+        let _ = device.poll(wgpu::PollType::Poll);
+        self.check()
     }
 
     /// An error that came outside every scope since the last call.

@@ -22,8 +22,6 @@ mod worker;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
@@ -33,6 +31,7 @@ pub(crate) use lent::Lent;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM};
+use crate::sync::Mutex;
 use health::Health;
 use pipelines::Pipelines;
 pub(crate) use regions::RegionUsages;
@@ -255,6 +254,12 @@ impl Gpu {
     pub(crate) fn destroy(&self) {
         let _hold = self.hold();
         self.device.destroy();
+    }
+
+    /// The pool, for schedules that walk its chunks.
+    #[cfg(orlop_model)]
+    pub(crate) fn look_at_pool<T>(&self, look: impl FnOnce(&Pool<Regions>) -> T) -> T {
+        look(&self.pool.lock())
     }
 
     /// Bytes that the driver holds for this device, where wgpu knows: regions, staging, and what

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
 use crate::error::Result;
 use crate::launch::KernelKey;
+use crate::sync::Mutex;
 
 /// A kernel ready to be dispatched.
 pub(crate) struct Kernel {

@@ -23,7 +23,8 @@ pub(crate) const SMALL_UPLOAD: usize = 64 << 10;
 /// Large slots that a device keeps at most.
 const LARGE_SLOTS: usize = 8;
 /// One read slot: small enough to stay in the cache between the copy and the read.
-pub(crate) const READ_SLOT: u64 = 1 << 20;
+/// (The model checker has many schedules to run.)
+pub(crate) const READ_SLOT: u64 = if cfg!(orlop_model) { 8 << 10 } else { 1 << 20 };
 /// Read slots of up to this size serve small downloads.
 const SMALL_READ_SLOT: u64 = 4 << 10;
 /// Idle read slots that a device keeps of each size.

@@ -209,7 +209,7 @@ impl Stream {
 
     /// An error of work that could not be recorded.
     pub(crate) fn refused(&self, label: &str, reason: String) -> Error {
-        match self.health.check() {
+        match self.health.check_failed(&self.device) {
             Err(lost) => lost,
             Ok(()) => Error::execution(&self.name, label, reason),
         }
@@ -281,6 +281,7 @@ impl Stream {
                 });
             }
             Err(caught) => {
+                self.health.check_failed(&self.device)?;
                 let error =
                     Error::execution(&self.name, batch.labels.join(", "), caught.into_message());
                 tracing::error!(%error, "batch failed");

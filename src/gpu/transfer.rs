@@ -12,6 +12,7 @@ use super::staging::{
 use super::stream::Submission;
 use super::wait::PAUSE;
 use crate::error::{Error, Result};
+use crate::sync::thread;
 
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
 const READ_WINDOW: usize = 8;
@@ -116,13 +117,13 @@ impl Gpu {
             match oldest {
                 Some(oldest) => self.wait_submission(&oldest)?,
                 // Other threads are filling all slots: they record and submit them soon.
-                None => std::thread::sleep(PAUSE),
+                None => thread::sleep(PAUSE),
             }
         }
     }
 
     fn staging_failed(&self, caught: Caught) -> Error {
-        match self.health.check() {
+        match self.health.check_failed(&self.device) {
             Err(lost) => lost,
             Ok(()) => Error::execution(
                 &self.name,
@@ -292,7 +293,10 @@ impl Download {
             })
             .and_then(std::result::Result::ok)
             .ok_or_else(|| {
-                Error::execution(&gpu.name, "download", "a read slot could not be mapped")
+                let lost = gpu.health.check_failed(&gpu.device).err();
+                lost.unwrap_or_else(|| {
+                    Error::execution(&gpu.name, "download", "a read slot could not be mapped")
+                })
             })?;
         let end = (self.skip + self.left).min(reading.bytes as usize);
         sink(&view[self.skip..end]);

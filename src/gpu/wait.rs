@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
-
 use super::Gpu;
 use super::block::GpuBlock;
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
 use crate::error::Result;
+use crate::sync::{MutexGuard, thread};
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
 const IN_FLIGHT: usize = 8;
@@ -28,7 +27,7 @@ impl Gpu {
             self.health.check()?;
             if self.poll_once(submission) {
                 // The callbacks of a finished submission have run, or the next poll runs them.
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }
@@ -53,7 +52,7 @@ impl Gpu {
                     poll(Some(Duration::ZERO))
                 };
                 if !finished {
-                    std::thread::sleep(PAUSE);
+                    thread::sleep(PAUSE);
                 }
                 finished
             }
@@ -129,7 +128,7 @@ impl Gpu {
                 }
             }
             // The reader records on its own thread, whatever this one does.
-            std::thread::sleep(PAUSE);
+            thread::sleep(PAUSE);
         }
     }
 }

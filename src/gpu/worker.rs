@@ -1,10 +1,10 @@
 //! One lazily started thread a device: it waits for the device so that futures do not have to.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Sender};
-use std::thread::{self, JoinHandle};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::mpsc::{self, Sender};
+use crate::sync::thread::{self, JoinHandle};
 
 type Job = Box<dyn FnOnce() + Send>;
 

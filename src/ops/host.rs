@@ -5,13 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
-
 use crate::cpu::host_vec;
 use crate::device::{Device, Storage};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::road;
+use crate::sync::Mutex;
 use crate::tensor::Tensor;
 
 impl Tensor {

@@ -38,7 +38,7 @@ const OPERATIONS: u64 = 100_000;
 const PHASES: u32 = 3;
 const PHASE: Duration = Duration::from_secs(2);
 /// No operation takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Tensors that a thread holds at most.
 const HELD: usize = 12;
 /// Tensors that wait for another thread at most.

@@ -1,8 +1,8 @@
 //! Ends the process with a message when a test hangs, so that nobody waits for a deadlock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ pub fn watch(what: &'static str, limit: Duration) -> Watchdog {
 /// A minute.
 pub fn minute(what: &'static str) -> Watchdog {
     watch(what, Duration::from_secs(60))
+}
+
+/// One at a time of the tests that take gigabytes or look at the clock.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Steps of one thread, for a watchdog that bounds each step and not the whole.

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Miri over the code that handles host memory by pointer (src/cpu/arena.rs) and the allocator it
+# trusts (src/memory/): scripts/miri.sh [seeds]
+#
+#   seeds              schedules tried for the arena's threads (default 4)
+#   ORLOP_NO_MIRI=1    do not run; the only way to pass without Miri
+#   ORLOP_NO_INSTALL=1 install nothing
+#
+# Installs what it needs through rustup: a nightly toolchain with miri and rust-src. Where that
+# cannot be had it fails and says so.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${ORLOP_NO_MIRI:-}" = 1 ]; then
+    echo "miri: not run (ORLOP_NO_MIRI=1)"
+    exit 0
+fi
+seeds=${1:-4}
+nightly=${ORLOP_NIGHTLY:-nightly}
+
+if ! cargo "+$nightly" miri --version >/dev/null 2>&1 \
+    || [ ! -d "$(rustc "+$nightly" --print sysroot)/lib/rustlib/src" ]; then
+    if [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
+        rustup toolchain install "$nightly" --profile minimal --component miri --component rust-src || true
+    fi
+    if ! cargo "+$nightly" miri --version >/dev/null 2>&1; then
+        echo "miri: there is none and it could not be installed (rustup toolchain install $nightly --component miri,rust-src)."
+        echo "miri: ORLOP_NO_MIRI=1 leaves it out."
+        exit 1
+    fi
+fi
+
+# Its build is of its own kind: apart from the others, so that neither throws the other's away.
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
+run() { # flags, test filters
+    local flags=$1
+    shift
+    # Leaks and wrong provenance are errors by default; strict provenance also refuses integers
+    # made into pointers.
+    MIRIFLAGS="-Zmiri-strict-provenance $flags" \
+        cargo "+$nightly" miri test --locked --no-default-features --lib -- "$@"
+}
+run '' memory:: cpu::arena
+run "-Zmiri-many-seeds=0..$seeds" cpu::arena::tests::threads

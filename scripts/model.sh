@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The library's locks under many schedules (tests/model/schedules.rs): scripts/model.sh [filter]
+#
+#   ORLOP_TEST_FULL=1   ten times as many schedules
+#   ORLOP_TEST_SEED=N   others
+#
+# The flag goes to this crate alone: what it depends on is built as for the other tests.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+binary=$(cargo rustc --locked --lib --profile bench --message-format=json-render-diagnostics -- --cfg orlop_model \
+    | sed -n 's/.*"name":"orlop".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+[ -n "$binary" ] || { echo "model: nothing was built"; exit 1; }
+# No adapter is looked for: the no-op one is enough, and the same everywhere.
+export WGPU_BACKEND=noop WGPU_NOOP_BACKEND=1 SHUTTLE_SILENCE_WARNINGS=1
+unset SHUTTLE_RANDOM_SEED
+"$binary" "model::${1:-}"
+ORLOP_MODEL_GL=1 "$binary" "model::${1:-}"

@@ -1,0 +1,55 @@
+//! parking_lot's interface, as far as it is used, over locks that poison.
+
+use std::sync::PoisonError;
+
+#[cfg(orlop_model)]
+use shuttle::sync as locks;
+#[cfg(not(orlop_model))]
+use std::sync as locks;
+
+pub(crate) use locks::{Condvar, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+#[derive(Default)]
+pub(crate) struct Mutex<T>(locks::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(locks::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn wait<'a, T>(until: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    until.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Default)]
+pub(crate) struct RwLock<T>(locks::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(locks::RwLock::new(value))
+    }
+
+    /// Shuttle does not let a thread read twice: schedules that nest readers are not for it.
+    pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(orlop_model)]
+pub(crate) mod thread {
+    pub(crate) use shuttle::thread::*;
+
+    /// Shuttle has no time; who sleeps lets the others go on.
+    pub(crate) fn sleep(_: std::time::Duration) {
+        yield_now();
+    }
+}
