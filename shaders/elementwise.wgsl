@@ -8,10 +8,13 @@
 //                    stride, the offsets and the inner size count in fours
 // inner_a, inner_b   with vector 4: the inner stride, 1 or 0 (one value for all four)
 // rank               dimensions after merging; the outermost size is not needed
+// strided_out        1: out has an offset and strides as the others (pieces of large tensors, views);
+//                    0: it is written at i
 // per_thread         steps per invocation, a workgroup apart, so that neighbours read neighbours
 {% set two = op not in ["copy", "cast"] -%}
 {% set names = ["a", "b"] if two else ["a"] -%}
-{% set inner = {"a": inner_a, "b": inner_b} -%}
+{% set walked = names + ["out"] if strided_out == 1 else names -%}
+{% set inner = {"a": inner_a, "b": inner_b, "out": 1} -%}
 {% set slots = {"a": slot_a, "b": slot_b} -%}
 {% macro typed(element) -%}
 {% if vector == 4 %}vec4<{{ element }}>{% else %}{{ element }}{% endif %}
@@ -20,13 +23,13 @@
 {% set value_out = typed(element_out) %}
 struct Params {
     count: u32,
-    {%- for name in names %}
+    {%- for name in walked %}
     {{ name }}_offset: u32,
     {%- endfor %}
     {%- for d in range(1, rank) %}
     size_{{ d }}: u32,
     {%- endfor %}
-    {%- for name in names %}
+    {%- for name in walked %}
     {%- for d in range(rank) %}
     {{ name }}_stride_{{ d }}: u32,
     {%- endfor %}
@@ -116,7 +119,7 @@ fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ valu
 }
 
 fn step(index: u32) {
-    {%- for name in names %}
+    {%- for name in walked %}
     var {{ name }}_index = params.{{ name }}_offset;
     {%- endfor %}
     var rest = index;
@@ -124,7 +127,7 @@ fn step(index: u32) {
     let quotient_{{ d }} = rest / params.size_{{ d }};
     let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
     rest = quotient_{{ d }};
-    {%- for name in names %}
+    {%- for name in walked %}
     {%- if not (vector == 4 and d == rank - 1) %}
     {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
     {%- elif inner[name] == 1 %}
@@ -132,7 +135,7 @@ fn step(index: u32) {
     {%- endif %}
     {%- endfor %}
     {%- endfor %}
-    {%- for name in names %}
+    {%- for name in walked %}
     {%- if vector == 4 and rank == 1 %}
     {%- if inner[name] == 1 %}
     {{ name }}_index += rest;
@@ -149,7 +152,7 @@ fn step(index: u32) {
     let {{ name }} = buffer{{ slots[name] }}[{{ name }}_index];
     {%- endif %}
     {%- endfor %}
-    buffer{{ slot_out }}[index] = apply({{ names | join(", ") }});
+    buffer{{ slot_out }}[{{ "out_index" if strided_out == 1 else "index" }}] = apply({{ names | join(", ") }});
 }
 
 @compute @workgroup_size(256)

@@ -7,6 +7,10 @@
 // element        "f32", "f16", "f64" (uniform only)
 struct Params {
     blocks: u32,
+    // The first block's place in the buffer, and its 64-bit number.
+    offset: u32,
+    first_low: u32,
+    first_high: u32,
     seed_low: u32,
     seed_high: u32,
 }
@@ -27,8 +31,10 @@ fn multiply_high(a: u32, b: u32) -> u32 {
     return a_high * b_high + (middle >> 16u) + (other >> 16u);
 }
 
-fn philox(block: u32) -> vec4<u32> {
-    var counter = vec4<u32>(block, 0u, 0u, 0u);
+fn philox(step: u32) -> vec4<u32> {
+    let block_low = params.first_low + step;
+    let carry = select(0u, 1u, block_low < step);
+    var counter = vec4<u32>(block_low, params.first_high + carry, 0u, 0u);
     var key = vec2<u32>(params.seed_low, params.seed_high);
     for (var round = 0u; round < 10u; round++) {
         let high_0 = multiply_high(0xD2511F53u, counter.x);
@@ -102,11 +108,12 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
     // The grid is folded into two dimensions.
-    let block = (workgroup.x + workgroup.y * workgroups.x) * 256u + local_index;
-    if block >= params.blocks {
+    let step = (workgroup.x + workgroup.y * workgroups.x) * 256u + local_index;
+    if step >= params.blocks {
         return;
     }
-    let words = philox(block);
+    let words = philox(step);
+    let block = params.offset + step;
     {%- if distribution == "normal" %}
     buffer0[block] = vec4<{{ element }}>(normals(words));
     {%- elif element == "f32" %}

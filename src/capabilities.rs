@@ -4,7 +4,6 @@ use crate::dtype::DType;
 
 /// Seconds that a launch may take by its estimate: longer ones are split and submitted apart, so
 /// that no display's watchdog fires.
-#[allow(dead_code)]
 pub(crate) const LONGEST_LAUNCH: f64 = 0.2;
 
 /// The kind of a device, in the order in which [`Device::best`](crate::Device::best) ranks GPUs.

@@ -68,7 +68,6 @@ pub(crate) const WINDOW_ALIGNMENT: u64 = 256;
 
 impl Window {
     /// The smallest window that has these bytes of a storage.
-    #[allow(dead_code)]
     pub(crate) fn around(bytes: std::ops::Range<u64>) -> Self {
         let offset = bytes.start - bytes.start % WINDOW_ALIGNMENT;
         Self {

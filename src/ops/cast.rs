@@ -43,7 +43,13 @@ impl Op for Cast {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let elements = (problem.inputs[0].dtype.name(), problem.output.dtype.name());
-        plan::elementwise_launch(self.name(), problem, capabilities, elements, true)
+        let op = self.name();
+        plan::Elementwise {
+            op,
+            elements,
+            vectors: true,
+        }
+        .launches(problem, capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -50,13 +50,12 @@ impl Op for Copy {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let (element, vectors) = plan::bits(problem.output.dtype);
-        plan::elementwise_launch(
-            self.name(),
-            problem,
-            capabilities,
-            (element, element),
+        plan::Elementwise {
+            op: self.name(),
+            elements: (element, element),
             vectors,
-        )
+        }
+        .launches(problem, capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -92,7 +92,12 @@ impl Op for Binary {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let element = problem.output.dtype.name();
-        plan::elementwise_launch(self.name(), problem, capabilities, (element, element), true)
+        plan::Elementwise {
+            op: self.name(),
+            elements: (element, element),
+            vectors: true,
+        }
+        .launches(problem, capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -9,7 +9,8 @@ use crate::cpu::parallel;
 use crate::dtype::{DType, ElementBytes, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, Launches, Words};
-use crate::layout::{Layout, merge};
+use crate::layout::{Layout, Merged};
+use crate::road::window::{self, Limits, Walked};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -91,46 +92,59 @@ impl Op for Fill {
         let [mut low, high] = self.value.words();
         // New tensors of f16 are filled two elements at a time: every device has 32-bit words.
         let words_of_pairs = Layout::contiguous(problem.output.layout.elements().div_ceil(2));
-        let (element, layout) = match (self.dtype, problem.fresh) {
-            (DType::F16, true) => ("u32", &words_of_pairs),
-            (dtype, _) => (plan::bits(dtype).0, problem.output.layout),
+        let (element, layout, element_bytes) = match (self.dtype, problem.fresh) {
+            (DType::F16, true) => ("u32", &words_of_pairs, 4),
+            (dtype, _) => (plan::bits(dtype).0, problem.output.layout, dtype.size()),
         };
         if element == "f16" {
             low = f16::from_bits(low as u16).to_f32().to_bits();
         }
-        let mut merged = merge(&[layout]);
-        if merged.dims.is_empty() {
-            merged.dims.push(1);
-            merged.strides[0].push(0);
+        let launch = |dims: &[usize], strides: &[isize], offset: usize, bound| {
+            let count: usize = dims.iter().product();
+            let mut words: Words = smallvec![count as u32, offset as u32, low, high];
+            words.extend(dims.iter().skip(1).map(|&size| size as u32));
+            words.extend(strides.iter().map(|&stride| stride as u32));
+            let values = [
+                ("element", element.into()),
+                ("rank", (dims.len() as u32).into()),
+            ];
+            Ok(Launch {
+                kernel: plan::key("fill", values, 1, &words),
+                operands: smallvec![bound],
+                dispatches: smallvec![plan::dispatch(
+                    self.op,
+                    words,
+                    count as u64,
+                    PER_WORKGROUP,
+                    capabilities.max_workgroups,
+                )?],
+                flops: 0.0,
+                bytes: (count * element_bytes) as f64,
+            })
+        };
+        let Merged { dims, strides } = plan::merged(&[layout]);
+        let [strides] = &strides[..] else {
+            return Err(Error::invalid(self.op, "writes one tensor"));
+        };
+        let bytes = (layout.elements() * element_bytes) as f64;
+        if plan::is_one_launch(problem, capabilities, 0.0, bytes) {
+            let whole = launch(&dims, strides, layout.offset(), Bound::whole(0))?;
+            return Ok(smallvec![whole]);
         }
-        if u32::try_from(layout.end()).is_err() {
-            return Err(plan::index_overflow(self.name()));
-        }
-        let count = layout.elements();
-        let mut words: Words = smallvec![count as u32, layout.offset() as u32, low, high];
-        words.extend(merged.dims.iter().skip(1).map(|&size| size as u32));
-        words.extend(merged.strides[0].iter().map(|&stride| stride as u32));
-        Ok(smallvec![Launch {
-            kernel: plan::key(
-                "fill",
-                [
-                    ("element", element.into()),
-                    ("rank", (merged.dims.len() as u32).into()),
-                ],
-                1,
-                &words,
-            ),
-            operands: smallvec![Bound::whole(0)],
-            dispatches: smallvec![plan::dispatch(
-                self.name(),
-                words,
-                count as u64,
-                PER_WORKGROUP,
-                capabilities.max_workgroups,
-            )?],
-            flops: 0.0,
-            bytes: (count * self.dtype.size()) as f64,
-        }])
+        let walked = [Walked {
+            storage: 0,
+            element_bytes,
+            offset: layout.offset(),
+            strides,
+        }];
+        let limits = Limits::new(capabilities, 0.0, element_bytes as f64);
+        window::pieces(&dims, &walked, limits)
+            .into_iter()
+            .map(|piece| {
+                let (dims, strides) = piece.without_single(&walked);
+                launch(&dims, &strides[0], piece.offsets[0], piece.bindings[0])
+            })
+            .collect()
     }
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -2,12 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Dispatch, KernelKey, Launch, Launches, Words, fold_grid};
-use crate::layout::{Layout, Merged, merge};
-use crate::road::Problem;
+use crate::launch::{Bound, Dispatch, KernelKey, Launch, Launches, Words, fold_grid};
+use crate::layout::{Layout, Merged, Strides, merge};
+use crate::road::window::{self, Limits, Walked};
+use crate::road::{Operand, Problem};
 
 /// Steps per invocation of elementwise kernels: neighbours of a workgroup read neighbours of memory
 /// in each.
@@ -24,68 +25,50 @@ pub(super) struct Walk {
     /// Dimensions after merging, at least 1.
     pub rank: u32,
     /// With vector 4: the innermost stride of each operand, 1 or 0.
-    pub inner: SmallVec<[u32; 2]>,
+    pub inner: SmallVec<[u32; 4]>,
     /// Offset of each operand, in the unit that the kernel counts in.
-    pub offsets: SmallVec<[u32; 2]>,
+    pub offsets: SmallVec<[u32; 4]>,
     /// Sizes but the outermost, then the strides of each operand.
     pub dims: Words,
 }
 
 impl Walk {
-    /// Plans a walk over operands that write a fresh contiguous output. `vectors` allows
-    /// vector loads.
-    ///
-    /// # Errors
-    /// An index that does not fit 32 bits.
-    pub(super) fn new(op: &'static str, layouts: &[&Layout], vectors: bool) -> Result<Self> {
-        // The output joins the merging, so that its index is the plain count.
-        let output = Layout::contiguous(layouts.first().map_or(&[][..], |l| l.shape().dims()));
-        let mut all: SmallVec<[&Layout; 3]> = SmallVec::from_slice(layouts);
-        all.push(&output);
-        let Merged {
-            mut dims,
-            mut strides,
-        } = merge(&all);
-        strides.pop();
-        if dims.is_empty() {
-            dims.push(1);
-            strides.iter_mut().for_each(|strides| strides.push(0));
-        }
-        let rank = dims.len();
-        let offsets: SmallVec<[usize; 2]> = layouts.iter().map(|l| l.offset()).collect();
-        let vector = vectors && is_vectorised(&dims, &strides, &offsets);
-        let inner: SmallVec<[u32; 2]> = strides
+    /// A walk over merged dimensions, whose indices all fit 32 bits. `vectors` allows vector loads,
+    /// `padded` that the last step of a single dimension reaches past its end.
+    pub(super) fn new(
+        dims: &[usize],
+        strides: &[Strides],
+        offsets: &[usize],
+        vectors: bool,
+        padded: bool,
+    ) -> Self {
+        let vector = vectors && is_vectorised(dims, strides, offsets, padded);
+        let inner: SmallVec<[u32; 4]> = strides
             .iter()
             .map(|strides| u32::from(strides.last() == Some(&1)))
             .collect();
         let unit = |operand: usize| if vector && inner[operand] == 1 { 4 } else { 1 };
         let elements: usize = dims.iter().product();
-        let count = if vector {
-            elements.div_ceil(4)
-        } else {
-            elements
-        };
-        let too_far = || index_overflow(op);
         let mut words = Words::new();
         for (axis, &size) in dims.iter().enumerate().skip(1) {
-            let last = axis + 1 == rank;
-            let size = if vector && last { size / 4 } else { size };
-            words.push(u32::try_from(size).map_err(|_| too_far())?);
+            let last = axis + 1 == dims.len();
+            words.push((if vector && last { size / 4 } else { size }) as u32);
         }
         for (operand, strides) in strides.iter().enumerate() {
-            for &stride in strides {
-                let stride = stride / unit(operand);
-                words.push(u32::try_from(stride).map_err(|_| too_far())?);
-            }
+            words.extend(
+                strides
+                    .iter()
+                    .map(|&stride| (stride / unit(operand)) as u32),
+            );
         }
-        let ends = layouts.iter().map(|l| l.end()).chain([elements]);
-        if ends.max().is_some_and(|end| u32::try_from(end).is_err()) {
-            return Err(too_far());
-        }
-        Ok(Self {
+        Self {
             vector: if vector { 4 } else { 1 },
-            count: count as u32,
-            rank: rank as u32,
+            count: (if vector {
+                elements.div_ceil(4)
+            } else {
+                elements
+            }) as u32,
+            rank: dims.len() as u32,
             offsets: offsets
                 .iter()
                 .enumerate()
@@ -93,15 +76,15 @@ impl Walk {
                 .collect(),
             inner,
             dims: words,
-        })
+        }
     }
 }
 
 /// Every operand goes along the innermost dimension by 1 or 0, and everything else counts in
-/// fours. With one dimension the last step may reach into the padding of the chunks.
-fn is_vectorised(dims: &[usize], strides: &[crate::layout::Strides], offsets: &[usize]) -> bool {
+/// fours.
+fn is_vectorised(dims: &[usize], strides: &[Strides], offsets: &[usize], padded: bool) -> bool {
     let rank = dims.len();
-    let whole = rank == 1 || dims.last().is_some_and(|size| size % 4 == 0);
+    let whole = (rank == 1 && padded) || dims.last().is_some_and(|size| size % 4 == 0);
     whole
         && strides
             .iter()
@@ -115,15 +98,33 @@ fn is_vectorised(dims: &[usize], strides: &[crate::layout::Strides], offsets: &[
             })
 }
 
-pub(super) fn index_overflow(op: &'static str) -> Error {
-    Error::too_large(
-        op,
-        "an operand of a kernel",
-        u128::from(u32::MAX) + 1,
-        u64::from(u32::MAX),
-        "32-bit indices of WGSL",
-        "split it along a dimension",
-    )
+/// Dimensions that operands of one shape walk together, at least one.
+pub(super) fn merged(layouts: &[&Layout]) -> Merged {
+    let mut merged = merge(layouts);
+    if merged.dims.is_empty() {
+        merged.dims.push(1);
+        merged
+            .strides
+            .iter_mut()
+            .for_each(|strides| strides.push(0));
+    }
+    merged
+}
+
+/// Whether one launch may bind all storages whole: within the binding limit, the time of a launch
+/// and 32-bit indices.
+pub(super) fn is_one_launch(
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+    flops: f64,
+    bytes: f64,
+) -> bool {
+    let operands = problem.inputs.iter().chain([&problem.output]);
+    let reach = operands.map(|operand| operand.layout.end());
+    let steps = problem.output.layout.elements();
+    problem.binds_whole(capabilities)
+        && capabilities.seconds(flops, bytes) <= LONGEST_LAUNCH
+        && reach.chain([steps]).all(|end| u32::try_from(end).is_ok())
 }
 
 /// One dispatch of `steps` steps, `per_workgroup` of them a workgroup.
@@ -180,62 +181,129 @@ pub(super) fn key(
     }
 }
 
-/// The launch of an elementwise op with one input or two, of the same shape, into a new tensor.
-/// `elements` are the types that the kernel reads and writes; `vectors` allows four at a time.
-pub(super) fn elementwise_launch(
-    op: &'static str,
-    problem: &Problem<'_>,
-    capabilities: &Capabilities,
-    elements: (&'static str, &'static str),
-    vectors: bool,
-) -> Result<Launches> {
-    let layouts: SmallVec<[&Layout; 2]> = problem.inputs.iter().map(|input| input.layout).collect();
-    let (Some(from), to) = (
-        problem.inputs.first().map(|input| input.dtype),
-        problem.output.dtype,
-    ) else {
-        return Err(Error::invalid(op, "takes an operand"));
-    };
-    let walk = Walk::new(op, &layouts, vectors)?;
-    let mut words: Words = smallvec![walk.count];
-    words.extend_from_slice(&walk.offsets);
-    words.extend_from_slice(&walk.dims);
-    let operands = problem.bindings();
-    // With one input there is no second: its values are not read.
-    let second = |values: &[u32]| values.get(1).copied().unwrap_or(0);
-    let slots: SmallVec<[u32; 2]> = problem.slots.iter().map(|&slot| slot as u32).collect();
-    let kernel = key(
-        "elementwise",
-        [
-            ("op", op.into()),
-            ("element_in", elements.0.into()),
-            ("element_out", elements.1.into()),
-            ("kind", kind(from).into()),
-            ("kind_out", kind(to).into()),
-            ("vector", walk.vector.into()),
-            ("inner_a", walk.inner[0].into()),
-            ("inner_b", second(&walk.inner).into()),
-            ("rank", walk.rank.into()),
-            ("per_thread", PER_THREAD.into()),
-            ("slot_a", slots[0].into()),
-            ("slot_b", second(&slots).into()),
-            ("slot_out", (problem.output_slot() as u32).into()),
-        ],
-        operands.len(),
-        &words,
-    );
-    let count = problem.output.layout.elements() as f64;
-    Ok(smallvec![Launch {
-        kernel,
-        operands,
-        dispatches: smallvec![dispatch(
-            op,
-            words,
-            u64::from(walk.count),
-            WORKGROUP * u64::from(PER_THREAD),
-            capabilities.max_workgroups,
-        )?],
-        flops: count,
-        bytes: count * (from.size() * layouts.len() + to.size()) as f64,
-    }])
+/// An elementwise op with one input or two, of the same shape.
+pub(super) struct Elementwise {
+    pub op: &'static str,
+    /// The types that the kernel reads and writes.
+    pub elements: (&'static str, &'static str),
+    /// Four at a time, where the layouts allow it.
+    pub vectors: bool,
+}
+
+impl Elementwise {
+    /// One launch that binds everything whole, or one for each piece.
+    pub(super) fn launches(
+        &self,
+        problem: &Problem<'_>,
+        capabilities: &Capabilities,
+    ) -> Result<Launches> {
+        let output = problem.output;
+        let operands: SmallVec<[Operand<'_>; 4]> =
+            problem.inputs.iter().copied().chain([output]).collect();
+        if !(2..=3).contains(&operands.len()) {
+            return Err(Error::invalid(self.op, "takes one operand or two"));
+        }
+        let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|o| o.layout).collect();
+        // The output joins the merging, so that a new tensor's index is the plain count.
+        let Merged { dims, mut strides } = merged(&layouts);
+        let count = output.layout.elements() as f64;
+        let each = operands.iter().map(|o| o.dtype.size()).sum::<usize>() as f64;
+        if problem.fresh && is_one_launch(problem, capabilities, count, count * each) {
+            strides.pop();
+            let offsets: SmallVec<[usize; 4]> = problem
+                .inputs
+                .iter()
+                .map(|input| input.layout.offset())
+                .collect();
+            let walk = Walk::new(&dims, &strides, &offsets, self.vectors, true);
+            let mut slots = problem.slots.clone();
+            slots.push(problem.output_slot());
+            let launch = self.launch(
+                &operands,
+                capabilities,
+                walk,
+                (&slots, problem.bindings()),
+                (count, count * each),
+            )?;
+            return Ok(smallvec![launch]);
+        }
+        let walked: SmallVec<[Walked<'_>; 4]> = operands
+            .iter()
+            .zip(problem.slots.iter().copied().chain([problem.output_slot()]))
+            .zip(&strides)
+            .map(|((operand, storage), strides)| Walked {
+                storage,
+                element_bytes: operand.dtype.size(),
+                offset: operand.layout.offset(),
+                strides,
+            })
+            .collect();
+        let limits = Limits::new(capabilities, 1.0, each);
+        let pieces = window::pieces(&dims, &walked, limits);
+        pieces
+            .into_iter()
+            .map(|piece| {
+                let (dims, strides) = piece.without_single(&walked);
+                let walk = Walk::new(&dims, &strides, &piece.offsets, self.vectors, false);
+                let count = piece.elements() as f64;
+                self.launch(
+                    &operands,
+                    capabilities,
+                    walk,
+                    (&piece.slots, piece.bindings),
+                    (count, count * each),
+                )
+            })
+            .collect()
+    }
+
+    /// One launch, on operands in bindings by their slots. The output is written through strides
+    /// when the walk has them.
+    fn launch(
+        &self,
+        operands: &[Operand<'_>],
+        capabilities: &Capabilities,
+        walk: Walk,
+        (slots, bindings): (&[usize], SmallVec<[Bound; 4]>),
+        (flops, bytes): (f64, f64),
+    ) -> Result<Launch> {
+        let mut words: Words = smallvec![walk.count];
+        words.extend_from_slice(&walk.offsets);
+        words.extend_from_slice(&walk.dims);
+        let inputs = operands.len() - 1;
+        // With one input there is no second: its values are not read.
+        let second = |values: &[u32]| if inputs == 2 { values[1] } else { 0 };
+        let slots: SmallVec<[u32; 4]> = slots.iter().map(|&slot| slot as u32).collect();
+        let kernel = key(
+            "elementwise",
+            [
+                ("op", self.op.into()),
+                ("element_in", self.elements.0.into()),
+                ("element_out", self.elements.1.into()),
+                ("kind", kind(operands[0].dtype).into()),
+                ("kind_out", kind(operands[inputs].dtype).into()),
+                ("vector", walk.vector.into()),
+                ("inner_a", walk.inner[0].into()),
+                ("inner_b", second(&walk.inner).into()),
+                ("rank", walk.rank.into()),
+                ("per_thread", PER_THREAD.into()),
+                ("slot_a", slots[0].into()),
+                ("slot_b", second(&slots).into()),
+                ("slot_out", slots[inputs].into()),
+                ("strided_out", u32::from(walk.offsets.len() > inputs).into()),
+            ],
+            bindings.len(),
+            &words,
+        );
+        let steps = u64::from(walk.count);
+        let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
+        let limit = capabilities.max_workgroups;
+        Ok(Launch {
+            kernel,
+            operands: bindings,
+            dispatches: smallvec![dispatch(self.op, words, steps, per_workgroup, limit)?],
+            flops,
+            bytes,
+        })
+    }
 }

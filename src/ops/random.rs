@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, Launches, Words};
+use crate::road::window::{self, Limits, Walked};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -115,38 +116,63 @@ impl Op for Random {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        let elements = problem.output.layout.elements();
-        let blocks = elements.div_ceil(self.lanes());
-        let words: Words = smallvec![
-            u32::try_from(blocks).map_err(|_| plan::index_overflow(self.name()))?,
-            self.seed as u32,
-            (self.seed >> 32) as u32,
-        ];
         let distribution = match self.distribution {
             Distribution::Uniform => "uniform",
             Distribution::Normal => "normal",
         };
-        Ok(smallvec![Launch {
-            kernel: plan::key(
-                "random",
-                [
-                    ("distribution", distribution.into()),
-                    ("element", self.dtype.name().into()),
-                ],
-                1,
-                &words,
-            ),
-            operands: smallvec![Bound::whole(0)],
-            dispatches: smallvec![plan::dispatch(
-                self.name(),
-                words,
-                blocks as u64,
-                WORKGROUP,
-                capabilities.max_workgroups,
-            )?],
-            flops: elements as f64 * 50.0,
-            bytes: (elements * self.dtype.size()) as f64,
-        }])
+        let block_bytes = self.lanes() * self.dtype.size();
+        let flops = self.lanes() as f64 * 50.0;
+        // Blocks from `first` on, into a binding from block `offset` on.
+        let launch = |blocks: usize, first: usize, offset: usize, bound| {
+            let words: Words = smallvec![
+                blocks as u32,
+                offset as u32,
+                first as u32,
+                (first as u64 >> 32) as u32,
+                self.seed as u32,
+                (self.seed >> 32) as u32,
+            ];
+            let values = [
+                ("distribution", distribution.into()),
+                ("element", self.dtype.name().into()),
+            ];
+            Ok(Launch {
+                kernel: plan::key("random", values, 1, &words),
+                operands: smallvec![bound],
+                dispatches: smallvec![plan::dispatch(
+                    self.name(),
+                    words,
+                    blocks as u64,
+                    WORKGROUP,
+                    capabilities.max_workgroups,
+                )?],
+                flops: blocks as f64 * flops,
+                bytes: (blocks * block_bytes) as f64,
+            })
+        };
+        let blocks = problem.output.layout.elements().div_ceil(self.lanes());
+        let (all_flops, bytes) = (blocks as f64 * flops, (blocks * block_bytes) as f64);
+        if plan::is_one_launch(problem, capabilities, all_flops, bytes) {
+            return Ok(smallvec![launch(blocks, 0, 0, Bound::whole(0))?]);
+        }
+        let walked = [Walked {
+            storage: 0,
+            element_bytes: block_bytes,
+            offset: 0,
+            strides: &[1],
+        }];
+        let limits = Limits::new(capabilities, flops, block_bytes as f64);
+        window::pieces(&[blocks], &walked, limits)
+            .into_iter()
+            .map(|piece| {
+                launch(
+                    piece.elements(),
+                    piece.start[0],
+                    piece.offsets[0],
+                    piece.bindings[0],
+                )
+            })
+            .collect()
     }
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

@@ -44,7 +44,7 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
             ("distribution", distribution.into()),
             ("element", element.into()),
         ];
-        all.push(key("random", values, 1, 3));
+        all.push(key("random", values, 1, 6));
     }
     all.extend(matmul::specialisations());
     all
@@ -65,8 +65,8 @@ fn elementwise(
     for rank in 1..=RANKS {
         for &vector in vectors {
             for inner in 0..if vector == 4 { 2 << (inputs - 1) } else { 1 } {
-                // Two operands in one buffer, or each in its own.
-                for shared in 0..inputs {
+                // Two operands in one buffer, or each in its own; a contiguous output, or a piece.
+                for (shared, strided) in (0..inputs).flat_map(|shared| [(shared, 0), (shared, 1)]) {
                     let slot_b = if inputs == 2 { 1 - shared } else { 0 };
                     let slot_out = slot_b + 1;
                     let values = [
@@ -83,8 +83,10 @@ fn elementwise(
                         ("slot_a", 0.into()),
                         ("slot_b", slot_b.into()),
                         ("slot_out", slot_out.into()),
+                        ("strided_out", strided.into()),
                     ];
-                    let words = 1 + inputs + (rank - 1) + inputs * rank;
+                    let walked = inputs + strided;
+                    let words = 1 + walked + (rank - 1) + walked * rank;
                     all.push(key("elementwise", values, slot_out + 1, words));
                 }
             }

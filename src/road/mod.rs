@@ -4,6 +4,7 @@ mod op;
 mod place;
 mod run;
 mod scope;
+pub(crate) mod window;
 
 pub(crate) use op::{HostInput, HostOutput, Op, Operand, Problem};
 pub(crate) use place::{holder, home, lacks, move_to};

@@ -47,7 +47,6 @@ impl Problem<'_> {
     }
 
     /// Whether every storage can be bound whole.
-    #[allow(dead_code)]
     pub(crate) fn binds_whole(&self, capabilities: &Capabilities) -> bool {
         let operands = self.inputs.iter().chain([&self.output]);
         operands

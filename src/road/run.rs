@@ -69,6 +69,10 @@ fn travel(
         Some(reason) => place::fallback(name, &home, reason)?,
     };
     target.check_size(name, size)?;
+    if target != home && home.capabilities().holds(dtype) {
+        // The result returns there.
+        home.check_size(name, size)?;
+    }
     if size == 0 {
         let layout = Layout::contiguous(shape);
         let empty = Tensor::new(target.clone(), Storage::Empty, layout, dtype);

@@ -12,11 +12,6 @@ pub fn tests() -> Vec<Test> {
         Test::new("errors::dtypes", Scope::Device, dtypes),
         Test::new("errors::arguments", Scope::Device, arguments),
         Test::new("errors::too_large", Scope::Device, too_large),
-        Test::new(
-            "errors::above_the_binding_limit",
-            Scope::Gpu,
-            above_the_binding_limit,
-        ),
         Test::new("errors::travel", Scope::Device, travel),
     ]
 }
@@ -210,41 +205,6 @@ fn too_large(context: &Context) -> Result<()> {
         });
     }
     Ok(())
-}
-
-/// A tensor that no kernel can bind whole can still be held, filled by upload, and read.
-fn above_the_binding_limit(context: &Context) -> Result<()> {
-    let device = &context.open();
-    let limit = device.capabilities().max_binding_bytes;
-    if limit > 256 << 20 {
-        return Ok(());
-    }
-    let count = limit as usize / 4 + (1 << 18);
-    let values: Vec<u32> = (0..count as u32)
-        .map(|at| at.wrapping_mul(40_503))
-        .collect();
-    let tensor = Tensor::from_slice(device, &values, count)?;
-    for (op, call) in [
-        (
-            "add",
-            Box::new(|| tensor.add(&tensor)) as Box<dyn Fn() -> Result<Tensor>>,
-        ),
-        ("cast", Box::new(|| tensor.cast(DType::F32))),
-        (
-            "full",
-            Box::new(|| Tensor::full(device, count, 1, DType::U32)),
-        ),
-    ] {
-        let error = fails(&tensor, &["largest storage binding", "split it"], call);
-        assert!(matches!(error, Error::TooLarge(_)), "{op}: {error:?}");
-    }
-    assert!(
-        tensor.to_vec::<u32>()? == values,
-        "uploads and downloads need no binding"
-    );
-    let cpu = tensor.to(&orlop::Device::cpu())?;
-    assert_eq!(cpu.slice(count - 1..)?.item::<u32>()?, values[count - 1]);
-    device.synchronize()
 }
 
 fn travel(_: &Context) -> Result<()> {

@@ -17,6 +17,7 @@ mod errors;
 mod futures;
 mod grid;
 mod interop;
+mod large;
 mod matmul;
 mod memory;
 mod number;
@@ -53,9 +54,6 @@ pub enum Scope {
     Gpu,
 }
 
-/// Families that run with windows.
-const WINDOWED: &[&str] = &["matmul"];
-
 /// A test that runs once, under `all::`.
 pub type OnceTest = (&'static str, fn() -> Result<()>);
 
@@ -74,10 +72,7 @@ impl Test {
 
     fn runs_on(&self, context: &Context) -> bool {
         match self.scope {
-            Scope::Kernels => {
-                let family = self.name.split("::").next().unwrap_or_default();
-                context.variant != Variant::Windows || WINDOWED.contains(&family)
-            }
+            Scope::Kernels => true,
             Scope::Device => context.variant == Variant::Plain,
             Scope::Gpu => context.variant == Variant::Plain && !context.is_cpu(),
         }
@@ -100,6 +95,7 @@ fn tests() -> Vec<Test> {
         placement::tests(),
         scopes::tests(),
         errors::tests(),
+        large::tests(),
         devices::tests(),
         stress::tests(),
         interop::tests(),
