@@ -4,6 +4,8 @@
 #   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests
 #   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass (default: cpu,lavapipe,swiftshader,gl)
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh)
+#   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
+#   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
 #
 # Stops at the first stage that fails. The last line is always "N passed, M failed"; M is 0 only when all is
 # green (a stage that fails without a failed test, such as clippy, counts as one).
@@ -12,7 +14,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -117,6 +119,12 @@ stage_suite() {
     return "$status"
 }
 
+stage_model() { scripts/model.sh; }
+
+stage_layers() { scripts/layers.sh; }
+
+stage_miri() { scripts/miri.sh; }
+
 stage_examples() {
     cargo run --release --locked --example devices
     cargo run --release --locked --example matmul -- --size 256
@@ -200,6 +208,7 @@ summary() { # the name of the stage that failed, or nothing
         "$temp/times"
     echo
     [ "$ignored" -eq 0 ] || echo "$ignored ignored"
+    grep -h ': not run (' "$temp"/stage*.log || true
     if [ -n "$1" ]; then
         echo "FAILED in stage: $1"
         [ "$failed" -gt 0 ] || failed=1
@@ -220,5 +229,8 @@ run_stage shaders stage_shaders
 run_stage docs stage_docs
 run_stage tests stage_tests
 run_stage suite stage_suite
+run_stage model stage_model
+run_stage layers stage_layers
 run_stage examples stage_examples
+run_stage miri stage_miri
 summary ''

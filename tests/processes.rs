@@ -59,6 +59,10 @@ const CASES: &[(&str, Body, i32)] = &[
     ("memory_is_flat", proc::memory_is_flat, 0),
 ];
 
+/// For `scripts/layers.sh`: what Vulkan's validation layers must complain of, so that one sees
+/// that they are on.
+const MISTAKE: &str = "vulkan_mistake";
+
 fn full() -> bool {
     std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| !value.is_empty() && value != "0")
 }
@@ -116,6 +120,9 @@ fn parent(case: &str, selector: &str, code: i32) -> std::result::Result<(), Fail
 }
 
 fn child(case: &str) -> ExitCode {
+    if case == MISTAKE {
+        return vulkan_mistake();
+    }
     let selector = std::env::var(DEVICE).unwrap_or_default();
     let Some((_, body, _)) = CASES.iter().find(|(name, _, _)| *name == case) else {
         return ExitCode::FAILURE;
@@ -129,6 +136,33 @@ fn child(case: &str) -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Asks the first adapter for a buffer of no bytes.
+fn vulkan_mistake() -> ExitCode {
+    use ash::vk;
+
+    let priorities = [1.0];
+    let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&priorities)];
+    let version = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
+    // SAFETY: handles are used while they live; the buffer is not used, and the rest goes with the
+    // process.
+    let asked = || unsafe {
+        let entry = ash::Entry::load().ok()?;
+        let info = vk::InstanceCreateInfo::default().application_info(&version);
+        let instance = entry.create_instance(&info, None).ok()?;
+        let adapter = *instance.enumerate_physical_devices().ok()?.first()?;
+        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        let device = instance.create_device(adapter, &info, None).ok()?;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER;
+        let info = vk::BufferCreateInfo::default().size(0).usage(usage);
+        let _ = device.create_buffer(&info, None);
+        Some(())
+    };
+    match asked() {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
     }
 }
 
@@ -496,8 +530,9 @@ mod proc {
     /// What a cycle may leave behind in the long run: less than any object of a device weighs. (None
     /// was seen to stay in 10,000.)
     const BYTES_PER_CYCLE: f64 = 256.0;
-    /// Steps in which the system's allocator grows.
-    const NOISE: f64 = 1048576.0;
+    /// Steps in which the system's allocator and the driver's caches grow. A device that stays
+    /// weighs more than a mebibyte, and the shortest run compares 20 of them.
+    const NOISE: f64 = 4.0 * 1048576.0;
 
     /// Open a device, work, drop it, many times. Compared are medians of the second and the last
     /// quarter: caches of the system's allocator fill at first, and single figures jump.

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The device suite under Vulkan's validation layers, which must say nothing: scripts/layers.sh [--full]
+#
+# First a program makes a mistake on purpose, and the layers must see it: so they are on. Then
+# trials on lavapipe and SwiftShader run: some of each family, with --full (or ORLOP_TEST_FULL=1)
+# all, the variants with runtime checks and without immediates among them.
+#
+#   ORLOP_NO_LAYERS=1    do not run; the only way to pass without the layers
+#   ORLOP_NO_INSTALL=1   install nothing (Debian: vulkan-validationlayers)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${ORLOP_NO_LAYERS:-}" = 1 ]; then
+    echo "layers: not run (ORLOP_NO_LAYERS=1)"
+    exit 0
+fi
+full=${ORLOP_TEST_FULL:-0}
+[ "${1:-}" != --full ] || full=1
+# shellcheck source=scripts/adapters.sh
+source scripts/adapters.sh
+
+manifest() { ls /usr/share/vulkan/explicit_layer.d/*khronos_validation.json /etc/vulkan/explicit_layer.d/*khronos_validation.json 2>/dev/null; }
+if [ -z "$(manifest)" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ] && command -v apt-get >/dev/null 2>&1; then
+    as_root=()
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
+        install -y --no-install-recommends vulkan-validationlayers </dev/null >&2 || true
+fi
+if [ -z "$(manifest)" ]; then
+    echo "layers: there are none and they could not be installed (apt-get install vulkan-validationlayers)."
+    echo "layers: ORLOP_NO_LAYERS=1 leaves them out."
+    exit 1
+fi
+
+temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-layers.XXXXXX")
+trap 'rm -rf "$temp"' EXIT
+binary() { # test
+    cargo test --release --locked --test "$1" --no-run --message-format=json-render-diagnostics \
+        | sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -1
+}
+suite=$(binary suite)
+processes=$(binary processes)
+
+# Every message goes to stdout, since a log file begins anew with each instance.
+printf 'khronos_validation.%s\n' 'debug_action = VK_DBG_LAYER_ACTION_LOG_MSG' 'log_filename = stdout' \
+    'report_flags = error,warn,perf' >"$temp/vk_layer_settings.txt"
+export VK_LAYER_SETTINGS_PATH="$temp/vk_layer_settings.txt" VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation
+unset ORLOP_TEST_FULL ORLOP_TEST_REQUIRE
+
+ORLOP_TEST_CASE=vulkan_mistake "$processes" >"$temp/mistake"
+if ! grep -q 'VUID-VkBufferCreateInfo-size-00912' "$temp/mistake"; then
+    echo "layers: they do not see a buffer of no bytes, so they are not on:"
+    cat "$temp/mistake"
+    exit 1
+fi
+echo "layers: on (a mistake made on purpose was seen)"
+
+filters=(order:: memory:: transfer:: futures:: interop:: threads::eight uniforms::elementwise checks::elementwise
+    uniforms::order checks::create uniforms::cast matmul::edges)
+[ "$full" = 0 ] || filters=('')
+for adapter in lavapipe swiftshader; do
+    for filter in "${filters[@]}"; do
+        # A browser's SwiftShader is slow: half of it is enough.
+        case "$full$adapter$filter" in 0swiftshader*::?*) continue ;; esac
+        "$suite" "$adapter::$filter" --skip stress:: --skip large:: >>"$temp/log" || {
+            grep -A20 '^failures:' "$temp/log" || tail -30 "$temp/log"
+            echo "layers: $adapter::$filter failed"
+            exit 1
+        }
+    done
+done
+awk '/^test result: / { passed += $4 } END { printf "layers: %d trials\n", passed; exit passed == 0 }' "$temp/log"
+# Known messages that are not ours would be left out here, by their exact id with a reason: none.
+if grep -n -E 'VUID|UNASSIGNED|Validation (Error|Warning|Performance)' "$temp/log"; then
+    echo "layers: they have something to say"
+    exit 1
+fi
+echo "layers: they say nothing"
