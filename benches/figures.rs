@@ -39,6 +39,10 @@ fn main() {
     }
     if devices.is_empty() {
         devices = Device::list()
+            .unwrap_or_else(|error| {
+                eprintln!("figures: {error}");
+                std::process::exit(2);
+            })
             .into_iter()
             .map(|info| info.selector)
             .collect();

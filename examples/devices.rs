@@ -21,7 +21,7 @@ struct Args {
 
 fn main() -> ExitCode {
     cli::run(|args: Args| -> Result<ExitCode, Box<dyn Error>> {
-        let devices = Device::list();
+        let devices = Device::list()?;
         cli::say(if args.json {
             format!("{}\n", devices.iter().map(object).collect::<Value>())
         } else {

@@ -1,5 +1,6 @@
-//! Soft placement made visible: what a device cannot do runs on the CPU, and the device remembers
-//! where, why and at what cost in bytes; under strict placement it is an error.
+//! Where ops run and results live: what a device cannot do runs on the CPU, a scope names another
+//! device, and the placement log says what, why and at what cost in bytes; then two virtual devices
+//! with budgets of their own on one adapter, and the ledger of both.
 
 #[path = "common/cli.rs"]
 mod cli;
@@ -8,14 +9,14 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use orlop::{DType, Device, DeviceInfo, Placement, Tensor, f16};
+use orlop::{DType, Device, DeviceBuilder, Placement, Tensor, f16};
 
-/// Multiplies matrices in a dtype that the device lacks, under soft and under strict placement.
+/// Shows soft and strict placement, scopes, the placement log and virtual devices.
 #[derive(Parser, Debug)]
 #[command(name = "placement", version)]
 struct Args {
     /// cpu, gpu:0, soft:1, or a piece of a name; default: $ORLOP_DEVICE, else the first adapter
-    /// without f64, else the first without f16
+    /// without f64, else without f16, else the best
     #[arg(long, value_name = "SELECTOR")]
     device: Option<String>,
 }
@@ -30,49 +31,106 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             .ok()
             .filter(|name| !name.is_empty())
     });
+    let all = Device::list()?;
     let lacks = |dtype: DType| {
-        let first = |info: &DeviceInfo| !info.capabilities.computes(dtype);
-        Device::list().into_iter().find(first)
+        all.iter()
+            .find(|info| !info.capabilities.computes(dtype))
+            .map(|info| info.selector.clone())
     };
-    let found = || lacks(DType::F64).or_else(|| lacks(DType::F16));
-    let Some(selector) = named.or_else(|| found().map(|info| info.selector)) else {
-        cli::say(
-            "every device here computes in f16 and f64: nothing needs to be placed elsewhere\n",
-        );
-        return Ok(ExitCode::SUCCESS);
+    let builder = || {
+        let selector = named
+            .clone()
+            .or_else(|| lacks(DType::F64).or_else(|| lacks(DType::F16)));
+        match selector {
+            Some(selector) => Device::builder().select(selector),
+            None => Device::builder(),
+        }
     };
-    let soft = Device::select(&selector)?;
-    let strict = Device::builder()
-        .select(&selector)
-        .placement(Placement::Strict)
-        .build()?;
-    let missing: Vec<DType> = [DType::F64, DType::F16]
-        .into_iter()
-        .filter(|&dtype| !soft.capabilities().computes(dtype))
-        .collect();
-    if missing.is_empty() {
+    fallbacks(&builder)?;
+    scopes(&builder().build()?)?;
+    virtual_devices(&builder)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the device lacks, under soft and under strict placement.
+fn fallbacks(builder: &dyn Fn() -> DeviceBuilder) -> Result<(), Box<dyn Error>> {
+    let soft = builder().build()?;
+    let strict = builder().placement(Placement::Strict).build()?;
+    let computes = |dtype| soft.capabilities().computes(dtype);
+    if computes(DType::F64) && computes(DType::F16) {
         cli::say(format!(
-            "{soft} computes in f16 and f64: nothing needs to be placed elsewhere; --device names another\n"
+            "{soft} computes in f16 and f64: nothing needs to be placed elsewhere\n\n"
         ));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
-    for dtype in missing {
+    for dtype in [DType::F64, DType::F16] {
+        if computes(dtype) {
+            continue;
+        }
         cli::say(format!(
             "{soft} does not compute in {dtype}\n\nPlacement::Soft\n"
         ));
         soft.clear_placement_log();
         product(&soft, dtype)?;
-        cli::say("  placement log of the device:\n");
-        for event in soft.placement_log().events {
-            cli::say(format!("    {event}\n"));
-        }
+        log_of(&soft);
         cli::say("\nPlacement::Strict\n");
         match product(&strict, dtype) {
             Ok(()) => return Err("strict placement let it pass".into()),
             Err(error) => cli::say(format!("  error: {error}\n\n")),
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// A scope beats the operands' home.
+fn scopes(device: &Device) -> orlop::Result<()> {
+    cli::say("Scopes\n");
+    let a = Tensor::ones(device, [64, 64], DType::F32)?;
+    show("a = ones(device)", &a);
+    Device::cpu().scope(|| {
+        show("cpu.scope: s = a + a", &(&a + &a)?);
+        show("  a.transpose(0, 1)", &a.transpose(0, 1)?);
+        show("  device.scope: a * a", &device.scope(|| &a * &a)?);
+        show("  ones(device)", &Tensor::ones(device, [2], DType::F32)?);
+        orlop::Result::Ok(())
+    })?;
+    show("after it: a + a", &(&a + &a)?);
+    device.clear_placement_log();
+    let host = Tensor::ones(&Device::cpu(), [64], DType::F32)?;
+    show("a + h, h on the CPU", &(&a + &host)?);
+    log_of(device);
+    cli::say("\n");
+    Ok(())
+}
+
+/// Two devices with budgets on one adapter: filling one leaves the other alone.
+fn virtual_devices(builder: &dyn Fn() -> DeviceBuilder) -> orlop::Result<()> {
+    let mebibytes = |count: u64| builder().memory_limit(count << 20).build();
+    let (small, large) = (mebibytes(4)?, mebibytes(16)?);
+    cli::say(format!(
+        "Virtual devices\n  small is {small}\n  large is {large}\n"
+    ));
+    let fits = Tensor::zeros(&large, [1 << 20], DType::F32)?;
+    let mut kept = Vec::new();
+    loop {
+        match Tensor::zeros(&small, [1 << 18], DType::F32) {
+            Ok(tensor) => kept.push(tensor),
+            Err(error) => {
+                cli::say(format!("  after {} MiB: error: {error}\n", kept.len()));
+                break;
+            }
+        }
+    }
+    show("in large still", &(&fits + &fits)?);
+    cli::say(large.adapter_ledger());
+    Ok(())
+}
+
+fn log_of(device: &Device) {
+    cli::say("  placement log of the device:\n");
+    for event in device.placement_log().events {
+        cli::say(format!("    {event}\n"));
+    }
 }
 
 /// A product in `dtype` and where its result can go, with a line for each tensor.

@@ -116,18 +116,20 @@ pub struct TooLarge {
 pub struct UnknownDevice {
     /// What was asked for.
     pub asked: String,
+    /// The setting that asked for it, where it was not the call: `ORLOP_DEVICE`,
+    /// `ORLOP_VISIBLE_DEVICES` or `visible`.
+    pub setting: Option<&'static str>,
     /// Selectors and names of the devices that exist.
     pub available: Vec<String>,
 }
 
 impl fmt::Display for UnknownDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no device matches `{}`; there are: {}",
-            self.asked,
-            self.available.join(", ")
-        )
+        write!(f, "no device matches `{}`", self.asked)?;
+        if let Some(setting) = self.setting {
+            write!(f, " of {setting}")?;
+        }
+        write!(f, "; there are: {}", self.available.join(", "))
     }
 }
 

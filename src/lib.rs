@@ -65,7 +65,10 @@ mod tensor;
 mod model;
 
 pub use capabilities::{Capabilities, DeviceKind};
-pub use device::{Device, DeviceBuilder, DeviceInfo, Placement, PlacementEvent, PlacementLog};
+pub use device::{
+    AdapterLedger, Device, DeviceBuilder, DeviceInfo, LedgerEntry, Placement, PlacementEvent,
+    PlacementLog,
+};
 pub use dtype::{DType, Element, Scalar};
 pub use error::{
     DTypeMismatch, DeviceFailure, Error, Execution, InvalidArgument, KernelCompile, OutOfMemory,

@@ -38,7 +38,12 @@ fn example(name: &str) -> Command {
     static BUILT: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
     let mut command = Command::new(&BUILT.get_or_init(built)[name]);
     command.env_remove("ORLOP_DEVICE");
+    command.env_remove("ORLOP_VISIBLE_DEVICES");
     command
+}
+
+fn devices() -> Vec<orlop::DeviceInfo> {
+    orlop::Device::list().expect("no name is wrong")
 }
 
 fn run(command: &mut Command) -> Output {
@@ -114,7 +119,7 @@ fn read_npy(path: &Path) -> (Vec<u64>, Vec<f32>) {
 
 #[test]
 fn json_has_every_key_on_every_device() {
-    for info in orlop::Device::list() {
+    for info in devices() {
         let output = run(example("matmul").args([
             "--json",
             "--m=33",
@@ -186,7 +191,7 @@ fn numpy_files_in_both_orders_multiply() {
     let by_column: Vec<f32> = (0..k * n).map(|at| b(at % k, at / k)).collect();
     for (order, elements) in [(npyz::Order::C, by_row), (npyz::Order::Fortran, by_column)] {
         write_npy(&right, &[k, n], order, &elements);
-        for info in orlop::Device::list() {
+        for info in devices() {
             let mut command = example("matmul");
             command.args(["--json", "--device", &info.selector]);
             command.arg("--a").arg(&left).arg("--b").arg(&right);
@@ -348,7 +353,7 @@ fn without_a_gpu_the_cpu_takes_over_and_says_so() {
 #[test]
 fn devices_lists_every_device() {
     let listed = json(&run(example("devices").arg("--json")));
-    let selectors: Vec<_> = orlop::Device::list()
+    let selectors: Vec<_> = devices()
         .into_iter()
         .map(|info| Value::from(info.selector))
         .collect();
@@ -364,12 +369,15 @@ fn devices_lists_every_device() {
 
 #[test]
 fn placement_and_memory_tell_their_stories_on_every_device() {
-    for info in orlop::Device::list() {
+    for info in devices() {
         let output = run(example("placement").args(["--device", &info.selector]));
         assert!(output.status.success(), "{info}: {}", text(&output.stderr));
         let capable = info.capabilities.f16 && info.capabilities.f64;
         let word = if capable { "nothing needs" } else { "error: " };
-        assert!(text(&output.stdout).contains(word), "{info}");
+        let said = text(&output.stdout);
+        for word in [word, "Scopes", "result on", "budget 4.0 MiB", "promised,"] {
+            assert!(said.contains(word), "{info}: no `{word}` in {said}");
+        }
 
         let arguments = ["--device", &info.selector, "--limit", "4194304"];
         let output = run(example("memory").args(arguments));

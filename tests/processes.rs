@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for info in Device::list() {
+    for info in Device::list().unwrap_or_else(|error| panic!("{error}")) {
         for &(case, _, code) in CASES {
             let selector = info.selector.clone();
             let name = format!("{}::{case}", selector.replace(':', ""));

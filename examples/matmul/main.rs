@@ -104,7 +104,7 @@ fn open(args: &Args) -> Result<(Device, &'static str), Box<dyn Error>> {
     let named = std::env::var_os("ORLOP_DEVICE").is_some_and(|name| !name.is_empty());
     let note = if named || !device.is_cpu() {
         ""
-    } else if Device::list().iter().any(|info| info.kind().is_gpu()) {
+    } else if Device::list()?.iter().any(|info| info.kind().is_gpu()) {
         "no GPU could be opened: running on the native CPU device\n"
     } else {
         "no GPU found: running on the native CPU device\n"

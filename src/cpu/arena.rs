@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::memory::{
-    BlockId, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource,
+    BlockId, Claim, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -50,13 +50,23 @@ impl Drop for HostRegion {
     }
 }
 
-struct HostRegions;
+/// Takes regions from the system; the device's seat in the host's ledger.
+struct HostRegions(Claim);
 
 impl RegionSource for HostRegions {
     type Region = HostRegion;
 
     fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
-        HostRegion::new(bytes)
+        self.0.take(bytes)?;
+        let region = HostRegion::new(bytes);
+        if region.is_err() {
+            self.0.give(bytes);
+        }
+        region
+    }
+
+    fn destroy(&mut self, region: HostRegion) {
+        self.0.give(region.layout.size() as u64);
     }
 }
 
@@ -64,8 +74,8 @@ impl RegionSource for HostRegions {
 pub(crate) struct HostPool(Mutex<Pool<HostRegions>>);
 
 impl HostPool {
-    pub(crate) fn new(config: PoolConfig) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Pool::new(HostRegions, config))))
+    pub(crate) fn new(config: PoolConfig, claim: Claim) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Pool::new(HostRegions(claim), config))))
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
@@ -188,13 +198,15 @@ impl DerefMut for WriteBytes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Ledger;
 
     fn pool() -> Arc<HostPool> {
-        HostPool::new(PoolConfig {
+        let config = PoolConfig {
             growth: Default::default(),
             limit: Some(1 << 20),
             max_region: 1 << 20,
-        })
+        };
+        HostPool::new(config, Arc::new(Ledger::default()).join(config.limit))
     }
 
     /// Runs under Miri: pointers, locks, frees and reuse.

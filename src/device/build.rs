@@ -1,9 +1,9 @@
 //! Opening a device with settings: all of them come before first use, so none can come too late.
 
 use super::find::{self, DeviceInfo, Found};
-use super::{Backend, Device};
+use super::{Backend, Device, ledger};
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, GpuOptions, Lent, RegionUsages};
+use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit).
@@ -20,6 +20,7 @@ pub enum Placement {
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     selector: Option<String>,
+    visible: Option<Vec<String>>,
     pub(super) growth: Growth,
     pub(super) memory_limit: Option<u64>,
     pub(super) placement: Placement,
@@ -33,6 +34,7 @@ impl DeviceBuilder {
     pub(super) fn new() -> Self {
         Self {
             selector: None,
+            visible: None,
             growth: Growth::default(),
             memory_limit: None,
             placement: Placement::default(),
@@ -53,6 +55,16 @@ impl DeviceBuilder {
         self
     }
 
+    /// Hides every device that `selectors` do not name from [`DeviceBuilder::select`], from what is
+    /// best and from [`DeviceBuilder::list`], as `ORLOP_VISIBLE_DEVICES` does for the process (see
+    /// [`Device::list`]), and among the devices that it leaves: their order is the new order, and
+    /// selectors count anew.
+    #[must_use]
+    pub fn visible<S: Into<String>>(mut self, selectors: impl IntoIterator<Item = S>) -> Self {
+        self.visible = Some(selectors.into_iter().map(Into::into).collect());
+        self
+    }
+
     /// How reserved memory grows.
     #[must_use]
     pub fn growth(mut self, growth: Growth) -> Self {
@@ -60,9 +72,15 @@ impl DeviceBuilder {
         self
     }
 
-    /// A budget in bytes on what the device reserves for tensors. Without it: none on the CPU and
-    /// on software adapters, nine tenths of the adapter's memory on GPUs that tell theirs, because
-    /// a driver that runs out while it works loses the device.
+    /// A budget in bytes on what the device reserves for tensors.
+    ///
+    /// The memory of a hardware GPU that tells its size is divided, because a driver that runs out
+    /// while it works loses the device. A budget asked for here is promised: those of all devices
+    /// on the adapter sum to its memory at most, or `build` fails. Devices without one share nine
+    /// tenths of the memory less what is promised, whoever comes first; `build` fails when less
+    /// than 64 MiB are left to share. On the CPU, on software adapters and where the size is
+    /// unknown a budget is a bound and nothing is promised: the system gives memory, pages and
+    /// overcommits as it likes. [`Device::adapter_ledger`] shows who has what.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -104,8 +122,9 @@ impl DeviceBuilder {
     /// Opens the device, with a pool of its own.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`](crate::Error::UnknownDevice) lists the devices there are;
-    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the driver refuses.
+    /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
+    /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
+    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
         pollster::block_on(self.build_async())
     }
@@ -115,52 +134,105 @@ impl DeviceBuilder {
     /// # Errors
     /// As [`DeviceBuilder::build`].
     pub async fn build_async(self) -> Result<Device> {
-        let named = self.selector.clone().or_else(|| {
-            std::env::var("ORLOP_DEVICE")
-                .ok()
-                .filter(|name| !name.is_empty())
-        });
-        if let Some(selector) = named {
-            let found = find::select(&selector, find::find())?;
+        let devices = self.devices()?;
+        if let Some(selector) = &self.selector {
+            let found = find::select(selector, None, devices)?;
             return self.open(found).await;
         }
-        let gpus = find::find()
-            .into_iter()
-            .filter(|found| found.info.kind().is_gpu());
-        for found in gpus {
+        if let Some(selector) = environment(DEVICE).filter(|name| !name.is_empty()) {
+            let found = find::select(&selector, Some(DEVICE), devices)?;
+            return self.open(found).await;
+        }
+        let mut full = None;
+        for found in devices {
+            if !found.info.kind().is_gpu() {
+                continue;
+            }
             let name = found.info.to_string();
             match self.clone().open(found).await {
                 Ok(device) => return Ok(device),
-                Err(error) => tracing::warn!(device = name, %error, "not opened, trying the next"),
+                Err(error) => {
+                    tracing::warn!(device = name, %error, "not opened, trying the next");
+                    full = full.or(Some(error).filter(|e| matches!(e, Error::OutOfMemory(_))));
+                }
             }
         }
-        Ok(Device::new_cpu(self))
+        match full {
+            // The CPU is for want of a GPU, not of memory that other devices were promised.
+            Some(error) => Err(error),
+            None => Ok(self.open_cpu()),
+        }
+    }
+
+    /// What [`DeviceBuilder::select`] chooses from: see [`Device::list`].
+    ///
+    /// # Errors
+    /// As [`Device::list`], for the names given to [`DeviceBuilder::visible`] as well.
+    pub fn list(&self) -> Result<Vec<DeviceInfo>> {
+        Ok(self
+            .devices()?
+            .into_iter()
+            .map(|found| found.info)
+            .collect())
+    }
+
+    fn devices(&self) -> Result<Vec<Found>> {
+        let mut devices = find::find();
+        if let Some(text) = environment(VISIBLE) {
+            let names: Vec<String> = match text.trim() {
+                "" => Vec::new(),
+                text => text.split(',').map(str::to_owned).collect(),
+            };
+            devices = find::visible(VISIBLE, &names, devices)?;
+        }
+        match &self.visible {
+            Some(names) => find::visible("visible", names, devices),
+            None => Ok(devices),
+        }
     }
 
     async fn open(self, found: Found) -> Result<Device> {
         let Some(adapter) = found.adapter else {
-            return Ok(Device::new_cpu(self));
+            return Ok(self.open_cpu());
         };
-        let gpu = Gpu::open(adapter, self.options(&found.info, found.info.memory_total)).await?;
-        Ok(Device::new(found.info, Backend::Gpu(gpu), self.placement))
+        let (options, standing) = self.options(&found.info, adapter, None)?;
+        let gpu = Backend::Gpu(Gpu::open(adapter, options).await?);
+        Ok(Device::new(found.info, gpu, self.placement, standing))
     }
 
-    fn options(&self, info: &DeviceInfo, memory: Option<u64>) -> GpuOptions {
-        let default_limit = memory
-            .filter(|_| info.kind().is_gpu())
-            .map(|bytes| bytes / 10 * 9);
-        GpuOptions {
-            name: info.to_string(),
+    fn open_cpu(self) -> Device {
+        // The shared one is the first: it has no number.
+        let _shared = Device::cpu();
+        Device::new_cpu(self)
+    }
+
+    /// The settings for an adapter, with a seat in its ledger. Without a `memory_limit` the budget
+    /// is `most` at most.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when other devices leave less than the budget.
+    fn options(
+        &self,
+        info: &DeviceInfo,
+        adapter: &Adapter,
+        most: Option<u64>,
+    ) -> Result<(GpuOptions, ledger::Standing)> {
+        let (claim, standing) =
+            ledger::join_adapter(&adapter.physical(), info, self.memory_limit, most)?;
+        let options = GpuOptions {
+            name: standing.name(info),
             pool: PoolConfig {
                 growth: self.growth,
-                limit: self.memory_limit.or(default_limit),
+                limit: claim.budget(),
                 max_region: info.capabilities.max_buffer_bytes,
             },
+            claim,
             kernel_checks: self.kernel_checks,
             immediates: self.immediates,
             max_binding_bytes: self.max_binding_bytes,
             region_usages: self.region_usages,
-        }
+        };
+        Ok((options, standing))
     }
 
     pub(crate) fn with_region_usages(mut self, usages: RegionUsages) -> Self {
@@ -174,15 +246,27 @@ impl DeviceBuilder {
     /// # Errors
     /// `InvalidArgument` for a selector, which could only contradict; what [`Gpu::lend`] says.
     pub(crate) fn lend(self, lent: Lent) -> Result<Device> {
-        if let Some(selector) = &self.selector {
+        let named = self.selector.iter().chain(self.visible.iter().flatten());
+        if let Some(selector) = named.into_iter().next() {
             return Err(Error::invalid(
                 "build_on_wgpu",
                 format!("the device is given, but `{selector}` is selected as well"),
             ));
         }
         let info = DeviceInfo::adapter("lent".to_owned(), &lent.adapter);
-        let options = self.options(&info, info.memory_free.or(info.memory_total));
-        let gpu = Gpu::lend(lent, options)?;
-        Ok(Device::new(info, Backend::Gpu(gpu), self.placement))
+        let most = info.memory_free.map(|bytes| bytes / 10 * 9);
+        let (options, standing) = self.options(&info, &lent.adapter, most)?;
+        let gpu = Backend::Gpu(Gpu::lend(lent, options)?);
+        Ok(Device::new(info, gpu, self.placement, standing))
     }
+}
+
+/// Names the device that [`Device::best`] opens.
+const DEVICE: &str = "ORLOP_DEVICE";
+/// Names the devices that are there: see [`Device::list`].
+const VISIBLE: &str = "ORLOP_VISIBLE_DEVICES";
+
+/// A variable of the environment. What is no Unicode names nothing that is there.
+fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -82,7 +82,7 @@ impl DeviceInfo {
 }
 
 /// Total and available bytes of the host, where Linux tells.
-fn host_memory() -> (Option<u64>, Option<u64>) {
+pub(super) fn host_memory() -> (Option<u64>, Option<u64>) {
     let Ok(text) = std::fs::read_to_string("/proc/meminfo") else {
         return (None, None);
     };
@@ -103,45 +103,92 @@ pub(super) struct Found {
 
 /// Every device, best first, the CPU last.
 pub(super) fn find() -> Vec<Found> {
-    let (mut gpus, mut software) = (0, 0);
     let mut all: Vec<Found> = adapters()
         .iter()
-        .map(|adapter| {
-            let (class, count) = if adapter.capabilities.kind.is_gpu() {
-                ("gpu", &mut gpus)
-            } else {
-                ("soft", &mut software)
-            };
-            let selector = format!("{class}:{count}");
-            *count += 1;
-            Found {
-                info: DeviceInfo::adapter(selector, adapter),
-                adapter: Some(adapter),
-            }
+        .map(|adapter| Found {
+            info: DeviceInfo::adapter(String::new(), adapter),
+            adapter: Some(adapter),
         })
         .collect();
     all.push(Found {
         info: DeviceInfo::cpu(),
         adapter: None,
     });
+    count(&mut all);
     all
 }
 
-pub(super) fn list() -> Vec<DeviceInfo> {
-    find().into_iter().map(|found| found.info).collect()
+/// Gives each its selector: GPUs and software adapters count from 0 in the order they stand in.
+fn count(all: &mut [Found]) {
+    let (mut gpus, mut software) = (0, 0);
+    for Found { info, .. } in all {
+        let (class, count) = match info.kind() {
+            DeviceKind::Cpu => continue,
+            DeviceKind::Software => ("soft", &mut software),
+            _ => ("gpu", &mut gpus),
+        };
+        info.selector = format!("{class}:{count}");
+        *count += 1;
+    }
 }
 
-/// The device that a selector means.
+/// The devices that `names` leave visible: in their order, counted anew, the CPU always and last.
+/// `setting` is where the names come from.
+///
+/// # Errors
+/// `UnknownDevice`, listing those that exist; `InvalidArgument` for one that is named twice.
+pub(super) fn visible(
+    setting: &'static str,
+    names: &[String],
+    all: Vec<Found>,
+) -> Result<Vec<Found>> {
+    let mut chosen: Vec<usize> = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        let found = position(name, &all).ok_or_else(|| unknown(name, Some(setting), &all))?;
+        if let Some(earlier) = chosen.iter().position(|&other| other == found) {
+            return Err(Error::invalid(
+                setting,
+                format!(
+                    "`{}` and `{}` are one device, {}; name it once",
+                    names[earlier].trim(),
+                    names[at].trim(),
+                    all[found].info
+                ),
+            ));
+        }
+        chosen.push(found);
+    }
+    let mut all: Vec<Option<Found>> = all.into_iter().map(Some).collect();
+    let cpu = all.pop().flatten();
+    let mut kept: Vec<Found> = chosen
+        .into_iter()
+        .filter_map(|at| all.get_mut(at)?.take())
+        .chain(cpu)
+        .collect();
+    count(&mut kept);
+    Ok(kept)
+}
+
+fn unknown(asked: &str, setting: Option<&'static str>, all: &[Found]) -> Error {
+    Error::UnknownDevice(Box::new(UnknownDevice {
+        asked: asked.to_owned(),
+        setting,
+        available: all.iter().map(|found| found.info.to_string()).collect(),
+    }))
+}
+
+/// The device that a selector means; `setting` is where it comes from, if not from the call.
 ///
 /// # Errors
 /// `UnknownDevice`, listing those that exist.
-pub(super) fn select(selector: &str, mut all: Vec<Found>) -> Result<Found> {
+pub(super) fn select(
+    selector: &str,
+    setting: Option<&'static str>,
+    mut all: Vec<Found>,
+) -> Result<Found> {
     match position(selector, &all) {
         Some(at) => Ok(all.swap_remove(at)),
-        None => Err(Error::UnknownDevice(Box::new(UnknownDevice {
-            asked: selector.to_owned(),
-            available: all.iter().map(|found| found.info.to_string()).collect(),
-        }))),
+        None => Err(unknown(selector, setting, &all)),
     }
 }
 
@@ -182,9 +229,49 @@ mod tests {
                 selector: selector.to_owned(),
                 name: name.to_owned(),
                 backend,
+                capabilities: Capabilities {
+                    kind: match selector.get(..3) {
+                        Some("gpu") => DeviceKind::DiscreteGpu,
+                        Some("sof") => DeviceKind::Software,
+                        _ => DeviceKind::Cpu,
+                    },
+                    ..Capabilities::cpu()
+                },
                 ..DeviceInfo::cpu()
             },
             adapter: None,
+        }
+    }
+
+    #[test]
+    fn visible_devices_count_anew_in_their_order() {
+        let names = |text: &str| -> Vec<String> { text.split(',').map(str::to_owned).collect() };
+        let shown = |text: &str| -> Vec<String> {
+            let kept = visible("visible", &names(text), all()).unwrap();
+            kept.iter()
+                .map(|found| format!("{} {}", found.info.selector, found.info.name))
+                .collect()
+        };
+        let cpu = "cpu x86_64, 2 threads";
+        assert_eq!(
+            shown("radeon, gpu:0"),
+            ["gpu:0 AMD Radeon 780M", "gpu:1 NVIDIA H200", cpu]
+        );
+        assert_eq!(
+            shown("soft:1,1"),
+            ["soft:0 llvmpipe (LLVM 15)", "gpu:0 AMD Radeon 780M", cpu]
+        );
+        assert_eq!(shown("cpu"), [cpu]);
+        let none = visible("visible", &[], all()).unwrap();
+        assert_eq!(none[0].info.selector, "cpu");
+        assert_eq!(none.len(), 1);
+        for (text, part) in [
+            ("gpu:0,nvidia", "`gpu:0` and `nvidia` are one device"),
+            ("gpu:0,", "`` of visible"),
+            ("gpu:5", "`gpu:5` of visible; there are: gpu:0 (NVIDIA"),
+        ] {
+            let error = visible("visible", &names(text), all()).err().unwrap();
+            assert!(error.to_string().contains(part), "{error}");
         }
     }
 
@@ -220,14 +307,16 @@ mod tests {
             ("intel", None),
             ("", None),
         ] {
-            let selected = select(asked, all()).ok().map(|found| found.info.selector);
+            let selected = select(asked, None, all())
+                .ok()
+                .map(|found| found.info.selector);
             assert_eq!(selected.as_deref(), found, "{asked}");
         }
     }
 
     #[test]
     fn unknown_devices_list_the_others() {
-        let Err(error) = select("intel", all()) else {
+        let Err(error) = select("intel", None, all()) else {
             panic!("there is no such device");
         };
         let text = error.to_string();

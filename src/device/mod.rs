@@ -2,6 +2,7 @@
 
 mod build;
 mod find;
+mod ledger;
 mod log;
 mod storage;
 
@@ -10,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use build::{DeviceBuilder, Placement};
 pub use find::DeviceInfo;
+pub use ledger::{AdapterLedger, LedgerEntry};
 pub(crate) use log::log_placement;
 pub use log::{PlacementEvent, PlacementLog};
 pub(crate) use storage::Storage;
@@ -30,9 +32,12 @@ use crate::sync::{Mutex, MutexGuard};
 pub struct Device(Arc<Inner>);
 
 struct Inner {
+    /// Selector and name, with a number where there are several on one adapter.
+    name: String,
     info: DeviceInfo,
     backend: Backend,
     placement: Placement,
+    standing: ledger::Standing,
     log: log::Log,
     /// Held by an op that changes a tensor of this device on the CPU, and by nobody else.
     writing_elsewhere: Mutex<()>,
@@ -44,14 +49,24 @@ enum Backend {
 }
 
 impl Device {
-    /// Every device that is there: hardware GPUs (`gpu:0`, ... discrete before integrated before
+    /// Every device that is visible: hardware GPUs (`gpu:0`, ... discrete before integrated before
     /// other, each physical GPU once with its best backend), software adapters (`soft:0`, ...) and
     /// `cpu`. Adapters are looked for once a process.
-    pub fn list() -> Vec<DeviceInfo> {
-        find::list()
+    ///
+    /// The environment variable `ORLOP_VISIBLE_DEVICES` hides what it does not name, here and for
+    /// everything that opens a device: selectors, separated by commas, among the devices that are
+    /// there. As with `CUDA_VISIBLE_DEVICES` its order is the new order and selectors count anew:
+    /// with `gpu:2,gpu:0` the old `gpu:2` is `gpu:0` now. Empty leaves the CPU alone, which is
+    /// always there, and last. It is read at each call.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`] for a name in `ORLOP_VISIBLE_DEVICES` that no device has;
+    /// [`Error::InvalidArgument`] for one device named twice.
+    pub fn list() -> Result<Vec<DeviceInfo>> {
+        Self::builder().list()
     }
 
-    /// Opens the best device: the one that `ORLOP_DEVICE` names, else the first GPU that opens,
+    /// Opens the best visible device: the one that `ORLOP_DEVICE` names, else the first GPU that opens,
     /// else the native CPU. Never a software adapter unless it is named.
     ///
     /// # Errors
@@ -93,19 +108,28 @@ impl Device {
 
     fn new_cpu(settings: DeviceBuilder) -> Device {
         let info = DeviceInfo::cpu();
-        let pool = HostPool::new(PoolConfig {
+        let (claim, standing) = ledger::join_host(settings.memory_limit);
+        let config = PoolConfig {
             growth: settings.growth,
             limit: settings.memory_limit,
             max_region: info.capabilities.max_buffer_bytes,
-        });
-        Self::new(info, Backend::Cpu(pool), settings.placement)
+        };
+        let pool = Backend::Cpu(HostPool::new(config, claim));
+        Self::new(info, pool, settings.placement, standing)
     }
 
-    fn new(info: DeviceInfo, backend: Backend, placement: Placement) -> Device {
+    fn new(
+        info: DeviceInfo,
+        backend: Backend,
+        placement: Placement,
+        standing: ledger::Standing,
+    ) -> Device {
         Device(Arc::new(Inner {
+            name: standing.name(&info),
             info,
             backend,
             placement,
+            standing,
             log: log::Log::default(),
             writing_elsewhere: Mutex::default(),
         }))
@@ -269,9 +293,11 @@ impl PartialEq for Device {
 
 impl Eq for Device {}
 
+/// Its selector and name, `gpu:0 (NVIDIA H200, Vulkan)`; virtual devices beside the first on one
+/// adapter have a number, `gpu:0#2 (NVIDIA H200, Vulkan)`.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.info.fmt(f)
+        f.write_str(&self.0.name)
     }
 }
 
@@ -292,6 +318,7 @@ mod tests {
     #[test]
     fn a_lost_device_says_so_and_others_go_on() {
         for info in Device::list()
+            .unwrap()
             .iter()
             .filter(|info| info.backend != "native")
         {
@@ -339,6 +366,9 @@ mod tests {
                     .unwrap(),
                 14.0
             );
+            let entries = |device: &Device| device.adapter_ledger().devices;
+            let is_self = |device: &Device| entries(device).iter().any(|entry| entry.is_self);
+            assert!(!is_self(&lost) && is_self(&other), "{info}");
             drop((a, lost));
             assert_eq!(kept.to_vec::<f32>().unwrap(), host);
         }

@@ -18,6 +18,16 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
+    /// What names the physical adapter, however it is reached: its PCI address, else what is known
+    /// of it, which two of a kind share.
+    pub(crate) fn physical(&self) -> String {
+        if self.pci.is_empty() {
+            format!("{} {} {}", self.vendor, self.name, self.backend)
+        } else {
+            self.pci.clone()
+        }
+    }
+
     /// GL shares one context per adapter, so its wgpu calls are serialised.
     pub(crate) fn is_gl(&self) -> bool {
         // The model checker tries GL's lock over the no-op backend.

@@ -80,6 +80,11 @@ impl Health {
         self.check()
     }
 
+    /// A loss was seen before: asks nobody, unlike [`Health::check`].
+    pub(crate) fn is_known_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
     /// An error that came outside every scope since the last call.
     pub(crate) fn take_uncaptured(&self) -> Option<String> {
         self.uncaptured.lock().take()

@@ -25,12 +25,14 @@ use std::sync::Arc;
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
-pub(crate) use hal::adapter_memory;
+pub(crate) use hal::{AdapterMemory, adapter_memory};
 pub(crate) use lent::Lent;
 
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
-use crate::memory::{BlockId, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM};
+use crate::memory::{
+    BlockId, Claim, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM,
+};
 use crate::sync::Mutex;
 use health::Health;
 use pipelines::Pipelines;
@@ -41,11 +43,13 @@ use stream::{BatchLimits, Stream};
 use worker::Worker;
 
 /// How a device is opened.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct GpuOptions {
     /// The device's selector and name, for errors.
     pub name: String,
     pub pool: PoolConfig,
+    /// The device's seat in its adapter's ledger.
+    pub claim: Claim,
     /// naga's runtime checks in kernels.
     pub kernel_checks: bool,
     /// Scalars travel in immediates where the adapter has them.
@@ -70,6 +74,7 @@ pub(crate) struct Gpu {
     health: Arc<Health>,
     device: wgpu::Device,
     queue: wgpu::Queue,
+    adapter: wgpu::Adapter,
     serial: Option<&'static Serial>,
     /// Set while dropping: the last field, so that it outlives every wgpu object above.
     dropping: Option<Hold>,
@@ -135,7 +140,12 @@ impl Gpu {
         }
         let regions = {
             let _hold = serial.map(Serial::hold);
-            Regions::new(device.clone(), Arc::clone(&health), options.region_usages)?
+            Regions::new(
+                device.clone(),
+                Arc::clone(&health),
+                options.region_usages,
+                options.claim,
+            )?
         };
         let limits = BatchLimits {
             dispatches: if serial.is_some() { 16 } else { 128 },
@@ -162,6 +172,7 @@ impl Gpu {
             health,
             device,
             queue,
+            adapter: adapter.adapter.clone(),
             serial,
             name: options.name,
             dropping: None,
@@ -260,6 +271,11 @@ impl Gpu {
     #[cfg(orlop_model)]
     pub(crate) fn look_at_pool<T>(&self, look: impl FnOnce(&Pool<Regions>) -> T) -> T {
         look(&self.pool.lock())
+    }
+
+    /// Total and free memory of its adapter now.
+    pub(crate) fn adapter_memory(&self) -> AdapterMemory {
+        adapter_memory(&self.adapter)
     }
 
     /// Bytes that the driver holds for this device, where wgpu knows: regions, staging, and what

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::health::{self, Caught, Health};
 use crate::error::{Error, Result};
-use crate::memory::{QUANTUM, Refused, RegionSource};
+use crate::memory::{Claim, QUANTUM, Refused, RegionSource};
 
 /// What regions can be used for beside what orlop needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) struct Regions {
     device: wgpu::Device,
     health: Arc<Health>,
     usages: wgpu::BufferUsages,
+    /// The device's seat in its adapter's ledger.
+    claim: Claim,
     /// A region was given back since this was last cleared: cached bind groups may keep its
     /// memory alive.
     pub returned: bool,
@@ -33,7 +35,10 @@ impl Regions {
         device: wgpu::Device,
         health: Arc<Health>,
         extra: RegionUsages,
+        claim: Claim,
     ) -> Result<Self> {
+        let watched = Arc::clone(&health);
+        claim.lapses_when(move || watched.is_known_lost());
         let mut regions = Self {
             device,
             health,
@@ -41,16 +46,19 @@ impl Regions {
                 | wgpu::BufferUsages::COPY_SRC
                 | wgpu::BufferUsages::COPY_DST
                 | extra.0,
+            claim,
             returned: false,
         };
         if extra != RegionUsages::default() {
             // The device says best what it allows.
-            regions.create(QUANTUM).map_err(|Refused(reason)| {
+            let tried = regions.create(QUANTUM).map_err(|Refused(reason)| {
                 Error::invalid(
                     "region_usages",
                     format!("{:?} cannot be had for regions: {reason}", extra.0),
                 )
             })?;
+            regions.destroy(tried);
+            regions.returned = false;
         }
         Ok(regions)
     }
@@ -60,6 +68,24 @@ impl RegionSource for Regions {
     type Region = wgpu::Buffer;
 
     fn create(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
+        self.claim.take(bytes)?;
+        let created = self.buffer(bytes);
+        if created.is_err() {
+            self.claim.give(bytes);
+        }
+        created
+    }
+
+    fn destroy(&mut self, region: wgpu::Buffer) {
+        self.claim.give(region.size());
+        // Dropped, not destroyed: work in flight or in the open batch may still use it.
+        drop(region);
+        self.returned = true;
+    }
+}
+
+impl Regions {
+    fn buffer(&self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
         let created = health::scoped(&self.device, || {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop region"),
@@ -76,11 +102,5 @@ impl RegionSource for Regions {
             Caught::OutOfMemory(_) => Refused("the adapter is out of memory".to_owned()),
             Caught::Other(message) => Refused(message),
         })
-    }
-
-    fn destroy(&mut self, region: wgpu::Buffer) {
-        // Dropped, not destroyed: work in flight or in the open batch may still use it.
-        drop(region);
-        self.returned = true;
     }
 }

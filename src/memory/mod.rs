@@ -35,12 +35,14 @@ mod best_fit;
 mod free_index;
 mod growth;
 mod ladder;
+mod ledger;
 mod pool;
 mod statistics;
 
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
 pub use ladder::{Full, FullReason};
+pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
 pub use statistics::MemoryStatistics;
 

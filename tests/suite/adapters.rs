@@ -17,7 +17,7 @@ pub struct Adapter {
 pub fn found() -> Vec<Adapter> {
     let mut gpus = 0;
     let mut all: Vec<Adapter> = Vec::new();
-    for info in Device::list() {
+    for info in Device::list().unwrap_or_else(|error| panic!("{error}")) {
         let lower = info.name.to_lowercase();
         let name = match info.kind() {
             DeviceKind::Cpu => "cpu".to_owned(),

@@ -24,6 +24,8 @@ pub fn tests_once() -> Vec<OnceTest> {
         ("devices::best_by_name", best_by_name),
         ("devices::no_gpu_at_all", no_gpu_at_all),
         ("devices::async_opening", async_opening),
+        ("devices::visible_by_environment", visible_by_environment),
+        ("devices::visible_by_builder", visible_by_builder),
     ]
 }
 
@@ -34,8 +36,15 @@ pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Prints what `Device::best()` gives in this environment.
+/// Prints what `Device::list()` and `Device::best()` give in this environment.
 pub fn child() -> ExitCode {
+    match Device::list() {
+        Ok(all) => {
+            let all: Vec<String> = all.iter().map(|info| info.to_string()).collect();
+            println!("list {}", all.join("; "));
+        }
+        Err(error) => println!("list error {error}"),
+    }
     match Device::best() {
         Ok(device) => {
             println!("best {}", device.info().selector);
@@ -50,9 +59,17 @@ pub fn child() -> ExitCode {
 
 /// What `Device::best()` gives in another environment.
 fn best_of_a_child(environment: &[(&str, Option<&str>)]) -> String {
+    line_of_a_child(environment, &["best ", "error "])
+}
+
+/// The line with one of these starts that a child prints in another environment.
+fn line_of_a_child(environment: &[(&str, Option<&str>)], starts: &[&str]) -> String {
     let this = std::env::current_exe().expect("the test's own path");
     let mut command = Command::new(this);
-    command.env(CHILD, "1").env_remove("ORLOP_DEVICE");
+    command.env(CHILD, "1");
+    command
+        .env_remove("ORLOP_DEVICE")
+        .env_remove("ORLOP_VISIBLE_DEVICES");
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
@@ -62,7 +79,7 @@ fn best_of_a_child(environment: &[(&str, Option<&str>)]) -> String {
     let output = command.output().expect("the test starts itself");
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines()
-        .find(|line| line.starts_with("best ") || line.starts_with("error "))
+        .find(|line| starts.iter().any(|start| line.starts_with(start)))
         .unwrap_or_else(|| panic!("the child said nothing: {output:?}"))
         .to_owned()
 }
@@ -83,7 +100,7 @@ fn identity(context: &Context) -> Result<()> {
 
 fn selectors(context: &Context) -> Result<()> {
     let info = &context.adapter.info;
-    let all = Device::list();
+    let all = Device::list()?;
     let index = all.iter().position(|other| other.selector == info.selector);
     let index = index.expect("the adapter is in the list").to_string();
     for selector in [&info.selector, &info.selector.to_uppercase(), &index] {
@@ -107,9 +124,10 @@ fn info(context: &Context) -> Result<()> {
     let info = device.info();
     assert!(!info.name.is_empty());
     assert_eq!(
-        format!("{device}"),
+        info.to_string(),
         format!("{} ({}, {})", info.selector, info.name, info.backend)
     );
+    assert_eq!(unnumbered(device), info.to_string());
     assert!(format!("{device:?}").contains(&info.selector));
     let capabilities = device.capabilities();
     assert_eq!(device.is_cpu(), capabilities.kind == DeviceKind::Cpu);
@@ -125,7 +143,7 @@ fn info(context: &Context) -> Result<()> {
 }
 
 fn list() -> Result<()> {
-    let all = Device::list();
+    let all = Device::list()?;
     let selectors: HashSet<_> = all.iter().map(|info| &info.selector).collect();
     assert_eq!(selectors.len(), all.len());
     let last = all.last().expect("the CPU is always there");
@@ -158,9 +176,9 @@ fn unknown() -> Result<()> {
             panic!("{error:?}");
         };
         assert_eq!(unknown.asked, asked);
-        assert_eq!(unknown.available.len(), Device::list().len());
+        assert_eq!(unknown.available.len(), Device::list()?.len());
         let text = error.to_string();
-        for info in Device::list() {
+        for info in Device::list()? {
             assert!(text.contains(&info.to_string()), "{info} is not in: {text}");
         }
     }
@@ -169,7 +187,9 @@ fn unknown() -> Result<()> {
 
 /// The first GPU, or the CPU; never a software adapter.
 fn best_without_a_name() -> Result<()> {
-    let gpu = Device::list().into_iter().find(|info| info.kind().is_gpu());
+    let gpu = Device::list()?
+        .into_iter()
+        .find(|info| info.kind().is_gpu());
     let want = gpu.map_or("cpu".to_owned(), |info| info.selector);
     assert_eq!(best_of_a_child(&[]), format!("best {want}"));
     assert_eq!(
@@ -180,7 +200,7 @@ fn best_without_a_name() -> Result<()> {
 }
 
 fn best_by_name() -> Result<()> {
-    for info in Device::list() {
+    for info in Device::list()? {
         let best = best_of_a_child(&[("ORLOP_DEVICE", Some(&info.selector))]);
         assert_eq!(best, format!("best {}", info.selector));
     }
@@ -216,5 +236,133 @@ fn async_opening() -> Result<()> {
     assert!(device.is_cpu());
     let error = pollster::block_on(Device::builder().select("nothing").build_async());
     assert!(matches!(error, Err(Error::UnknownDevice(_))));
+    Ok(())
+}
+
+/// A device's name without the number that tells virtual devices apart.
+fn unnumbered(device: &Device) -> String {
+    let name = device.to_string();
+    let (selector, rest) = name.split_once(" (").expect("a name in brackets");
+    let selector = selector.split('#').next().unwrap_or_default();
+    format!("{selector} ({rest}")
+}
+
+/// The list as a child prints it, of devices by their names, the selectors counted anew.
+fn renumbered(infos: &[&orlop::DeviceInfo]) -> String {
+    let (mut gpus, mut software) = (0, 0);
+    let mut shown = Vec::new();
+    for info in infos {
+        let selector = match info.kind() {
+            DeviceKind::Cpu => "cpu".to_owned(),
+            DeviceKind::Software => {
+                software += 1;
+                format!("soft:{}", software - 1)
+            }
+            _ => {
+                gpus += 1;
+                format!("gpu:{}", gpus - 1)
+            }
+        };
+        shown.push(format!("{selector} ({}, {})", info.name, info.backend));
+    }
+    format!("list {}", shown.join("; "))
+}
+
+/// As `CUDA_VISIBLE_DEVICES`: the order given is the new numbering. Wrong names are errors.
+fn visible_by_environment() -> Result<()> {
+    let all = Device::list()?;
+    let list = |value: &str| line_of_a_child(&[(VISIBLE, Some(value))], &["list "]);
+    let (cpu, others) = all.split_last().expect("the CPU is always there");
+    assert_eq!(
+        line_of_a_child(&[], &["list "]),
+        renumbered(&all.iter().collect::<Vec<_>>())
+    );
+    for nothing in ["", " ", "cpu"] {
+        assert_eq!(list(nothing), renumbered(&[cpu]));
+    }
+    assert_eq!(best_of_a_child(&[(VISIBLE, Some(""))]), "best cpu");
+    // Backwards, by selector; the last alone, by index and by words.
+    let backwards: Vec<&orlop::DeviceInfo> = others.iter().rev().chain([cpu]).collect();
+    let names: Vec<&str> = backwards
+        .iter()
+        .map(|info| info.selector.as_str())
+        .collect();
+    assert_eq!(list(&names.join(" , ")), renumbered(&backwards));
+    if let Some((last, at)) = others.last().zip(others.len().checked_sub(1)) {
+        let words = format!("{} {}", last.name.replace(',', ""), last.backend);
+        let first_match = Device::select(&words)?.info().clone();
+        assert_eq!(list(&at.to_string()), renumbered(&[last, cpu]));
+        assert_eq!(list(&words), renumbered(&[&first_match, cpu]));
+        // What is named is chosen among the visible, by its new number.
+        let class = last.selector.split(':').next().unwrap_or_default();
+        let chosen = |device: &str| {
+            best_of_a_child(&[
+                (VISIBLE, Some(&last.selector)),
+                ("ORLOP_DEVICE", Some(device)),
+            ])
+        };
+        assert_eq!(chosen(class), format!("best {class}:0"));
+        let hidden = chosen(&format!("{class}:1"));
+        assert!(
+            hidden.starts_with("error ") && hidden.contains("of ORLOP_DEVICE; there are:"),
+            "{hidden}"
+        );
+        let twice = list(&format!("{at},{}", last.selector));
+        assert!(
+            twice.contains("one device") && twice.contains("once"),
+            "{twice}"
+        );
+    }
+    for unknown in ["nonsense", "gpu:77", "cpu,nonsense", "cpu,,"] {
+        let best = best_of_a_child(&[(VISIBLE, Some(unknown)), ("ORLOP_DEVICE", Some("cpu"))]);
+        for said in [list(unknown), best] {
+            assert!(said.contains("error "), "{said}");
+            assert!(
+                said.contains("of ORLOP_VISIBLE_DEVICES; there are:"),
+                "{said}"
+            );
+            assert!(said.contains(&cpu.to_string()), "{said}");
+        }
+    }
+    Ok(())
+}
+
+const VISIBLE: &str = "ORLOP_VISIBLE_DEVICES";
+
+fn visible_by_builder() -> Result<()> {
+    let all = Device::list()?;
+    let (cpu, others) = all.split_last().expect("the CPU is always there");
+    let none = Device::builder().visible(Vec::<String>::new());
+    assert_eq!(none.list()?.len(), 1);
+    assert!(none.clone().build()?.is_cpu());
+    let Err(Error::UnknownDevice(error)) = none.select("soft:0").build() else {
+        panic!("it is hidden");
+    };
+    assert_eq!((error.setting, error.available.len()), (None, 1));
+    let backwards: Vec<&str> = others
+        .iter()
+        .rev()
+        .map(|info| info.selector.as_str())
+        .collect();
+    let builder = Device::builder().visible(backwards);
+    let listed = builder.list()?;
+    for (info, old) in listed.iter().zip(others.iter().rev().chain([cpu])) {
+        assert_eq!((&info.name, info.backend), (&old.name, old.backend));
+        let device = builder.clone().select(&info.selector).build()?;
+        assert_eq!(device.info().name, old.name);
+        assert_eq!(unnumbered(&device), info.to_string());
+    }
+    let Err(Error::UnknownDevice(error)) = Device::builder().visible(["cpu", "abacus"]).list()
+    else {
+        panic!("there is no abacus");
+    };
+    assert_eq!(
+        (error.asked.as_str(), error.setting),
+        ("abacus", Some("visible"))
+    );
+    let twice = Device::builder().visible(["cpu", "CPU"]).build();
+    assert!(matches!(twice, Err(Error::InvalidArgument(_))));
+    // The host device is there whatever is hidden.
+    assert!(Device::cpu().is_cpu());
     Ok(())
 }

@@ -18,6 +18,7 @@ mod futures;
 mod grid;
 mod interop;
 mod large;
+mod ledger;
 mod matmul;
 mod memory;
 mod number;
@@ -94,6 +95,7 @@ fn tests() -> Vec<Test> {
         threads::tests(),
         placement::tests(),
         scopes::tests(),
+        ledger::tests(),
         errors::tests(),
         large::tests(),
         devices::tests(),
@@ -110,6 +112,7 @@ fn tests() -> Vec<Test> {
 fn tests_once() -> Vec<OnceTest> {
     [
         devices::tests_once(),
+        ledger::tests_once(),
         stress::tests_once(),
         threads::tests_once(),
         transfer::tests_once(),

@@ -97,6 +97,7 @@ mod tests {
     #[test]
     fn every_plan_is_right_on_every_adapter() {
         for info in Device::list()
+            .unwrap()
             .iter()
             .filter(|info| info.backend != "native")
         {

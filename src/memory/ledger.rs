@@ -1,0 +1,417 @@
+//! Who was promised how much of one adapter's memory, and who holds how much of it.
+//!
+//! Budgets that users name are promises: their sum never exceeds the adapter's memory. Devices
+//! without one share nine tenths of it less what is promised; each region that they take is
+//! checked against that, so that the driver, which loses devices when it runs out, never does.
+//! Memory that nobody divides (the host's, a software adapter's, or of unknown size) is only
+//! counted.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::pool::Refused;
+use super::statistics::Bytes;
+
+/// Less than this is no budget to open a device with.
+const LEAST: u64 = 64 << 20;
+
+/// The account of one adapter. Its lock is a leaf.
+#[derive(Default)]
+pub(crate) struct Ledger(Mutex<Vec<Seat>>);
+
+struct Seat {
+    entry: Entry,
+    /// Bytes that are divided among all seats, where they are.
+    divided: Option<u64>,
+    /// True once the device is lost: its memory is gone though handles on it live.
+    lapsed: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// One device's line in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// 1, 2, ...: the lowest that was free when the device was opened.
+    pub number: u64,
+    /// Most bytes that it may reserve.
+    pub budget: Option<u64>,
+    /// The budget was asked for, so it is kept free for this device.
+    pub promised: bool,
+    pub reserved: u64,
+}
+
+/// A budget that the adapter's memory does not allow beside those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Overcommitted {
+    /// Bytes asked for; `None` for whatever is left.
+    pub asked: Option<u64>,
+    pub total: u64,
+    pub left: u64,
+    pub others: Vec<Entry>,
+}
+
+impl fmt::Display for Overcommitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.asked {
+            Some(asked) => write!(f, "a budget of {} was asked for", Bytes(asked))?,
+            None => write!(f, "a device without a memory_limit was asked for")?,
+        }
+        write!(
+            f,
+            ", but of the adapter's {} the devices that are open leave {}",
+            Bytes(self.total),
+            Bytes(self.left)
+        )?;
+        for (at, other) in self.others.iter().enumerate() {
+            write!(f, "{}#{}", if at == 0 { ": " } else { ", " }, other.number)?;
+            match (other.promised, other.budget) {
+                (true, Some(budget)) => write!(f, " has a budget of {}", Bytes(budget))?,
+                _ => write!(f, " without a memory_limit holds {}", Bytes(other.reserved))?,
+            }
+        }
+        f.write_str("; what would help: smaller budgets, closing a device, or trim() on those without a memory_limit")
+    }
+}
+
+/// What of the adapter is spoken for, of the seats that count.
+struct Spoken {
+    promised: u64,
+    /// Reserved by devices that were promised nothing.
+    shared: u64,
+}
+
+impl Ledger {
+    /// Enters a device whose memory nobody divides.
+    pub(crate) fn join(self: &Arc<Self>, budget: Option<u64>) -> Claim {
+        self.enter(&mut self.seats(), budget, budget.is_some(), None)
+    }
+
+    /// Enters a device on an adapter with `total` bytes: with the budget `asked` for, else with
+    /// what is left of nine tenths after the promised budgets, and at most `most`.
+    ///
+    /// # Errors
+    /// When that is more than the others leave, or too little to work with.
+    pub(crate) fn claim(
+        self: &Arc<Self>,
+        total: u64,
+        asked: Option<u64>,
+        most: u64,
+    ) -> Result<Claim, Overcommitted> {
+        let mut seats = self.seats();
+        let spoken = spoken(&seats);
+        let (budget, left) = match asked {
+            Some(asked) => {
+                let left = total.saturating_sub(spoken.promised.saturating_add(spoken.shared));
+                (asked, left)
+            }
+            None => {
+                let left = shareable(total).saturating_sub(spoken.promised);
+                (left.min(most).max(LEAST), left)
+            }
+        };
+        if budget > left {
+            return Err(Overcommitted {
+                asked,
+                total,
+                left,
+                others: counted(&seats).collect(),
+            });
+        }
+        Ok(self.enter(&mut seats, Some(budget), asked.is_some(), Some(total)))
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        seats: &mut Vec<Seat>,
+        budget: Option<u64>,
+        promised: bool,
+        divided: Option<u64>,
+    ) -> Claim {
+        let taken = |number: &u64| seats.iter().any(|seat| seat.entry.number == *number);
+        let number = (1..).find(|number| !taken(number)).unwrap_or(u64::MAX);
+        let entry = Entry {
+            number,
+            budget,
+            promised,
+            reserved: 0,
+        };
+        seats.push(Seat {
+            entry,
+            divided,
+            lapsed: None,
+        });
+        Claim {
+            ledger: Arc::clone(self),
+            number,
+            budget,
+        }
+    }
+
+    /// The devices that are open and not lost, in the order of their numbers.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = counted(&self.seats()).collect();
+        entries.sort_by_key(|entry| entry.number);
+        entries
+    }
+
+    fn seats(&self) -> MutexGuard<'_, Vec<Seat>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn counted(seats: &[Seat]) -> impl Iterator<Item = Entry> + '_ {
+    seats
+        .iter()
+        .filter(|seat| !seat.lapsed.as_ref().is_some_and(|lapsed| lapsed()))
+        .map(|seat| seat.entry)
+}
+
+fn spoken(seats: &[Seat]) -> Spoken {
+    let mut spoken = Spoken {
+        promised: 0,
+        shared: 0,
+    };
+    for entry in counted(seats) {
+        match entry.budget.filter(|_| entry.promised) {
+            Some(budget) => spoken.promised = spoken.promised.saturating_add(budget),
+            None => spoken.shared = spoken.shared.saturating_add(entry.reserved),
+        }
+    }
+    spoken
+}
+
+/// What devices without a promise share of an adapter's memory, before promises.
+fn shareable(total: u64) -> u64 {
+    total / 10 * 9
+}
+
+/// A device's seat in its adapter's ledger, held by whoever takes its regions; the seat is free
+/// again when this is dropped.
+pub(crate) struct Claim {
+    ledger: Arc<Ledger>,
+    number: u64,
+    budget: Option<u64>,
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim(#{}, {:?} bytes)", self.number, self.budget)
+    }
+}
+
+impl Claim {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Most bytes that the device may reserve.
+    pub(crate) fn budget(&self) -> Option<u64> {
+        self.budget
+    }
+
+    /// From when `lapsed` says so on, the device counts no more. It is asked under the ledger's
+    /// lock: it only looks.
+    pub(crate) fn lapses_when(&self, lapsed: impl Fn() -> bool + Send + Sync + 'static) {
+        self.change(|seat| seat.lapsed = Some(Box::new(lapsed)));
+    }
+
+    /// Enters a region that is about to be taken from the adapter.
+    ///
+    /// # Errors
+    /// When the device has no promise, and those and the others without one leave no room.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), Refused> {
+        let mut seats = self.ledger.seats();
+        let spoken = spoken(&seats);
+        let Some(seat) = seats.iter_mut().find(|s| s.entry.number == self.number) else {
+            return Ok(());
+        };
+        if let Some(total) = seat.divided
+            && !seat.entry.promised
+        {
+            let left = shareable(total)
+                .saturating_sub(spoken.promised)
+                .saturating_sub(spoken.shared);
+            if bytes > left {
+                return Err(Refused(format!(
+                    "of the adapter's {} its devices leave {} to those without a memory_limit",
+                    Bytes(total),
+                    Bytes(left)
+                )));
+            }
+        }
+        seat.entry.reserved += bytes;
+        Ok(())
+    }
+
+    /// Strikes out a region that went back, or was not to be had.
+    pub(crate) fn give(&self, bytes: u64) {
+        self.change(|seat| seat.entry.reserved = seat.entry.reserved.saturating_sub(bytes));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seat)) {
+        let mut seats = self.ledger.seats();
+        if let Some(seat) = seats.iter_mut().find(|s| s.entry.number == self.number) {
+            change(seat);
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut seats = self.ledger.seats();
+        let at = seats.iter().position(|s| s.entry.number == self.number);
+        let left = at.map(|at| seats.remove(at));
+        drop(seats);
+        // What the seat knew of its device goes where no lock is held.
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const TOTAL: u64 = 10 * GIB;
+
+    fn ledger() -> Arc<Ledger> {
+        Arc::default()
+    }
+
+    fn claim(ledger: &Arc<Ledger>, asked: Option<u64>) -> Result<Claim, Overcommitted> {
+        ledger.claim(TOTAL, asked, u64::MAX)
+    }
+
+    #[test]
+    fn promises_sum_to_the_total_at_most() {
+        let ledger = ledger();
+        let a = claim(&ledger, Some(6 * GIB)).unwrap();
+        let b = claim(&ledger, Some(4 * GIB)).unwrap();
+        let refused = claim(&ledger, Some(1)).unwrap_err();
+        assert_eq!(
+            (refused.total, refused.left, refused.asked),
+            (TOTAL, 0, Some(1))
+        );
+        assert_eq!(refused.others, ledger.entries());
+        let text = refused.to_string();
+        for part in [
+            "budget of 1 B",
+            "10.0 GiB",
+            "#1 has a budget of 6.0 GiB",
+            "#2 has a budget of 4.0 GiB",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!((a.number(), b.number()), (1, 2));
+        drop(a);
+        assert_eq!(ledger.entries().len(), 1);
+        let again = claim(&ledger, Some(6 * GIB)).unwrap();
+        assert_eq!(again.number(), 1, "the lowest that is free");
+        assert!(claim(&ledger, Some(u64::MAX)).is_err(), "sums do not wrap");
+    }
+
+    #[test]
+    fn the_others_share_what_is_left_of_nine_tenths() {
+        let ledger = ledger();
+        let a = claim(&ledger, None).unwrap();
+        assert_eq!(a.budget(), Some(9 * GIB));
+        let promised = claim(&ledger, Some(5 * GIB)).unwrap();
+        let b = claim(&ledger, None).unwrap();
+        assert_eq!(b.budget(), Some(4 * GIB));
+        assert_eq!(ledger.claim(TOTAL, None, GIB).unwrap().budget(), Some(GIB));
+        // Whoever comes first.
+        a.take(3 * GIB).unwrap();
+        assert!(b.take(2 * GIB).is_err());
+        b.take(GIB).unwrap();
+        let Err(Refused(reason)) = a.take(1) else {
+            panic!("nothing is left");
+        };
+        assert!(
+            reason.contains("10.0 GiB") && reason.contains("leave 0 B"),
+            "{reason}"
+        );
+        // What was promised is there, whatever the others hold.
+        promised.take(5 * GIB).unwrap();
+        // 4 of 10 GiB are held and cannot be promised again, 5 are promised.
+        assert_eq!(claim(&ledger, Some(2 * GIB)).unwrap_err().left, GIB);
+        b.give(GIB);
+        a.take(GIB).unwrap();
+        let reserved: Vec<u64> = ledger
+            .entries()
+            .iter()
+            .map(|entry| entry.reserved)
+            .collect();
+        assert_eq!(reserved, [4 * GIB, 5 * GIB, 0]);
+        drop(promised);
+        a.take(5 * GIB).unwrap();
+    }
+
+    #[test]
+    fn too_little_is_an_error() {
+        let ledger = ledger();
+        let _most = claim(&ledger, Some(9 * GIB - LEAST)).unwrap();
+        assert_eq!(claim(&ledger, None).unwrap().budget(), Some(LEAST));
+        let _little = claim(&ledger, Some(1)).unwrap();
+        let refused = claim(&ledger, None).unwrap_err();
+        assert_eq!((refused.asked, refused.left), (None, LEAST - 1));
+        assert!(refused.to_string().contains("without a memory_limit"));
+    }
+
+    #[test]
+    fn a_lost_device_counts_no_more() {
+        let ledger = ledger();
+        let lost = Arc::new(AtomicBool::new(false));
+        let a = claim(&ledger, Some(TOTAL)).unwrap();
+        a.take(GIB).unwrap();
+        let seen = Arc::clone(&lost);
+        a.lapses_when(move || seen.load(Ordering::Relaxed));
+        assert!(claim(&ledger, None).is_err());
+        lost.store(true, Ordering::Relaxed);
+        assert_eq!(ledger.entries(), []);
+        let b = claim(&ledger, Some(TOTAL)).unwrap();
+        assert_eq!(b.number(), 2, "a's handles live, and so does its number");
+        a.give(GIB);
+        drop(a);
+        assert_eq!(ledger.entries().len(), 1);
+    }
+
+    #[test]
+    fn undivided_memory_is_only_counted() {
+        let ledger = ledger();
+        let (a, b) = (ledger.join(Some(u64::MAX)), ledger.join(None));
+        a.take(7).unwrap();
+        b.take(u64::MAX).unwrap();
+        assert_eq!((a.budget(), b.budget()), (Some(u64::MAX), None));
+        assert_eq!(ledger.entries()[1].reserved, u64::MAX);
+    }
+
+    /// Random claims from many threads: the sum of promises and shares never exceeds the total.
+    #[test]
+    fn the_sum_holds_at_any_moment() {
+        let ledger = ledger();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let ledger = &ledger;
+                scope.spawn(move || {
+                    for round in 0..300u64 {
+                        let asked = (round % 3 != 0).then_some((thread + 1) * GIB);
+                        if let Ok(claim) = claim(ledger, asked) {
+                            let _ = claim.take(GIB);
+                            let (mut spoken, mut reserved) = (0, 0);
+                            for entry in ledger.entries() {
+                                reserved += entry.reserved;
+                                spoken += match entry.promised {
+                                    true => entry.budget.unwrap_or(0),
+                                    false => entry.reserved,
+                                };
+                            }
+                            assert!(spoken <= TOTAL && reserved <= spoken);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(ledger.entries(), []);
+    }
+}

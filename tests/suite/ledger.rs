@@ -1,0 +1,182 @@
+//! Virtual devices on one adapter: their budgets, and the ledger of their sum. Devices of other tests
+//! are in it too, so each test looks for its own by number.
+
+use orlop::{DType, Device, DeviceKind, Error, LedgerEntry, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::operand::same;
+use crate::{OnceTest, Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("ledger::two_budgets", Scope::Device, two_budgets),
+        Test::new("ledger::devices_come_and_go", Scope::Device, come_and_go),
+        Test::new("ledger::promises", Scope::Device, promises),
+    ]
+}
+
+pub fn tests_once() -> Vec<OnceTest> {
+    vec![("ledger::the_host", the_host)]
+}
+
+fn own(device: &Device) -> LedgerEntry {
+    let ledger = device.adapter_ledger();
+    let mut own = ledger.devices.iter().filter(|entry| entry.is_self);
+    let entry = own.next().expect("an open device is in its ledger").clone();
+    assert!(own.next().is_none());
+    // The sums are those of one moment.
+    let reserved: u64 = ledger.devices.iter().map(|entry| entry.reserved).sum();
+    let promised: u64 = ledger
+        .devices
+        .iter()
+        .filter(|entry| entry.promised)
+        .filter_map(|entry| entry.budget)
+        .fold(0, u64::saturating_add);
+    assert_eq!((ledger.reserved, ledger.promised), (reserved, promised));
+    assert!(ledger.devices.is_sorted_by_key(|entry| entry.number));
+    entry
+}
+
+/// Filling one virtual device never touches the other, and the ledger has both to the byte.
+fn two_budgets(context: &Context) -> Result<()> {
+    let limits = [2 << 20, 5 << 20];
+    let open = |limit: u64| context.builder().memory_limit(limit).build();
+    let devices = [open(limits[0])?, open(limits[1])?];
+    let [a, b] = &devices;
+    assert_ne!(
+        a.to_string(),
+        b.to_string(),
+        "names tell virtual devices apart"
+    );
+    for (device, limit) in devices.iter().zip(limits) {
+        let entry = own(device);
+        assert_eq!(
+            (entry.budget, entry.promised, entry.reserved),
+            (Some(limit), true, 0)
+        );
+        assert_eq!(device.memory().limit, Some(limit));
+    }
+    assert_ne!(own(a).number, own(b).number);
+    let kept = Tensor::from_slice(b, &[1u32, 2, 3], 3)?;
+    let before = b.memory();
+    let mut all = Vec::new();
+    let error = loop {
+        match Tensor::ones(a, 50_000, DType::F32) {
+            Ok(tensor) => all.push(tensor),
+            Err(error) => break error,
+        }
+        assert_eq!(own(a).reserved, a.memory().reserved);
+    };
+    let Error::OutOfMemory(error) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(
+        (error.device, error.limit),
+        (a.to_string(), Some(limits[0]))
+    );
+    assert!(a.memory().allocated > limits[0] - 256 * 1024);
+    assert_eq!(b.memory(), before, "the neighbour feels nothing");
+    assert_eq!(own(b).reserved, before.reserved);
+    let rest = Tensor::ones(b, 1_000_000, DType::F32)?;
+    for device in &devices {
+        assert_eq!(own(device).reserved, device.memory().reserved);
+    }
+    same(&kept, &[1u32, 2, 3])?;
+    all.clear();
+    drop(rest);
+    for device in &devices {
+        device.trim()?;
+        assert_eq!(own(device).reserved, device.memory().reserved);
+    }
+    assert_eq!(own(a).reserved, 0);
+    Ok(())
+}
+
+fn come_and_go(context: &Context) -> Result<()> {
+    let watch = context.open();
+    let budget = 3 << 20;
+    let limit = |mark: u64| budget + mark * 256;
+    // Budgets that no other test has stand for their devices.
+    let present = |mark: u64| {
+        let ledger = watch.adapter_ledger();
+        let is_it = |entry: &&LedgerEntry| entry.budget == Some(limit(mark));
+        ledger
+            .devices
+            .iter()
+            .find(is_it)
+            .map(|entry| entry.reserved)
+    };
+    let open = |mark: u64| context.builder().memory_limit(limit(mark)).build();
+    let (first, second) = (open(1)?, open(2)?);
+    assert_eq!((present(1), present(2)), (Some(0), Some(0)));
+    let tensor = Tensor::ones(&first, 1000, DType::F32)?;
+    drop(first);
+    // A tensor keeps its device.
+    assert_eq!(present(1), Some(tensor.device().memory().reserved));
+    drop(tensor);
+    assert_eq!((present(1), present(2)), (None, Some(0)));
+    drop(second);
+    assert_eq!(present(2), None);
+    // One that does not open leaves nothing.
+    let failed = context
+        .builder()
+        .select("nothing")
+        .memory_limit(limit(3))
+        .build();
+    assert!(failed.is_err() && present(3).is_none());
+    let text = watch.adapter_ledger().to_string();
+    assert!(
+        text.contains(&watch.info().name) && text.contains("(this)"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Hardware GPUs divide their memory; elsewhere budgets are bounds, and any sum is allowed.
+fn promises(context: &Context) -> Result<()> {
+    let device = context.open();
+    let ledger = device.adapter_ledger();
+    assert_eq!(ledger.memory_total, device.info().memory_total);
+    let divided = ledger
+        .memory_total
+        .filter(|_| device.info().kind().is_gpu());
+    let Some(total) = divided else {
+        let huge = context.builder().memory_limit(u64::MAX).build()?;
+        assert_eq!(own(&huge).budget, Some(u64::MAX));
+        assert_eq!(own(&device).budget, None);
+        assert!(
+            huge.adapter_ledger().promised == u64::MAX,
+            "sums do not wrap"
+        );
+        return Ok(());
+    };
+    assert!(own(&device).budget <= Some(total / 10 * 9));
+    let Err(Error::OutOfMemory(error)) = context.builder().memory_limit(total + 1).build() else {
+        panic!("more than there is");
+    };
+    assert_eq!((error.asked, error.limit), (total + 1, Some(total)));
+    assert!(error.to_string().contains("memory_limit"), "{error}");
+    Ok(())
+}
+
+/// The shared CPU device and virtual ones beside it.
+fn the_host() -> Result<()> {
+    let own_cpu = Device::builder()
+        .select("cpu")
+        .memory_limit(1 << 20)
+        .build()?;
+    let shared = own(&Device::cpu());
+    assert_eq!(
+        (shared.number, shared.budget, shared.promised),
+        (1, None, false)
+    );
+    assert_eq!(Device::cpu().to_string(), Device::cpu().info().to_string());
+    assert!(own_cpu.to_string().starts_with("cpu#"), "{own_cpu}");
+    assert_eq!(own_cpu.info().kind(), DeviceKind::Cpu);
+    assert_eq!(own(&own_cpu).budget, Some(1 << 20));
+    if cfg!(target_os = "linux") {
+        let ledger = own_cpu.adapter_ledger();
+        assert!(ledger.memory_free <= ledger.memory_total && ledger.memory_free.is_some());
+    }
+    Ok(())
+}
