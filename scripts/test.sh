@@ -73,18 +73,18 @@ trials() {
 stage_format() { cargo fmt --check; }
 
 stage_lints() {
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo check --locked --no-default-features --lib
 }
 
 stage_shaders() {
-    cargo test --release --locked --test shaders | tee "$temp/shaders"
+    cargo test --release --all-features --locked --test shaders | tee "$temp/shaders"
     some_passed "$temp/shaders"
 }
 
 stage_docs() {
-    cargo test --release --locked --doc
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+    cargo test --release --all-features --locked --doc
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features --locked
 }
 
 # Everything in tests/ that no other stage runs, by its name in the folder.
@@ -98,12 +98,12 @@ stage_tests() {
         case "$name" in shaders | suite) continue ;; esac
         targets+=(--test "$name")
     done
-    cargo test --release --locked --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
+    cargo test --release --all-features --locked --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
 }
 
 stage_suite() {
     local status=0
-    cargo test --release --locked --test suite | tee "$suite_log" || status=$?
+    cargo test --release --all-features --locked --test suite | tee "$suite_log" || status=$?
     some_passed "$suite_log" || status=1
     if [ "$(results "$suite_log")" != "$(trials "$suite_log" | awk '{ p += $2; f += $3; i += $4 } END { printf "%d %d %d\n", p, f, i }')" ]; then
         echo "the suite's trials and its result line do not agree: see $suite_log"
@@ -126,9 +126,9 @@ stage_layers() { scripts/layers.sh; }
 stage_miri() { scripts/miri.sh; }
 
 stage_examples() {
-    cargo run --release --locked --example devices
-    cargo run --release --locked --example matmul -- --size 256
-    cargo run --release --locked --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
+    cargo run --release --all-features --locked --example devices
+    cargo run --release --all-features --locked --example matmul -- --size 256
+    cargo run --release --all-features --locked --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
     cat "$temp/matmul.json"
     check_json "$temp/matmul.json"
 }
@@ -222,7 +222,7 @@ started=$SECONDS
 source scripts/adapters.sh
 printf '%s\t%d\n' adapters $((SECONDS - started)) >>"$temp/times"
 
-# One profile, release, for all that runs; clippy, check and doc share the metadata of the dev profile.
+# One profile (release) and all features for all that runs; clippy, check and doc share the metadata of the dev profile.
 run_stage format stage_format
 run_stage lints stage_lints
 run_stage shaders stage_shaders

@@ -45,6 +45,9 @@ pub enum Error {
     /// Recorded work failed on the device; what it would have written has no content.
     #[error("{0}")]
     Execution(Box<Execution>),
+    /// A file that cannot be read or written, or is not what its format asks for.
+    #[error("{0}")]
+    File(Box<FileFailure>),
     /// The device is lost: every call on it says so from now on. Other devices go on.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
@@ -204,6 +207,19 @@ pub struct Execution {
     pub reason: String,
 }
 
+/// Details of [`Error::File`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{op}: {file}: {problem}")]
+#[non_exhaustive]
+pub struct FileFailure {
+    /// The operation.
+    pub op: &'static str,
+    /// The file's path, or that it is a reader or writer.
+    pub file: String,
+    /// What the system said, or what is wrong with the contents.
+    pub problem: String,
+}
+
 impl Error {
     pub(crate) fn shape_mismatch(
         op: &'static str,
@@ -253,6 +269,19 @@ impl Error {
             device: device.into(),
             label: label.into(),
             reason: reason.into(),
+        }))
+    }
+
+    #[cfg(any(feature = "npy", feature = "safetensors"))]
+    pub(crate) fn file(
+        op: &'static str,
+        file: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> Self {
+        Error::File(Box::new(FileFailure {
+            op,
+            file: file.into(),
+            problem: problem.into(),
         }))
     }
 

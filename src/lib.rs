@@ -71,8 +71,8 @@ pub use device::{
 };
 pub use dtype::{DType, Element, Scalar};
 pub use error::{
-    DTypeMismatch, DeviceFailure, Error, Execution, InvalidArgument, KernelCompile, OutOfMemory,
-    Result, ShapeMismatch, TooLarge, UnknownDevice, Unsupported,
+    DTypeMismatch, DeviceFailure, Error, Execution, FileFailure, InvalidArgument, KernelCompile,
+    OutOfMemory, Result, ShapeMismatch, TooLarge, UnknownDevice, Unsupported,
 };
 pub use half::f16;
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};

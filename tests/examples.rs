@@ -21,6 +21,10 @@ fn built() -> HashMap<String, PathBuf> {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
+    // As this test was, so that nothing is built twice.
+    if cfg!(feature = "npy") {
+        cargo.arg("--all-features");
+    }
     let output = run(&mut cargo);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let artifact = |line: &str| {

@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::gpu::{GpuBlock, out_of_memory};
 use crate::memory::QUANTUM;
 
+/// Bytes of a file that are on the host at a time.
+const PIECE: usize = 4 << 20;
+
 /// A tensor's bytes: a chunk of a device's pool. An address is never in it.
 #[derive(Clone)]
 pub(crate) enum Storage {
@@ -64,6 +67,41 @@ impl Storage {
         }
     }
 
+    /// Fills the first `bytes` bytes piece by piece, in order: `source` writes each whole. Pieces are
+    /// [`PIECE`] bytes, the last one what is left.
+    ///
+    /// # Errors
+    /// What `source` says; a lost device, or no memory for staging.
+    // Without a feature nobody fills from files.
+    #[cfg_attr(not(any(feature = "npy", feature = "safetensors")), allow(dead_code))]
+    pub(crate) fn fill(
+        &self,
+        bytes: u64,
+        source: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Storage::Empty => Ok(()),
+            Storage::Host(block) => {
+                let mut target = block.write();
+                let target = target
+                    .get_mut(..bytes as usize)
+                    .ok_or_else(|| Error::invalid("write", "more bytes than the tensor has"))?;
+                target.chunks_mut(PIECE).try_for_each(source)
+            }
+            Storage::Gpu(block) => {
+                let mut piece = vec![0; PIECE.min(bytes as usize)];
+                let mut at = 0;
+                while at < bytes {
+                    piece.truncate((bytes - at) as usize);
+                    source(&mut piece)?;
+                    block.gpu().upload(block, at, &piece)?;
+                    at += piece.len() as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Copies `data` to the start of the storage, in the device's order.
     ///
     /// # Errors
@@ -79,7 +117,7 @@ impl Storage {
                 target.copy_from_slice(data);
                 Ok(())
             }
-            Storage::Gpu(block) => block.gpu().upload(block, data),
+            Storage::Gpu(block) => block.gpu().upload(block, 0, data),
         }
     }
 }

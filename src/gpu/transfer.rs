@@ -21,22 +21,22 @@ const READ_WINDOW: usize = 8;
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]);
 
 impl Gpu {
-    /// Records a copy of `data` to the start of `block`.
+    /// Records a copy of `data` to `start` of `block`, a multiple of 4.
     ///
     /// # Errors
     /// `DeviceLost`, or what the device said of staging memory.
-    pub(crate) fn upload(&self, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+    pub(crate) fn upload(&self, block: &Arc<GpuBlock>, start: u64, data: &[u8]) -> Result<()> {
         if data.len() <= SMALL_UPLOAD {
-            self.upload_small(block, data)?;
+            self.upload_small(block, start, data)?;
         } else {
             for (at, piece) in (0..).zip(data.chunks(LARGE_SLOT as usize)) {
-                self.upload_piece(block, at * LARGE_SLOT, piece)?;
+                self.upload_piece(block, start + at * LARGE_SLOT, piece)?;
             }
         }
         self.throttle()
     }
 
-    fn upload_small(&self, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+    fn upload_small(&self, block: &Arc<GpuBlock>, at: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -44,7 +44,7 @@ impl Gpu {
         let staged = stream.staging.stage_small(&self.device, data);
         let (from, offset) = staged.map_err(|caught| self.staging_failed(caught))?;
         let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
-        let (to, start) = self.resolve(block, 0, bytes)?;
+        let (to, start) = self.resolve(block, at, bytes)?;
         stream.copy((&from, offset), (&to, start), bytes);
         stream.note(block, "upload", 0.0);
         if stream.is_full() {

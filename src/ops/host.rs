@@ -133,7 +133,7 @@ impl Tensor {
     }
 
     /// The bytes of a contiguous tensor in its storage.
-    fn byte_range(&self) -> std::ops::Range<u64> {
+    pub(crate) fn byte_range(&self) -> std::ops::Range<u64> {
         let size = self.dtype().size() as u64;
         let start = self.layout().offset() as u64 * size;
         start..start + self.elements() as u64 * size

@@ -14,6 +14,8 @@ mod create;
 mod devices;
 mod elementwise;
 mod errors;
+#[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
+mod formats;
 mod futures;
 mod grid;
 mod interop;
@@ -101,6 +103,8 @@ fn tests() -> Vec<Test> {
         devices::tests(),
         stress::tests(),
         interop::tests(),
+        #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
+        formats::tests(),
         text::tests(),
     ]
     .into_iter()
@@ -116,6 +120,8 @@ fn tests_once() -> Vec<OnceTest> {
         stress::tests_once(),
         threads::tests_once(),
         transfer::tests_once(),
+        #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
+        formats::tests_once(),
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,149 @@
+//! NumPy's `.npy` files.
+
+mod header;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use super::file::{Failing, READER, WRITER, copy_in, copy_out, left};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// # NumPy files
+///
+/// With the feature `npy`. Dtypes are `f2`, `f4`, `f8`, `i4` and `u4`. Data goes through staging in
+/// pieces of 4 MiB; it is never whole on the host beside the tensor.
+impl Tensor {
+    /// Reads the `.npy` array that starts where the reader is, in either byte order, and leaves the
+    /// reader after it. An array in Fortran order becomes a transposed view, not a copy.
+    ///
+    /// # Errors
+    /// [`Error::File`](crate::Error::File) for what is no such array, another dtype, or less data
+    /// than the header says, before memory is taken for it; what [`Tensor::empty`] says.
+    pub fn from_npy(device: &Device, reader: impl Read + Seek) -> Result<Tensor> {
+        read(&Failing::new("from_npy", READER), device, reader, false)
+    }
+
+    /// Reads a `.npy` file, which holds one array and nothing after it.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_npy`]; [`Error::File`](crate::Error::File) names the file.
+    pub fn load_npy(device: &Device, path: impl AsRef<Path>) -> Result<Tensor> {
+        let path = path.as_ref();
+        let failing = Failing::new("load_npy", path.display());
+        let file = File::open(path).map_err(failing.io())?;
+        read(&failing, device, BufReader::new(file), true)
+    }
+
+    /// Writes a `.npy` array, in Fortran order where the elements lie so, else in C order.
+    ///
+    /// # Errors
+    /// [`Error::File`](crate::Error::File) when the writer fails, or for more than 64 dimensions;
+    /// as [`Tensor::to_vec`].
+    pub fn to_npy(&self, writer: impl Write) -> Result<()> {
+        write(&Failing::new("to_npy", WRITER), self, || Ok(writer))
+    }
+
+    /// Writes a `.npy` file; one that is there is replaced.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_npy`]; [`Error::File`](crate::Error::File) names the file.
+    pub fn save_npy(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let failing = Failing::new("save_npy", path.display());
+        write(&failing, self, || File::create(path).map(BufWriter::new))
+    }
+}
+
+fn kind(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f4",
+        DType::F16 => "f2",
+        DType::I32 => "i4",
+        DType::U32 => "u4",
+        DType::F64 => "f8",
+    }
+}
+
+const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
+
+fn read(
+    failing: &Failing,
+    device: &Device,
+    mut reader: impl Read + Seek,
+    whole: bool,
+) -> Result<Tensor> {
+    let there = left(&mut reader).map_err(failing.io())?;
+    let mut first = [0; header::PREFIX];
+    let first = &mut first[..there.min(header::PREFIX as u64) as usize];
+    reader.read_exact(first).map_err(failing.io())?;
+    let (start, length) = header::extent(first).map_err(failing.says())?;
+    let data = there
+        .checked_sub((start + length) as u64)
+        .ok_or_else(|| failing.problem("the file ends inside its header"))?;
+    reader
+        .seek_relative(start as i64 - first.len() as i64)
+        .map_err(failing.io())?;
+    // Not longer than the file.
+    let mut text = vec![0; length];
+    reader.read_exact(&mut text).map_err(failing.io())?;
+    let header = header::parse(&text).map_err(failing.says())?;
+
+    let dtype = DTYPES
+        .into_iter()
+        .find(|&dtype| kind(dtype) == header.kind)
+        .ok_or_else(|| {
+            failing.problem(format!(
+                "its dtype is '{}'; f2, f4, f8, i4 and u4 can be read: convert it with astype",
+                header.kind
+            ))
+        })?;
+    let shape = Shape::from(header.shape);
+    let needed = shape.count(failing.op)? as u128 * dtype.size() as u128;
+    if needed > u128::from(data) || whole && needed != u128::from(data) {
+        return Err(failing.problem(format!(
+            "{data} bytes of data, but shape {shape} of '{}' needs {needed}",
+            header.kind
+        )));
+    }
+
+    let axes: Vec<usize> = (0..shape.rank()).rev().collect();
+    let stored = if header.fortran {
+        Shape::from(axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>())
+    } else {
+        shape
+    };
+    let tensor = Tensor::empty(device, stored, dtype)?;
+    copy_in(failing, &tensor, &mut reader, header.big_endian)?;
+    if header.fortran {
+        tensor.permute(&axes)
+    } else {
+        Ok(tensor)
+    }
+}
+
+fn write<W: Write>(
+    failing: &Failing,
+    tensor: &Tensor,
+    open: impl FnOnce() -> io::Result<W>,
+) -> Result<()> {
+    let axes: Vec<usize> = (0..tensor.rank()).rev().collect();
+    let turned = tensor.permute(&axes)?;
+    let fortran = !tensor.is_contiguous() && turned.is_contiguous();
+    let source = if fortran {
+        turned
+    } else {
+        tensor.contiguous()?
+    };
+    let header = header::write(kind(tensor.dtype()), tensor.shape().dims(), fortran)
+        .map_err(failing.says())?;
+    // Only now is a file replaced.
+    let mut writer = open().map_err(failing.io())?;
+    writer.write_all(&header).map_err(failing.io())?;
+    copy_out(failing, &source, &mut writer)?;
+    writer.flush().map_err(failing.io())
+}

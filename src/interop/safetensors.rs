@@ -1,0 +1,227 @@
+//! Files of named tensors: <https://huggingface.co/docs/safetensors>.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::file::{Failing, READER, WRITER, copy_in, copy_out, left};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Bytes of a header, at most: what the format allows.
+const HEADER: u64 = 100_000_000;
+
+/// What a file says of one of its tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SafeTensorInfo {
+    /// The dtype as the file names it: `F32`, `BF16`, ...
+    pub dtype: String,
+    /// The sizes.
+    pub shape: Shape,
+    /// Bytes of data.
+    pub bytes: u64,
+}
+
+/// An open file of named tensors, with the feature `safetensors`: the header is read, the data only
+/// on demand, each tensor in pieces of 4 MiB through staging.
+pub struct SafeTensors<R> {
+    reader: R,
+    file: String,
+    /// Where the data starts.
+    data: u64,
+    metadata: Metadata,
+}
+
+impl SafeTensors<BufReader<File>> {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As [`SafeTensors::new`]; [`Error::File`](crate::Error::File) names the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let failing = Failing::new("SafeTensors::open", path.display());
+        let file = File::open(path).map_err(failing.io())?;
+        Self::read(&failing, path.display().to_string(), BufReader::new(file))
+    }
+}
+
+impl<R: Read + Seek> SafeTensors<R> {
+    /// Reads the header of the file that starts where the reader is and goes on to its end.
+    ///
+    /// # Errors
+    /// [`Error::File`](crate::Error::File) for a header that is malformed or does not fit the
+    /// length of the file.
+    pub fn new(reader: R) -> Result<Self> {
+        Self::read(
+            &Failing::new("SafeTensors::new", READER),
+            READER.to_owned(),
+            reader,
+        )
+    }
+
+    fn read(failing: &Failing, file: String, mut reader: R) -> Result<Self> {
+        let there = left(&mut reader).map_err(failing.io())?;
+        let mut length = [0; 8];
+        if there < length.len() as u64 {
+            return Err(failing.problem("not a safetensors file: it has less than 8 bytes"));
+        }
+        reader.read_exact(&mut length).map_err(failing.io())?;
+        let length = u64::from_le_bytes(length);
+        let there = there - 8;
+        if length > there || length > HEADER {
+            return Err(failing.problem(format!(
+                "not a safetensors file: a header of {length} bytes in a file of {there} more"
+            )));
+        }
+        let mut header = vec![0; length as usize];
+        reader.read_exact(&mut header).map_err(failing.io())?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| failing.problem(format!("its header is malformed: {error}")))?;
+        if metadata.data_len() as u64 != there - length {
+            return Err(failing.problem(format!(
+                "{} bytes of data, but its header describes {}",
+                there - length,
+                metadata.data_len()
+            )));
+        }
+        let data = reader.stream_position().map_err(failing.io())?;
+        Ok(Self {
+            reader,
+            file,
+            data,
+            metadata,
+        })
+    }
+
+    /// The names of its tensors, in the order of their data.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// What the file says of a tensor; `None` when it has none of that name.
+    pub fn info(&self, name: &str) -> Option<SafeTensorInfo> {
+        self.metadata.info(name).map(|info| SafeTensorInfo {
+            dtype: info.dtype.to_string(),
+            shape: Shape::from(info.shape.as_slice()),
+            bytes: bytes(info),
+        })
+    }
+
+    /// Reads a tensor onto a device.
+    ///
+    /// # Errors
+    /// [`Error::File`](crate::Error::File) for a name that is not there, a dtype that orlop lacks
+    /// (`BF16`, `I64`, `BOOL`, ...), or data that cannot be read; what [`Tensor::empty`] says.
+    pub fn load(&mut self, device: &Device, name: &str) -> Result<Tensor> {
+        let failing = Failing::new("SafeTensors::load", &self.file);
+        let info = self
+            .metadata
+            .info(name)
+            .ok_or_else(|| failing.problem(format!("it has no tensor `{name}`")))?;
+        let dtype = match info.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::I32 => DType::I32,
+            Dtype::U32 => DType::U32,
+            Dtype::F64 => DType::F64,
+            other => {
+                return Err(failing.problem(format!(
+                    "tensor `{name}` is {other}; F32, F16, F64, I32 and U32 can be read: convert \
+                     it where the file is made"
+                )));
+            }
+        };
+        let start = self.data + info.data_offsets.0 as u64;
+        let tensor = Tensor::empty(device, info.shape.as_slice(), dtype)?;
+        self.reader
+            .seek(SeekFrom::Start(start))
+            .map_err(failing.io())?;
+        copy_in(&failing, &tensor, &mut self.reader, false)?;
+        Ok(tensor)
+    }
+}
+
+fn bytes(info: &TensorInfo) -> u64 {
+    (info.data_offsets.1 - info.data_offsets.0) as u64
+}
+
+/// Writes named tensors, each read from its device in pieces, with the feature `safetensors`.
+///
+/// # Errors
+/// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, or for
+/// `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
+pub fn write_safetensors(writer: impl Write, tensors: &[(&str, &Tensor)]) -> Result<()> {
+    let failing = Failing::new("write_safetensors", WRITER);
+    write(&failing, tensors, || Ok(writer))
+}
+
+/// Writes named tensors into a file; one that is there is replaced.
+///
+/// # Errors
+/// As [`write_safetensors`]; [`Error::File`](crate::Error::File) names the file.
+pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(&str, &Tensor)]) -> Result<()> {
+    let path = path.as_ref();
+    let failing = Failing::new("save_safetensors", path.display());
+    write(&failing, tensors, || File::create(path).map(BufWriter::new))
+}
+
+fn write<W: Write>(
+    failing: &Failing,
+    tensors: &[(&str, &Tensor)],
+    open: impl FnOnce() -> io::Result<W>,
+) -> Result<()> {
+    // Wide elements first, so that each tensor is aligned; then by name.
+    let mut order: Vec<&(&str, &Tensor)> = tensors.iter().collect();
+    order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size()), *name));
+    let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    if let Some(name) = twice.map(|pair| pair[0]) {
+        return Err(failing.problem(format!("two tensors are named `{name}`")));
+    }
+    if names.contains(&"__metadata__") {
+        return Err(failing.problem("`__metadata__` is no name of a tensor in this format"));
+    }
+    let mut end = 0;
+    let infos = order
+        .iter()
+        .map(|(name, tensor)| {
+            let start = end;
+            end += tensor.elements() * tensor.dtype().size();
+            let info = TensorInfo {
+                dtype: match tensor.dtype() {
+                    DType::F32 => Dtype::F32,
+                    DType::F16 => Dtype::F16,
+                    DType::I32 => Dtype::I32,
+                    DType::U32 => Dtype::U32,
+                    DType::F64 => Dtype::F64,
+                },
+                shape: tensor.shape().dims().to_vec(),
+                data_offsets: (start, end),
+            };
+            ((*name).to_owned(), info)
+        })
+        .collect();
+    let metadata =
+        Metadata::new(None, infos).map_err(|error| failing.problem(error.to_string()))?;
+    let mut header =
+        serde_json::to_vec(&metadata).map_err(|error| failing.problem(error.to_string()))?;
+    // So that the data starts at a multiple of 8.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    // Only now is a file replaced.
+    let mut writer = open().map_err(failing.io())?;
+    writer
+        .write_all(&(header.len() as u64).to_le_bytes())
+        .and_then(|()| writer.write_all(&header))
+        .map_err(failing.io())?;
+    for (_, tensor) in order {
+        copy_out(failing, &tensor.contiguous()?, &mut writer)?;
+    }
+    writer.flush().map_err(failing.io())
+}

@@ -1,0 +1,549 @@
+//! Arrays of ndarray, NumPy's files and files of named tensors: to and from every device. The files
+//! in `tests/files` were written by NumPy and by the Python package `safetensors`; `npyz` is a
+//! witness for what is written here.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Seek};
+use std::path::{Path, PathBuf};
+
+use ndarray::{Array, ArrayD, Axis, Ix2, ShapeBuilder, s};
+use orlop::interop::{SafeTensors, save_safetensors, write_safetensors};
+use orlop::{DType, Device, Element, Error, Result, Tensor, f16};
+use proptest::prelude::*;
+
+use crate::adapters::Context;
+use crate::rng::Rng;
+use crate::{OnceTest, Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("formats::arrays", Scope::Device, arrays),
+        Test::new("formats::arrays_back", Scope::Device, arrays_back),
+        Test::new("formats::npy_of_numpy", Scope::Device, npy_of_numpy),
+        Test::new("formats::npy_round_trips", Scope::Device, npy_round_trips),
+        Test::new("formats::npy_large", Scope::Device, npy_large),
+        Test::new(
+            "formats::safetensors_of_python",
+            Scope::Device,
+            safetensors_of_python,
+        ),
+        Test::new(
+            "formats::safetensors_round_trips",
+            Scope::Device,
+            safetensors_round_trips,
+        ),
+    ]
+}
+
+pub fn tests_once() -> Vec<OnceTest> {
+    vec![
+        ("formats::npy_refused", npy_refused),
+        ("formats::npy_mutated", npy_mutated),
+        ("formats::safetensors_refused", safetensors_refused),
+        ("formats::safetensors_mutated", safetensors_mutated),
+        ("formats::files_stay", files_stay),
+    ]
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/files")
+        .join(name)
+}
+
+/// A file of one test, removed at its end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(context: &str, name: &str) -> Self {
+        let name = format!("orlop-{}-{context}-{name}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Row-major elements of an array, as ndarray sees them.
+fn elements<T: Element>(array: &ArrayD<T>) -> Vec<T> {
+    array.iter().copied().collect()
+}
+
+fn arrays(context: &Context) -> Result<()> {
+    let device = context.device();
+    let base = Array::from_shape_fn((4, 5, 6), |(i, j, k)| (100 * i + 10 * j + k) as f32);
+    let mut fortran = Array::zeros((4, 5, 6).f());
+    fortran.assign(&base);
+    let views = [
+        ("standard", base.view()),
+        ("fortran", fortran.view()),
+        ("permuted", base.view().permuted_axes([1, 2, 0])),
+        ("reversed", base.slice(s![.., ..;-1, ..])),
+        ("stepped", base.slice(s![..;2, 1..4, ..;3])),
+        ("one", base.slice(s![1..2, .., 3..4])),
+        ("none", base.slice(s![2..2, .., ..])),
+        ("tail", base.slice(s![2.., .., ..])),
+    ];
+    for (name, view) in views {
+        let tensor = Tensor::from_ndarray(device, &view)?;
+        assert_eq!(tensor.shape().dims(), view.shape(), "{name}");
+        let expected: Vec<f32> = view.iter().copied().collect();
+        assert_eq!(tensor.to_vec::<f32>()?, expected, "{name}");
+        // Straight from where they lie: a view with the array's order of axes.
+        let straight = !matches!(name, "reversed" | "stepped" | "one");
+        let strides: Vec<isize> = view.strides().to_vec();
+        if straight && !expected.is_empty() {
+            assert_eq!(tensor.layout().strides(), strides, "{name}");
+        }
+        let back = tensor.to_ndarray::<f32>()?;
+        assert_eq!(back, view.into_dyn(), "{name}");
+    }
+    let repeated = base.slice(s![..1, .., ..]);
+    let repeated = repeated.broadcast((3, 5, 6)).expect("it repeats");
+    let tensor = Tensor::from_ndarray(device, &repeated)?;
+    assert_eq!(tensor.to_ndarray::<f32>()?, repeated.into_dyn());
+    let scalar = ndarray::arr0(f16::from_f32(2.5));
+    let tensor = Tensor::from_ndarray(device, &scalar)?;
+    assert_eq!((tensor.rank(), tensor.item::<f16>()?.to_f32()), (0, 2.5));
+    let integers = Array::from_shape_fn((3, 3), |(i, j)| i as i32 - 2 * j as i32);
+    let tensor = Tensor::from_ndarray(device, &integers.t())?;
+    assert_eq!(
+        tensor.to_ndarray::<i32>()?,
+        integers.t().to_owned().into_dyn()
+    );
+    Ok(())
+}
+
+/// Any view of a tensor becomes an array with the same elements.
+fn arrays_back(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut rng = Rng::new(crate::rng::seed() ^ 0xA77A);
+    for _ in 0..context.times(60) {
+        let shape: Vec<usize> = (0..rng.below(5)).map(|_| 1 + rng.below(5)).collect();
+        let operand = crate::operand::Operand::<f32>::random_view(device, &mut rng, &shape)?;
+        let array = operand.tensor.to_ndarray::<f32>()?;
+        assert_eq!(array.shape(), shape);
+        assert_eq!(elements(&array), operand.values());
+        let again = Tensor::from_ndarray(device, &array)?;
+        assert_eq!(again.to_vec::<f32>()?, operand.values());
+    }
+    let a = Tensor::zeros(device, [2, 3], DType::F32)?.transpose(0, 1)?;
+    assert_eq!(a.to_ndarray::<f32>()?.strides(), [1, 3]);
+    let error = a.to_ndarray::<i32>().unwrap_err();
+    assert!(matches!(error, Error::DTypeMismatch(_)), "{error}");
+    Ok(())
+}
+
+fn npy_of_numpy(context: &Context) -> Result<()> {
+    let device = context.device();
+    let load = |name: &str| Tensor::load_npy(device, fixture(name));
+    let expected = [0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0];
+    for name in ["c_f4.npy", "fortran_f4.npy", "big_f4.npy", "v2.npy"] {
+        let tensor = load(name)?;
+        assert_eq!(tensor.shape().dims(), [2, 3], "{name}");
+        assert_eq!(tensor.to_vec::<f32>()?, expected, "{name}");
+        assert_eq!(tensor.is_contiguous(), name != "fortran_f4.npy");
+        assert_eq!(tensor.device(), device);
+    }
+    assert_eq!(
+        load("f2.npy")?.to_vec::<f16>()?,
+        expected.map(f16::from_f32)
+    );
+    // On the CPU where the device holds no f64.
+    assert_eq!(
+        load("big_f8.npy")?.to_vec::<f64>()?,
+        expected.map(f64::from)
+    );
+    assert_eq!(load("i4.npy")?.to_vec::<i32>()?, [-3, -2, -1, 0, 1, 2]);
+    let u4 = load("u4.npy")?;
+    assert_eq!(u4.shape().dims(), [1, 2, 3, 1]);
+    assert_eq!(u4.to_vec::<u32>()?, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(load("scalar.npy")?.item::<f64>()?, 2.5);
+    assert_eq!(load("none.npy")?.shape().dims(), [0, 4]);
+    // Several arrays in one stream, as numpy.load reads them.
+    let mut two = std::fs::read(fixture("c_f4.npy")).expect("a fixture");
+    two.extend(std::fs::read(fixture("i4.npy")).expect("a fixture"));
+    let mut stream = Cursor::new(two);
+    assert_eq!(
+        Tensor::from_npy(device, &mut stream)?.to_vec::<f32>()?,
+        expected
+    );
+    let second = Tensor::from_npy(device, &mut stream)?;
+    assert_eq!(second.to_vec::<i32>()?, [-3, -2, -1, 0, 1, 2]);
+    assert_eq!(
+        stream.stream_position().ok(),
+        Some(stream.get_ref().len() as u64)
+    );
+    Ok(())
+}
+
+fn npy_round_trip<T>(device: &Device, values: &[T]) -> Result<()>
+where
+    T: Element + npyz::Deserialize + PartialEq + std::fmt::Debug,
+{
+    let tensor = Tensor::from_slice(device, &values[..60], [3, 4, 5])?;
+    let reversed = tensor.permute(&[2, 1, 0])?;
+    let cases = [
+        (tensor.clone(), npyz::Order::C),
+        (reversed.clone(), npyz::Order::Fortran),
+        (tensor.permute(&[1, 0, 2])?, npyz::Order::C),
+        (reversed.slice((1..4, .., 2..))?, npyz::Order::C),
+        (tensor.slice((1..2, 1..2, 1..2))?, npyz::Order::C),
+        (tensor.slice(1..1)?, npyz::Order::C),
+        (
+            tensor.slice((0..1, 0..1, 0..1))?.reshape(())?,
+            npyz::Order::C,
+        ),
+    ];
+    for (tensor, order) in cases {
+        let mut file = Vec::new();
+        tensor.to_npy(&mut file)?;
+        assert_eq!((file.len() - tensor.elements() * size_of::<T>()) % 64, 0);
+        let back = Tensor::from_npy(device, Cursor::new(&file))?;
+        assert_eq!((back.shape(), back.dtype()), (tensor.shape(), T::DTYPE));
+        let values = tensor.to_vec::<T>()?;
+        assert!(back.to_vec::<T>()? == values);
+        let witness = npyz::NpyFile::new(&file[..]).expect("npyz reads it");
+        let shape: Vec<u64> = tensor.shape().iter().map(|&size| size as u64).collect();
+        assert_eq!((witness.shape(), witness.order()), (&shape[..], order));
+        let stored = match order {
+            npyz::Order::C => values,
+            npyz::Order::Fortran => tensor.permute(&[2, 1, 0])?.to_vec::<T>()?,
+        };
+        assert_eq!(witness.into_vec::<T>().expect("npyz reads it"), stored);
+    }
+    Ok(())
+}
+
+fn npy_round_trips(context: &Context) -> Result<()> {
+    let device = context.device();
+    npy_round_trip(device, &Vec::from_iter((0..60).map(|i| i as f32 - 7.5)))?;
+    npy_round_trip(device, &Vec::from_iter((0..60).map(|i| f64::from(i) / 3.0)))?;
+    npy_round_trip(device, &Vec::from_iter((0..60).map(|i| i - 30)))?;
+    npy_round_trip(device, &Vec::from_iter(0..60u32))?;
+    npy_round_trip(
+        device,
+        &Vec::from_iter((0..60).map(|i| f16::from_f32(i as f32 * 0.25))),
+    )
+}
+
+/// More than one piece, with a last one that is no whole one.
+fn npy_large(context: &Context) -> Result<()> {
+    let device = context.open();
+    let count = (9 << 20) / 4 + 3;
+    let values: Vec<u32> = (0..count as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761))
+        .collect();
+    let tensor = Tensor::from_slice(&device, &values, [count])?;
+    let file = Temporary::new(&context.adapter.name, "large.npy");
+    tensor.save_npy(&file.0)?;
+    drop(tensor);
+    let back = Tensor::load_npy(&device, &file.0)?;
+    assert!(back.to_vec::<u32>()? == values);
+    drop(back);
+    assert_eq!(device.memory().allocated, 0);
+    Ok(())
+}
+
+fn safetensors_of_python(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut file = SafeTensors::open(fixture("python.safetensors"))?;
+    let mut names = file.names();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "counts", "double", "half", "long", "mask", "none", "scalar", "steps", "weight"
+        ]
+    );
+    let info = file.info("half").expect("it is there");
+    assert_eq!(
+        (&info.dtype[..], info.shape.dims(), info.bytes),
+        ("F16", &[3, 2][..], 12)
+    );
+    assert!(file.info("other").is_none());
+    let expected = [0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0];
+    let weight = file.load(device, "weight")?;
+    assert_eq!(weight.shape().dims(), [2, 3]);
+    assert_eq!(weight.to_vec::<f32>()?, expected);
+    assert_eq!(weight.device(), device);
+    assert_eq!(
+        file.load(device, "half")?.to_vec::<f16>()?,
+        expected.map(f16::from_f32)
+    );
+    assert_eq!(
+        file.load(device, "double")?.to_vec::<f64>()?,
+        [0.0, 1.0, 2.0]
+    );
+    assert_eq!(
+        file.load(device, "counts")?.to_vec::<u32>()?,
+        [0, 1, 2, 3, 4, 5]
+    );
+    assert_eq!(
+        file.load(device, "steps")?.to_vec::<i32>()?,
+        [0, -1, -2, -3, -4, -5]
+    );
+    assert_eq!(file.load(device, "scalar")?.item::<f32>()?, 2.5);
+    assert_eq!(file.load(device, "none")?.shape().dims(), [0, 4]);
+    for (name, dtype) in [("long", "I64"), ("mask", "BOOL"), ("other", "no tensor")] {
+        let error = file.load(device, name).unwrap_err();
+        assert!(matches!(error, Error::File(_)), "{error}");
+        for part in [name, dtype, "python.safetensors"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    Ok(())
+}
+
+fn safetensors_round_trips(context: &Context) -> Result<()> {
+    let device = context.open();
+    let count = (5 << 20) / 4 + 1;
+    let values: Vec<u32> = (0..count as u32).collect();
+    let large = Tensor::from_slice(&device, &values, [count])?;
+    let view = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
+    let view = view.transpose(0, 1)?;
+    let odd = Tensor::from_slice(&device, &[f16::from_f32(1.5); 3], [3])?;
+    let double = Tensor::from_slice(&device, &[0.1f64, 0.2], [1, 2])?;
+    let none = Tensor::zeros(&device, [3, 0], DType::I32)?;
+    let all = [
+        ("odd \u{e9}\"\\", &odd),
+        ("large", &large),
+        ("view", &view),
+        ("double", &double),
+        ("none", &none),
+    ];
+    let path = Temporary::new(&context.adapter.name, "all.safetensors");
+    save_safetensors(&path.0, &all)?;
+    let bytes = std::fs::read(&path.0).expect("it was written");
+    let witness = safetensors::SafeTensors::deserialize(&bytes).expect("the crate reads it");
+    assert_eq!(witness.len(), all.len());
+    assert_eq!(
+        witness.tensor("view").expect("it is there").data(),
+        bytemuck::cast_slice::<f32, u8>(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0])
+    );
+    let mut file = SafeTensors::open(&path.0)?;
+    for (name, tensor) in all {
+        let back = file.load(&device, name)?;
+        assert_eq!(
+            (back.shape(), back.dtype()),
+            (tensor.shape(), tensor.dtype()),
+            "{name}"
+        );
+    }
+    assert!(file.load(&device, "large")?.to_vec::<u32>()? == values);
+    assert_eq!(
+        file.load(&device, "view")?.to_vec::<f32>()?,
+        view.to_vec::<f32>()?
+    );
+    assert_eq!(
+        file.load(&device, all[0].0)?.to_vec::<f16>()?,
+        odd.to_vec::<f16>()?
+    );
+    assert_eq!(file.load(&device, "double")?.to_vec::<f64>()?, [0.1, 0.2]);
+    for names in [["a", "a"], ["a", "__metadata__"]] {
+        let pair = [(names[0], &odd), (names[1], &view)];
+        let error = write_safetensors(Vec::new(), &pair).unwrap_err();
+        assert!(matches!(error, Error::File(_)), "{error}");
+        assert!(error.to_string().contains(names[1]), "{error}");
+    }
+    Ok(())
+}
+
+fn npy(descr: &str, order: &str, shape: &str, data: usize) -> Vec<u8> {
+    let header = format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n");
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(std::iter::repeat_n(0, data));
+    file
+}
+
+fn npy_refused() -> Result<()> {
+    let cpu = Device::builder().select("cpu").build()?;
+    let good = npy("'<f4'", "False", "(2, 3)", 24);
+    assert!(Tensor::from_npy(&cpu, Cursor::new(&good)).is_ok());
+    let long_header = {
+        let mut file = b"\x93NUMPY\x02\x00".to_vec();
+        file.extend(u32::MAX.to_le_bytes());
+        file.extend(b"{'descr'");
+        file
+    };
+    let cases = [
+        (Vec::new(), "not a .npy file"),
+        (b"PK\x03\x04".to_vec(), "numpy.save"),
+        (b"\x93NUMPY\x09\x00\x01\x00".to_vec(), "version 9"),
+        (good[..9].to_vec(), "ends inside its header"),
+        (good[..40].to_vec(), "ends inside its header"),
+        (good[..good.len() - 1].to_vec(), "needs 24"),
+        (long_header, "ends inside its header"),
+        (npy("'<i8'", "False", "(2, 3)", 48), "'i8'"),
+        (npy("'|b1'", "False", "(2, 3)", 6), "astype"),
+        (npy("[('x', '<f4')]", "False", "(2,)", 8), "records"),
+        (npy("'<f4'", "Maybe", "(2, 3)", 24), "malformed"),
+        (npy("'<f4'", "False", "(2, -3)", 24), "malformed"),
+        (npy("'<f4'", "False", &"[".repeat(60_000), 24), "malformed"),
+        (
+            npy("'<f4'", "False", &format!("({})", "1, ".repeat(65)), 4),
+            "65 dimensions",
+        ),
+        (
+            npy("'<f4'", "False", "(1000000000000,)", 24),
+            "needs 4000000000000",
+        ),
+        (
+            npy("'<f4'", "True", "(0, 99999999999999999999)", 0),
+            "malformed",
+        ),
+    ];
+    for (file, word) in cases {
+        let error = Tensor::from_npy(&cpu, Cursor::new(&file)).unwrap_err();
+        assert!(matches!(error, Error::File(_)), "{error}");
+        assert!(error.to_string().contains(word), "`{word}`: {error}");
+    }
+    let overflow = npy("'<f8'", "False", "(4294967296, 4294967296)", 8);
+    let error = Tensor::from_npy(&cpu, Cursor::new(&overflow)).unwrap_err();
+    assert!(matches!(error, Error::TooLarge(_)), "{error}");
+    for name in ["i8.npy", "records.npy", "there is no such file.npy"] {
+        let error = Tensor::load_npy(&cpu, fixture(name)).unwrap_err();
+        assert!(matches!(error, Error::File(_)), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let trailing = Temporary::new("once", "trailing.npy");
+    std::fs::write(&trailing.0, [&good[..], b"x"].concat()).expect("a file");
+    let error = Tensor::load_npy(&cpu, &trailing.0).unwrap_err();
+    assert!(error.to_string().contains("25 bytes"), "{error}");
+    let error = Tensor::zeros(&cpu, [1], DType::F32)?.save_npy("/no/such/folder/x.npy");
+    assert!(matches!(error, Err(Error::File(_))), "{error:?}");
+    let deep = Tensor::zeros(&cpu, vec![1; 65], DType::F32)?.to_npy(Vec::new());
+    assert!(matches!(deep, Err(Error::File(_))), "{deep:?}");
+    assert_eq!(cpu.memory().allocated, 0);
+    Ok(())
+}
+
+/// Cuts and changes bytes of a good file; whatever reads it gives a tensor or an error.
+fn mutated(good: Vec<u8>, mut read: impl FnMut(&[u8]) -> Result<()>) {
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let strategy = (edits, any::<prop::sample::Index>(), any::<bool>());
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 3000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let read = std::cell::RefCell::new(&mut read);
+    runner
+        .run(&strategy, |(edits, cut, cuts)| {
+            let mut file = good.clone();
+            for (at, byte) in edits {
+                let at = at.index(file.len());
+                file[at] = byte;
+            }
+            if cuts {
+                file.truncate(cut.index(file.len()));
+            }
+            match (read.borrow_mut())(&file) {
+                Ok(()) | Err(Error::File(_) | Error::TooLarge(_)) => Ok(()),
+                Err(other) => Err(TestCaseError::fail(other.to_string())),
+            }
+        })
+        .unwrap();
+}
+
+fn npy_mutated() -> Result<()> {
+    let cpu = Device::builder().select("cpu").build()?;
+    let good = std::fs::read(fixture("fortran_f4.npy")).expect("a fixture");
+    mutated(good, |file| {
+        let tensor = Tensor::from_npy(&cpu, Cursor::new(file))?;
+        assert!(tensor.elements() <= 12);
+        Ok(())
+    });
+    assert!(cpu.memory().peak_reserved <= 4 << 20);
+    Ok(())
+}
+
+fn safetensors_refused() -> Result<()> {
+    let file = |header: &str, data: usize| {
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(std::iter::repeat_n(0, data));
+        file
+    };
+    let one = |shape: &str, start: usize, end: usize| {
+        format!(
+            "{{\"a\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}}}"
+        )
+    };
+    assert!(SafeTensors::new(Cursor::new(file(&one("[2]", 0, 8), 8))).is_ok());
+    assert!(
+        SafeTensors::new(Cursor::new(file("{}", 0)))?
+            .names()
+            .is_empty()
+    );
+    let cases = [
+        (b"1234567".to_vec(), "less than 8 bytes"),
+        (u64::MAX.to_le_bytes().to_vec(), "18446744073709551615"),
+        (90_000_000u64.to_le_bytes().to_vec(), "90000000"),
+        (file("", 0), "malformed"),
+        (file("[1, 2]", 0), "malformed"),
+        (file(&"[".repeat(100_000), 0), "malformed"),
+        (file(&one("[2]", 0, 8), 7), "7 bytes of data"),
+        (file(&one("[2]", 0, 8), 9), "9 bytes of data"),
+        (file(&one("[3]", 0, 8), 8), "malformed"),
+        (file(&one("[2]", 4, 12), 12), "malformed"),
+        (file(&one("[2]", 8, 0), 8), "malformed"),
+        (
+            file(&one("[4294967296,4294967296,4]", 0, 8), 8),
+            "malformed",
+        ),
+        (file(&one("[-2]", 0, 8), 8), "malformed"),
+    ];
+    for (file, word) in cases {
+        let Err(error) = SafeTensors::new(Cursor::new(file)) else {
+            panic!("`{word}` was expected");
+        };
+        assert!(matches!(error, Error::File(_)), "{error}");
+        assert!(error.to_string().contains(word), "`{word}`: {error}");
+    }
+    let error = SafeTensors::open("/no/such/file.safetensors").err();
+    assert!(matches!(error, Some(Error::File(_))), "{error:?}");
+    Ok(())
+}
+
+fn safetensors_mutated() -> Result<()> {
+    let cpu = Device::builder().select("cpu").build()?;
+    let good = std::fs::read(fixture("python.safetensors")).expect("a fixture");
+    mutated(good, |file| {
+        let mut file = SafeTensors::new(Cursor::new(file))?;
+        for name in file.names() {
+            match file.load(&cpu, &name) {
+                Ok(tensor) => assert!(tensor.elements() <= 100),
+                Err(Error::File(_)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    });
+    assert!(cpu.memory().peak_reserved <= 4 << 20);
+    Ok(())
+}
+
+/// A call that is refused leaves the file that is there.
+fn files_stay() -> Result<()> {
+    let cpu = Device::cpu();
+    let path = Temporary::new("once", "stays");
+    std::fs::write(&path.0, "what was there").expect("a file");
+    let a = Tensor::zeros(&cpu, vec![1; 65], DType::F32)?;
+    assert!(a.save_npy(&path.0).is_err());
+    assert!(save_safetensors(&path.0, &[("a", &a), ("a", &a)]).is_err());
+    assert_eq!(
+        std::fs::read(&path.0).ok().as_deref(),
+        Some(&b"what was there"[..])
+    );
+    let file = BufReader::new(File::open(fixture("c_f4.npy")).expect("a fixture"));
+    let array = Tensor::from_npy(&cpu, file)?.to_ndarray::<f32>()?;
+    let array = array.into_dimensionality::<Ix2>().expect("two dimensions");
+    assert_eq!(array.sum_axis(Axis(0)).to_vec(), [3.0, 5.0, 7.0]);
+    Ok(())
+}
