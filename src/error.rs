@@ -1,6 +1,7 @@
 //! The one error type: what was asked, what there was, what would help.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -48,6 +49,9 @@ pub enum Error {
     /// A file that cannot be read or written, or is not what its format asks for.
     #[error("{0}")]
     File(Box<FileFailure>),
+    /// A wait reached its time limit; the work goes on.
+    #[error("{0}")]
+    TimedOut(Box<TimedOut>),
     /// The device is lost: every call on it says so from now on. Other devices go on.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
@@ -220,6 +224,21 @@ pub struct FileFailure {
     pub problem: String,
 }
 
+/// Details of [`Error::TimedOut`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "device {device}: {what} waited {limit:?}, its limit, and the device is still at work; the work goes on: wait again, allow more time (`wait_timeout` of the builder), or drop the device"
+)]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// The device's selector and name.
+    pub device: String,
+    /// What waited.
+    pub what: &'static str,
+    /// The time limit.
+    pub limit: Duration,
+}
+
 impl Error {
     pub(crate) fn shape_mismatch(
         op: &'static str,
@@ -304,6 +323,18 @@ impl Error {
         Error::DeviceLost(Box::new(DeviceFailure {
             device: device.into(),
             reason: reason.into(),
+        }))
+    }
+
+    pub(crate) fn timed_out(
+        device: impl Into<String>,
+        what: &'static str,
+        limit: Duration,
+    ) -> Self {
+        Error::TimedOut(Box::new(TimedOut {
+            device: device.into(),
+            what,
+            limit,
         }))
     }
 

@@ -54,6 +54,7 @@ mod launch;
 mod layout;
 pub mod memory;
 mod ops;
+mod promise;
 mod road;
 mod shape;
 mod sync;
@@ -72,10 +73,11 @@ pub use device::{
 pub use dtype::{DType, Element, Scalar};
 pub use error::{
     DTypeMismatch, DeviceFailure, Error, Execution, FileFailure, InvalidArgument, KernelCompile,
-    OutOfMemory, Result, ShapeMismatch, TooLarge, UnknownDevice, Unsupported,
+    OutOfMemory, Result, ShapeMismatch, TimedOut, TooLarge, UnknownDevice, Unsupported,
 };
 pub use half::f16;
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
-pub use ops::{Sizes, ToVec};
+pub use ops::Sizes;
+pub use promise::Pending;
 pub use shape::Shape;
 pub use tensor::Tensor;

@@ -18,6 +18,7 @@ const FLOORS: &[Floor] = &[
         "launch",
         "capabilities",
         "sync",
+        "promise",
     ]),
     Floor::apart(&["memory"]),
     Floor::apart(&["gpu", "cpu"]),

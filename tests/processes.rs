@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use orlop::{DType, Device, Result, Tensor, ToVec};
+use orlop::{DType, Device, Pending, Result, Tensor};
 
 /// Case and selector for a child.
 const CASE: &str = "ORLOP_TEST_CASE";
@@ -180,7 +180,7 @@ fn open(selector: &str) -> Result<Device> {
 /// Something of everything.
 struct Alive {
     // Downloads first, or last: cases build it in both orders.
-    pending: Vec<ToVec<f32>>,
+    pending: Vec<Pending<Vec<f32>>>,
     tensors: Vec<Tensor>,
     device: Device,
 }
@@ -217,7 +217,7 @@ fn works(device: &Device) -> Result<()> {
 /// In a static, leaked, on another thread that sleeps, and on the stack of `main`.
 fn all_alive(selector: &str) -> Result<()> {
     static KEPT: OnceLock<Alive> = OnceLock::new();
-    static ASYNC: Mutex<Vec<ToVec<f32>>> = Mutex::new(Vec::new());
+    static ASYNC: Mutex<Vec<Pending<Vec<f32>>>> = Mutex::new(Vec::new());
     let here = Alive::new(selector)?;
     let mut kept = Alive::new(selector)?;
     if let Ok(mut pending) = ASYNC.lock() {

@@ -1,10 +1,13 @@
 //! Opening a device with settings: all of them come before first use, so none can come too late.
 
+use std::time::Duration;
+
 use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device, ledger};
 use crate::error::{Error, Result};
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
+use crate::promise::promise;
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -28,6 +31,7 @@ pub struct DeviceBuilder {
     immediates: bool,
     max_binding_bytes: Option<u64>,
     region_usages: RegionUsages,
+    wait_timeout: Option<Duration>,
 }
 
 impl DeviceBuilder {
@@ -42,6 +46,7 @@ impl DeviceBuilder {
             immediates: true,
             max_binding_bytes: None,
             region_usages: RegionUsages::default(),
+            wait_timeout: None,
         }
     }
 
@@ -119,6 +124,15 @@ impl DeviceBuilder {
         self
     }
 
+    /// How long one wait for the device may take (a read, `synchronize`, recording when the device
+    /// is far behind) before it gives up with [`Error::TimedOut`]. No limit
+    /// without it. The CPU device never waits.
+    #[must_use]
+    pub fn wait_timeout(mut self, limit: Duration) -> Self {
+        self.wait_timeout = Some(limit);
+        self
+    }
+
     /// Opens the device, with a pool of its own.
     ///
     /// # Errors
@@ -126,22 +140,14 @@ impl DeviceBuilder {
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
     /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
-        pollster::block_on(self.build_async())
-    }
-
-    /// [`DeviceBuilder::build`] without blocking.
-    ///
-    /// # Errors
-    /// As [`DeviceBuilder::build`].
-    pub async fn build_async(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
             let found = find::select(selector, None, devices)?;
-            return self.open(found).await;
+            return self.open(found);
         }
         if let Some(selector) = environment(DEVICE).filter(|name| !name.is_empty()) {
             let found = find::select(&selector, Some(DEVICE), devices)?;
-            return self.open(found).await;
+            return self.open(found);
         }
         let mut full = None;
         for found in devices {
@@ -149,7 +155,7 @@ impl DeviceBuilder {
                 continue;
             }
             let name = found.info.to_string();
-            match self.clone().open(found).await {
+            match self.clone().open(found) {
                 Ok(device) => return Ok(device),
                 Err(error) => {
                     tracing::warn!(device = name, %error, "not opened, trying the next");
@@ -191,12 +197,27 @@ impl DeviceBuilder {
         }
     }
 
-    async fn open(self, found: Found) -> Result<Device> {
+    /// [`DeviceBuilder::build`] without blocking: another thread opens the device, which takes
+    /// drivers a good part of a second.
+    ///
+    /// # Errors
+    /// As [`DeviceBuilder::build`].
+    pub async fn build_async(self) -> Result<Device> {
+        let op = "build_async";
+        let (promise, pending) = promise(op);
+        std::thread::Builder::new()
+            .name("orlop open".to_owned())
+            .spawn(move || promise.keep(self.build()))
+            .map_err(|error| Error::invalid(op, format!("the system gives no thread: {error}")))?;
+        pending.await
+    }
+
+    fn open(self, found: Found) -> Result<Device> {
         let Some(adapter) = found.adapter else {
             return Ok(self.open_cpu());
         };
         let (options, standing) = self.options(&found.info, adapter, None)?;
-        let gpu = Backend::Gpu(Gpu::open(adapter, options).await?);
+        let gpu = Backend::Gpu(Gpu::open(adapter, options)?);
         Ok(Device::new(found.info, gpu, self.placement, standing))
     }
 
@@ -231,6 +252,7 @@ impl DeviceBuilder {
             immediates: self.immediates,
             max_binding_bytes: self.max_binding_bytes,
             region_usages: self.region_usages,
+            wait_timeout: self.wait_timeout,
         };
         Ok((options, standing))
     }

@@ -8,6 +8,7 @@ mod storage;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 pub use build::{DeviceBuilder, Placement};
 pub use find::DeviceInfo;
@@ -21,6 +22,7 @@ use crate::cpu::HostPool;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::memory::{MemoryStatistics, PoolConfig};
+use crate::promise::Pending;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
@@ -73,10 +75,10 @@ impl Device {
     /// [`Error::UnknownDevice`] or [`Error::DeviceUnavailable`] for the one that `ORLOP_DEVICE`
     /// names.
     pub fn best() -> Result<Device> {
-        pollster::block_on(Self::best_async())
+        Self::builder().build()
     }
 
-    /// [`Device::best`] without blocking.
+    /// [`Device::best`] without blocking: another thread opens the device.
     ///
     /// # Errors
     /// As [`Device::best`].
@@ -218,7 +220,33 @@ impl Device {
         match &self.0.backend {
             // The CPU runs each op before the call returns.
             Backend::Cpu(_) => Ok(()),
-            Backend::Gpu(gpu) => gpu.synchronize(),
+            Backend::Gpu(gpu) => gpu.synchronize(None),
+        }
+    }
+
+    /// [`Device::synchronize`] that gives up after `limit` with [`Error::TimedOut`]; the work goes
+    /// on, and reads after a success do not wait.
+    ///
+    /// # Errors
+    /// As [`Device::synchronize`], and [`Error::TimedOut`].
+    pub fn synchronize_within(&self, limit: Duration) -> Result<()> {
+        match &self.0.backend {
+            Backend::Cpu(_) => Ok(()),
+            Backend::Gpu(gpu) => gpu.synchronize(Some(limit)),
+        }
+    }
+
+    /// [`Device::synchronize`] without blocking, for the work recorded before the call: it is
+    /// submitted now, the future waits for it. A thread of the device waits, never the executor's.
+    ///
+    /// # Errors
+    /// From the future, as [`Device::synchronize`].
+    pub fn synchronize_async(&self) -> Pending<()> {
+        match &self.0.backend {
+            Backend::Cpu(_) => Pending::ready(Ok(())),
+            Backend::Gpu(gpu) => gpu
+                .synchronize_async()
+                .unwrap_or_else(|error| Pending::ready(Err(error))),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Gpu;
+use super::batch::{Effect, Target};
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
 use super::pipelines::Kernel;
@@ -75,7 +76,7 @@ impl Gpu {
         let written = blocks
             .get(output)
             .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
-        let (mut stream, hold) = self.stream_to_write(written)?;
+        let (mut stream, _hold) = self.stream_to_write(written)?;
         let groups = {
             let mut pool = self.pool.lock();
             if std::mem::take(&mut pool.source_mut().returned) {
@@ -98,17 +99,19 @@ impl Gpu {
             }
             groups
         };
-        let mut submitted = false;
         for ((launch, kernel), group) in launches.iter().zip(kernels).zip(&groups) {
             let seconds = self.capabilities.seconds(launch.flops, launch.bytes);
-            stream.dispatch(kernel, group, &launch.dispatches, written, op, seconds)?;
+            let effect = || Effect {
+                label: op,
+                reads: blocks.iter().map(|block| block.id()).collect(),
+                writes: Target::block(written),
+            };
+            stream.dispatch(kernel, group, &launch.dispatches, effect, seconds)?;
             if stream.is_full() {
                 stream.submit()?;
-                submitted = true;
             }
         }
-        drop((stream, hold));
-        if submitted { self.throttle() } else { Ok(()) }
+        Ok(())
     }
 
     /// What is bound fits its storage and the adapter's limit.

@@ -29,10 +29,8 @@ impl Health {
         });
         let seen = Arc::clone(&health);
         device.set_device_lost_callback(move |reason, message| {
-            let _ = seen.lost.set(format!(
-                "lost ({reason:?}{}{message}); {REOPEN}",
-                if message.is_empty() { "" } else { ": " }
-            ));
+            let separator = if message.is_empty() { "" } else { ": " };
+            seen.lose(&format!("{reason:?}{separator}{message}"));
         });
         let seen = Arc::clone(&health);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -56,28 +54,33 @@ impl Health {
     /// # Errors
     /// [`Error::DeviceLost`] once the device is lost.
     pub(crate) fn check(&self) -> Result<()> {
-        if let Some(device) = &self.lent
-            && self.lost.get().is_none()
-            && is_lost(device)
-        {
-            let _ = self
-                .lost
-                .set(format!("lost by its owner or its driver; {REOPEN}"));
+        if let Some(device) = &self.lent {
+            return self.ask(device);
         }
+        self.known()
+    }
+
+    /// [`Health::check`] that asks the device: a loss may fail work before it is reported.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] once the device is lost.
+    pub(crate) fn ask(&self, device: &wgpu::Device) -> Result<()> {
+        if self.lost.get().is_none() && is_lost(device) {
+            self.lose("by its owner or its driver");
+        }
+        self.known()
+    }
+
+    fn known(&self) -> Result<()> {
         match self.lost.get() {
             Some(reason) => Err(Error::device_lost(&self.device, reason)),
             None => Ok(()),
         }
     }
 
-    /// [`Health::check`] after something failed: wgpu tells of a loss in a poll, and a lost device
-    /// may never be polled again.
-    ///
-    /// # Errors
-    /// [`Error::DeviceLost`] when that is why.
-    pub(crate) fn check_failed(&self, device: &wgpu::Device) -> Result<()> {
-        let _ = device.poll(wgpu::PollType::Poll);
-        self.check()
+    /// Notes a loss that wgpu did not report by its callback.
+    pub(crate) fn lose(&self, reason: &str) {
+        let _ = self.lost.set(format!("lost ({reason}); {REOPEN}"));
     }
 
     /// A loss was seen before: asks nobody, unlike [`Health::check`].

@@ -96,14 +96,11 @@ impl Gpu {
         block: &Arc<GpuBlock>,
         bytes: u64,
     ) -> Result<()> {
-        {
-            let (mut stream, _hold) = self.stream_to_write(block)?;
-            let (to, start) = self.resolve(block, 0, bytes)?;
-            stream.submit_apart(op, |encoder| {
-                encoder.copy_buffer_to_buffer(buffer, offset, &to, start, bytes);
-            })?;
-        }
-        self.throttle()
+        let (mut stream, _hold) = self.stream_to_write(block)?;
+        let (to, start) = self.resolve(block, 0, bytes)?;
+        stream.submit_apart(op, |encoder| {
+            encoder.copy_buffer_to_buffer(buffer, offset, &to, start, bytes);
+        })
     }
 }
 

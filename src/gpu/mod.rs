@@ -4,6 +4,7 @@
 //! lock; dropping a tensor takes the pool lock only.
 
 mod adapters;
+mod batch;
 mod bindings;
 mod block;
 mod encode;
@@ -21,6 +22,7 @@ mod wait;
 mod worker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
@@ -40,6 +42,7 @@ pub(crate) use regions::RegionUsages;
 use regions::Regions;
 use serial::{Hold, Serial};
 use stream::{BatchLimits, Stream};
+use wait::Progress;
 use worker::Worker;
 
 /// How a device is opened.
@@ -58,6 +61,8 @@ pub(crate) struct GpuOptions {
     pub max_binding_bytes: Option<u64>,
     /// What regions can be used for beside storage and copies.
     pub region_usages: RegionUsages,
+    /// After which waits give up.
+    pub wait_timeout: Option<Duration>,
 }
 
 /// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
@@ -72,6 +77,8 @@ pub(crate) struct Gpu {
     pool: Mutex<Pool<Regions>>,
     worker: Worker,
     health: Arc<Health>,
+    progress: Arc<Progress>,
+    wait_timeout: Option<Duration>,
     device: wgpu::Device,
     queue: wgpu::Queue,
     adapter: wgpu::Adapter,
@@ -85,7 +92,7 @@ impl Gpu {
     ///
     /// # Errors
     /// `DeviceUnavailable` with the driver's reason.
-    pub(crate) async fn open(adapter: &Adapter, options: GpuOptions) -> Result<Arc<Self>> {
+    pub(crate) fn open(adapter: &Adapter, options: GpuOptions) -> Result<Arc<Self>> {
         let serial = adapter.is_gl().then(Serial::gl);
         let wanted = wgpu::Features::IMMEDIATES
             | wgpu::Features::SHADER_F16
@@ -149,9 +156,10 @@ impl Gpu {
         };
         let limits = BatchLimits {
             dispatches: if serial.is_some() { 16 } else { 128 },
-            staged_bytes: 16 << 20,
+            copied_bytes: 16 << 20,
             seconds: 0.02,
         };
+        let progress = Arc::new(Progress::default());
         Ok(Arc::new(Self {
             pipelines: Pipelines::new(
                 device.clone(),
@@ -164,11 +172,14 @@ impl Gpu {
                 device.clone(),
                 queue.clone(),
                 Arc::clone(&health),
+                Arc::clone(&progress),
                 limits,
             )),
             pool: Mutex::new(Pool::new(regions, options.pool)),
             worker: Worker::default(),
             capabilities,
+            wait_timeout: options.wait_timeout,
+            progress,
             health,
             device,
             queue,
@@ -198,7 +209,7 @@ impl Gpu {
             Err(full) if matches!(full.reason, FullReason::Refused(_)) => {
                 // Memory that was given back is free only after the last work that used it.
                 self.trim()?;
-                self.synchronize()?;
+                self.synchronize(None)?;
                 let _hold = self.hold();
                 self.pool.lock().allocate(bytes)
             }

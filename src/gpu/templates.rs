@@ -30,6 +30,17 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/workgroup_tile",
 ];
 
+/// Binds a page of 4 KiB, whatever it is given: for tests of work that the device refuses.
+#[cfg(test)]
+pub(super) const PAGE: (&str, &str) = (
+    "test/page",
+    "struct Params { index: u32 }
+     {{ params_var }}
+     @group(0) @binding(0) var<storage, read_write> page: array<u32, 1024>;
+     @group(0) @binding(1) var<storage, read_write> out: array<u32>;
+     @compute @workgroup_size(1) fn main() { out[0] = page[params.index]; }",
+);
+
 /// Where a kernel finds its `Params`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ParamsSpace {
@@ -76,6 +87,8 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
         .get_or_init(|| {
             let mut environment = Environment::new();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
+            #[cfg(test)]
+            let _ = environment.add_template(PAGE.0, PAGE.1);
             for &(name, source) in TEMPLATES {
                 environment
                     .add_template(name, source)

@@ -1,9 +1,12 @@
 //! Uploads and downloads through staging, in order with everything else.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use smallvec::{SmallVec, smallvec};
 
 use super::Gpu;
+use super::batch::{Effect, Target};
 use super::block::GpuBlock;
 use super::health::Caught;
 use super::staging::{
@@ -33,7 +36,7 @@ impl Gpu {
                 self.upload_piece(block, start + at * LARGE_SLOT, piece)?;
             }
         }
-        self.throttle()
+        Ok(())
     }
 
     fn upload_small(&self, block: &Arc<GpuBlock>, at: u64, data: &[u8]) -> Result<()> {
@@ -45,8 +48,7 @@ impl Gpu {
         let (from, offset) = staged.map_err(|caught| self.staging_failed(caught))?;
         let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
         let (to, start) = self.resolve(block, at, bytes)?;
-        stream.copy((&from, offset), (&to, start), bytes);
-        stream.note(block, "upload", 0.0);
+        stream.copy((from, offset), (to, start), bytes, upload_to(block));
         if stream.is_full() {
             stream.submit()
         } else {
@@ -78,9 +80,9 @@ impl Gpu {
             .and_then(|bytes| Ok((bytes, self.resolve(block, at, bytes)?)));
         match recorded {
             Ok((bytes, (to, start))) => {
-                stream.copy((&slot.buffer, 0), (&to, start), bytes);
+                let from = slot.buffer.clone();
+                stream.copy((from, 0), (to, start), bytes, upload_to(block));
                 stream.staging.recorded_large(slot);
-                stream.note(block, "upload", 0.0);
                 if stream.is_full() {
                     stream.submit()
                 } else {
@@ -98,6 +100,7 @@ impl Gpu {
 
     /// A mapped slot; waits for one without holding a lock.
     fn take_upload_slot(&self) -> Result<UploadSlot> {
+        let deadline = self.deadline();
         loop {
             let oldest = {
                 let _hold = self.hold();
@@ -115,7 +118,7 @@ impl Gpu {
                 }
             };
             match oldest {
-                Some(oldest) => self.wait_submission(&oldest)?,
+                Some(oldest) => self.wait_submission("upload", &oldest, deadline)?,
                 // Other threads are filling all slots: they record and submit them soon.
                 None => thread::sleep(PAUSE),
             }
@@ -123,13 +126,15 @@ impl Gpu {
     }
 
     fn staging_failed(&self, caught: Caught) -> Error {
-        match self.health.check_failed(&self.device) {
+        let reason = format!("{}; trim() gives idle memory back", caught.into_message());
+        self.failed("staging", reason)
+    }
+
+    /// Why something failed that should not: the device is lost, or what it said.
+    fn failed(&self, label: &str, reason: String) -> Error {
+        match self.health.ask(&self.device) {
             Err(lost) => lost,
-            Ok(()) => Error::execution(
-                &self.name,
-                "staging",
-                format!("{}; trim() gives idle memory back", caught.into_message()),
-            ),
+            Ok(()) => Error::execution(&self.name, label, reason),
         }
     }
 
@@ -173,8 +178,6 @@ impl Gpu {
         download.block.begin_read();
         download.reading = true;
         download.record(self, if all { usize::MAX } else { READ_WINDOW })?;
-        // After the submission, which may have failed.
-        block.check()?;
         Ok(download)
     }
 
@@ -182,10 +185,22 @@ impl Gpu {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(crate) fn in_background(&self, job: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.worker.run(job).map_err(|(_, error)| {
-            Error::execution(&self.name, "to_vec_async", format!("no thread: {error}"))
-        })
+    pub(crate) fn in_background(
+        &self,
+        op: &'static str,
+        job: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
+        self.worker
+            .run(job)
+            .map_err(|(_, error)| Error::execution(&self.name, op, format!("no thread: {error}")))
+    }
+}
+
+fn upload_to(block: &Arc<GpuBlock>) -> Effect {
+    Effect {
+        label: "upload",
+        reads: SmallVec::new(),
+        writes: Target::block(block),
     }
 }
 
@@ -220,6 +235,7 @@ impl Download {
         gpu.health.check()?;
         self.block.check()?;
         let mut slots = Vec::new();
+        let failure = Arc::new(OnceLock::new());
         while self.next < self.end && self.window.len() + slots.len() < ahead {
             let bytes = (self.end - self.next).min(READ_SLOT);
             let (from, start) = gpu.resolve(&self.block, self.next, bytes)?;
@@ -227,12 +243,19 @@ impl Download {
                 .staging
                 .take_read(&gpu.device, bytes)
                 .map_err(|caught| gpu.staging_failed(caught))?;
-            stream.copy((&from, start), (&slot.buffer, 0), bytes);
+            let effect = Effect {
+                label: "download",
+                reads: smallvec![self.block.id()],
+                writes: Target::Host(Arc::clone(&failure)),
+            };
+            stream.copy((from, start), (slot.buffer.clone(), 0), bytes, effect);
             self.next += bytes;
             slots.push((slot, bytes));
         }
         stream.submit()?;
-        self.block.check()?;
+        if let Some(error) = failure.get() {
+            return Err(error.clone());
+        }
         let submission = stream
             .last_submission()
             .ok_or_else(|| stream.refused("download", "nothing was submitted".to_owned()))?;
@@ -261,9 +284,12 @@ impl Download {
     /// `DeviceLost`, or what the device said.
     pub(crate) fn finish(mut self, sink: Sink<'_>) -> Result<()> {
         let gpu = Arc::clone(self.block.gpu());
+        let deadline = gpu.deadline();
         while let Some(reading) = self.window.pop_front() {
             let arrived = gpu
-                .wait_for(&reading.submission, || reading.slot.state.done())
+                .wait_for("download", &reading.submission, deadline, || {
+                    reading.slot.state.done()
+                })
                 .and_then(|()| gpu.health.check());
             let hold = gpu.hold();
             let handed = arrived.and_then(|()| self.hand_over(&gpu, &reading, sink));
@@ -293,10 +319,8 @@ impl Download {
             })
             .and_then(std::result::Result::ok)
             .ok_or_else(|| {
-                let lost = gpu.health.check_failed(&gpu.device).err();
-                lost.unwrap_or_else(|| {
-                    Error::execution(&gpu.name, "download", "a read slot could not be mapped")
-                })
+                // A loss, most likely, that may not be reported yet.
+                gpu.failed("download", "a read slot could not be mapped".to_owned())
             })?;
         let end = (self.skip + self.left).min(reading.bytes as usize);
         sink(&view[self.skip..end]);

@@ -1,12 +1,16 @@
-//! Waiting for the device: without any lock, seeing a loss.
+//! Waiting for the device: without any lock, seeing a loss, within a time limit if there is one.
 
-use std::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::Gpu;
 use super::block::GpuBlock;
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::promise::{Pending, promise};
 use crate::sync::{MutexGuard, thread};
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
@@ -14,94 +18,182 @@ const IN_FLIGHT: usize = 8;
 /// Between two looks where a wait cannot block: GL must let others at the context.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
+/// How many submissions have run, as the device's polls found out.
+#[derive(Default)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    /// Counts the latest submission of the queue, the `number`th, once it has run.
+    pub(crate) fn follow(self: &Arc<Self>, queue: &wgpu::Queue, number: u64) {
+        let progress = Arc::clone(self);
+        queue.on_submitted_work_done(move || {
+            progress.0.fetch_max(number, Ordering::AcqRel);
+        });
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// When a wait gives up.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline {
+    started: Instant,
+    limit: Option<Duration>,
+}
+
+impl Deadline {
+    fn after(limit: Option<Duration>) -> Self {
+        Self {
+            started: Instant::now(),
+            limit,
+        }
+    }
+
+    fn check(&self, device: &str, what: &'static str) -> Result<()> {
+        match self.limit.filter(|&limit| self.started.elapsed() >= limit) {
+            Some(limit) => Err(Error::timed_out(device, what, limit)),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Gpu {
+    /// The time limit of a wait that begins now.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(self.wait_timeout)
+    }
+
     /// Polls until `done`, which must follow from `submission` having run.
     ///
     /// # Errors
-    /// `DeviceLost`.
-    pub(super) fn wait_for(&self, submission: &Submission, done: impl Fn() -> bool) -> Result<()> {
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn wait_for(
+        &self,
+        what: &'static str,
+        submission: &Submission,
+        deadline: Deadline,
+        done: impl Fn() -> bool,
+    ) -> Result<()> {
         loop {
             if done() {
                 return Ok(());
             }
             self.health.check()?;
-            if self.poll_once(submission) {
-                // The callbacks of a finished submission have run, or the next poll runs them.
+            deadline.check(&self.name, what)?;
+            if self.poll(submission, deadline) {
+                // Its callbacks have run, or another thread's poll is running them.
                 thread::yield_now();
             }
         }
     }
 
-    /// Waits (on GL: looks once); true when the submission has run.
-    fn poll_once(&self, submission: &Submission) -> bool {
-        let poll = |timeout| {
-            let status = self.device.poll(wgpu::PollType::Wait {
+    /// Waits (on GL and before a deadline: looks once); true when the submission has run.
+    fn poll(&self, submission: &Submission, deadline: Deadline) -> bool {
+        if self.serial.is_none() && deadline.limit.is_none() {
+            // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
+            // device ends the wait, and drivers give up on work that hangs.
+            self.poll_device(wgpu::PollType::Wait {
                 submission_index: Some(submission.index.clone()),
-                timeout,
+                timeout: None,
             });
-            // Any other error says that there is nothing to wait for.
-            !matches!(status, Err(wgpu::PollError::Timeout))
-        };
-        match self.serial {
-            // Never a timeout: wgpu 30 panics when one meets another thread's poll. A lost device
-            // ends the wait, and drivers give up on work that hangs.
-            None => poll(None),
-            Some(_) => {
-                let finished = {
-                    let _hold = self.hold();
-                    poll(Some(Duration::ZERO))
-                };
-                if !finished {
-                    thread::sleep(PAUSE);
-                }
-                finished
+            return true;
+        }
+        {
+            let _hold = self.hold();
+            self.poll_device(wgpu::PollType::Poll);
+        }
+        let has_run = self.progress.count() >= submission.number;
+        if !has_run {
+            thread::sleep(PAUSE);
+        }
+        has_run
+    }
+
+    /// wgpu panics when the driver says during a poll that the device is lost: that is a loss.
+    fn poll_device(&self, poll: wgpu::PollType) {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(poll)));
+        let Err(panic) = polled else { return };
+        match panic.downcast_ref::<String>() {
+            Some(message) if message.starts_with("Error in Device::poll") => {
+                self.health.lose(message);
             }
+            // A callback's of whoever else uses the device.
+            _ => resume_unwind(panic),
         }
     }
 
     /// Waits until a submission, and so all before it, has run.
     ///
     /// # Errors
-    /// `DeviceLost`.
-    pub(super) fn wait_submission(&self, submission: &Submission) -> Result<()> {
-        loop {
-            self.health.check()?;
-            if self.poll_once(submission) {
-                self.stream.lock().finished(submission);
-                return self.health.check();
-            }
-        }
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn wait_submission(
+        &self,
+        what: &'static str,
+        submission: &Submission,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.wait_for(what, submission, deadline, || {
+            self.progress.count() >= submission.number
+        })?;
+        self.health.check()
     }
 
-    /// Keeps the host from running ahead of the device without end.
-    pub(super) fn throttle(&self) -> Result<()> {
-        let oldest = self.stream.lock().oldest_of(IN_FLIGHT);
-        match oldest {
-            Some(oldest) => self.wait_submission(&oldest),
-            None => Ok(()),
-        }
-    }
-
-    /// Submits what is recorded and waits until all of it has run.
+    /// Submits what is recorded and waits until all of it has run, for `limit` or what the device
+    /// has been given.
     ///
     /// # Errors
-    /// `DeviceLost`; the error of the first batch that failed since the last call.
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        let last = {
-            let _hold = self.hold();
-            let mut stream = self.stream.lock();
-            stream.submit()?;
-            stream.last_submission()
-        };
+    /// `DeviceLost`, `TimedOut`; the error of the first work that failed since the last call.
+    pub(crate) fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
+        let last = self.submit_all()?;
+        self.settle(
+            "synchronize",
+            last,
+            Deadline::after(limit.or(self.wait_timeout)),
+        )
+    }
+
+    /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.
+    ///
+    /// # Errors
+    /// `DeviceLost`, or when the system gives no thread.
+    pub(crate) fn synchronize_async(self: &Arc<Self>) -> Result<Pending<()>> {
+        let op = "synchronize_async";
+        let last = self.submit_all()?;
+        let deadline = self.deadline();
+        let (promise, pending) = promise(op);
+        let gpu = Arc::clone(self);
+        self.in_background(
+            op,
+            Box::new(move || {
+                let result = gpu.settle(op, last, deadline);
+                // Before the future is done: its program may count on the device being closed.
+                drop(gpu);
+                promise.keep(result);
+            }),
+        )?;
+        Ok(pending)
+    }
+
+    fn submit_all(&self) -> Result<Option<Submission>> {
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        stream.submit()?;
+        Ok(stream.last_submission())
+    }
+
+    fn settle(
+        &self,
+        what: &'static str,
+        last: Option<Submission>,
+        deadline: Deadline,
+    ) -> Result<()> {
         if let Some(last) = last {
-            self.wait_submission(&last)?;
+            self.wait_submission(what, &last, deadline)?;
         }
         if let Some(message) = self.health.take_uncaptured() {
-            return Err(crate::error::Error::execution(
-                &self.name,
-                "unknown work",
-                message,
-            ));
+            return Err(Error::execution(&self.name, "unknown work", message));
         }
         match self.stream.lock().take_failure() {
             Some(error) => Err(error),
@@ -110,25 +202,173 @@ impl Gpu {
     }
 
     /// The stream, to record work that writes a block in place: when no other thread is in the
-    /// middle of reading it.
+    /// middle of reading it, and the device is not too far behind.
     ///
     /// # Errors
-    /// `DeviceLost`.
+    /// `DeviceLost`, `TimedOut`.
     pub(super) fn stream_to_write(
         &self,
         block: &GpuBlock,
     ) -> Result<(MutexGuard<'_, Stream>, Option<Hold>)> {
+        let mut deadline = None;
         loop {
-            {
+            let oldest = {
                 let hold = self.hold();
-                let stream = self.stream.lock();
+                let mut stream = self.stream.lock();
                 self.health.check()?;
-                if !block.has_unrecorded_reads() {
+                let oldest = stream.oldest_of(IN_FLIGHT);
+                if oldest.is_none() && !block.has_unrecorded_reads() {
                     return Ok((stream, hold));
                 }
+                oldest
+            };
+            let deadline = *deadline.get_or_insert_with(|| self.deadline());
+            match oldest {
+                Some(oldest) => self.wait_submission("recording", &oldest, deadline)?,
+                // The reader records on its own thread, whatever this one does.
+                None => {
+                    deadline.check(&self.name, "recording")?;
+                    thread::sleep(PAUSE);
+                }
             }
-            // The reader records on its own thread, whatever this one does.
-            thread::sleep(PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::error::{Error, Result};
+    use crate::tensor::Tensor;
+
+    /// A chain of products that keeps a software adapter busy for a while.
+    fn work(device: &Device, steps: usize) -> Result<Tensor> {
+        let a = Tensor::full(device, [768, 768], 1.0 / 768.0, DType::F32)?;
+        let mut product = a.clone();
+        for _ in 0..steps {
+            product = product.matmul(&a)?;
+        }
+        Ok(product)
+    }
+
+    /// On every adapter that is there: threads and futures that wait in every way there is end
+    /// when the device is lost, with that error or with what was there before.
+    #[test]
+    fn a_loss_ends_every_wait() {
+        type Waiting = fn(&Device, &Tensor) -> Result<()>;
+        let waits: [(&'static str, Waiting); 6] = [
+            ("synchronize", |device, _| device.synchronize()),
+            ("synchronize_within", |device, _| {
+                device.synchronize_within(Duration::from_secs(100))
+            }),
+            ("to_vec", |_, tensor| tensor.to_vec::<f32>().map(drop)),
+            ("to_vec_async", |_, tensor| {
+                pollster::block_on(tensor.to_vec_async::<f32>()).map(drop)
+            }),
+            ("synchronize_async", |device, _| {
+                pollster::block_on(device.synchronize_async())
+            }),
+            ("from_slice", |device, _| {
+                let data = vec![1.0f32; 1 << 20];
+                loop {
+                    Tensor::from_slice(device, &data, [data.len()])?;
+                }
+            }),
+        ];
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let device = Device::select(&info.selector).unwrap();
+            let tensor = work(&device, 30).unwrap();
+            let (ended, results) = mpsc::channel();
+            for (name, wait) in waits {
+                let (device, tensor, ended) = (device.clone(), tensor.clone(), ended.clone());
+                std::thread::spawn(move || {
+                    let result = wait(&device, &tensor);
+                    let _ = ended.send((name, result));
+                });
+            }
+            std::thread::sleep(Duration::from_millis(30));
+            device.gpu().unwrap().destroy();
+            for _ in waits {
+                let (name, result) = results
+                    .recv_timeout(Duration::from_secs(60))
+                    .unwrap_or_else(|_| panic!("{info}: a wait did not end"));
+                assert!(
+                    matches!(result, Ok(()) | Err(Error::DeviceLost(_))),
+                    "{info}: {name} gave {result:?}"
+                );
+                assert!(name != "from_slice" || result.is_err());
+            }
+            for (name, wait) in waits {
+                let result = wait(&device, &tensor);
+                assert!(
+                    matches!(result, Err(Error::DeviceLost(_))),
+                    "{info}: {name} gave {result:?} after the loss"
+                );
+            }
+        }
+    }
+
+    /// llvmpipe on GL works inside of the submission, which nobody can cut short.
+    #[test]
+    fn waits_end_at_their_limit_and_work_goes_on() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let limit = Duration::from_millis(5);
+            let device = Device::select(&info.selector).unwrap();
+            let mut tensor = work(&device, 4).unwrap();
+            let timed_out = |result: Result<()>| match result {
+                Err(Error::TimedOut(found)) => {
+                    assert!(found.limit == limit && found.device.contains(&info.selector));
+                    let text = Error::TimedOut(found).to_string();
+                    for part in ["waited 5ms", "goes on", "wait_timeout"] {
+                        assert!(text.contains(part), "`{part}` is not in {text}");
+                    }
+                    true
+                }
+                other => {
+                    other.unwrap();
+                    false
+                }
+            };
+            // A device that is quicker than the limit gets more to do.
+            for steps in [10, 100] {
+                if info.backend == "Gl" || timed_out(device.synchronize_within(limit)) {
+                    break;
+                }
+                assert!(steps < 100 || info.kind().is_gpu(), "{info}: no wait ended");
+                tensor = work(&device, steps).unwrap();
+            }
+            device.synchronize().unwrap();
+            let expected = vec![1.0 / 768.0; 768 * 768];
+            let found = tensor.to_vec::<f32>().unwrap();
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-4);
+            }
+
+            // As a setting it holds for every wait, and a failed call leaves everything as it was.
+            let device = Device::builder()
+                .select(&info.selector)
+                .wait_timeout(limit)
+                .build()
+                .unwrap();
+            let before = device.memory().live_blocks;
+            let read = work(&device, 4).and_then(|tensor| tensor.to_vec::<f32>());
+            assert!(timed_out(read.map(drop)) || info.backend == "Gl" || info.kind().is_gpu());
+            assert_eq!(device.memory().live_blocks, before);
+            assert_eq!(device.memory().allocated, 0);
+            while timed_out(device.synchronize()) {}
+            let one = Tensor::ones(&device, [1], DType::F32).unwrap();
+            while timed_out(device.synchronize()) {}
+            while !matches!(one.item::<f32>(), Ok(1.0)) {}
         }
     }
 }

@@ -1,16 +1,13 @@
 //! Tensors to the host and to other devices.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use crate::cpu::host_vec;
 use crate::device::{Device, Storage};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::promise::{Pending, promise};
 use crate::road;
-use crate::sync::Mutex;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -64,30 +61,31 @@ impl Tensor {
     ///
     /// # Errors
     /// From the future, as [`Tensor::to_vec`].
-    pub fn to_vec_async<T: Element>(&self) -> ToVec<T> {
-        let shared = Arc::new(Mutex::new(Answer::default()));
-        if let Err(error) = self.order(&shared) {
-            shared.lock().result = Some(Err(error));
-        }
-        ToVec(shared)
+    pub fn to_vec_async<T: Element>(&self) -> Pending<Vec<T>> {
+        self.order()
+            .unwrap_or_else(|error| Pending::ready(Err(error)))
     }
 
-    fn order<T: Element>(&self, shared: &Arc<Mutex<Answer<T>>>) -> Result<()> {
-        self.check_dtype::<T>("to_vec_async")?;
+    fn order<T: Element>(&self) -> Result<Pending<Vec<T>>> {
+        let op = "to_vec_async";
+        self.check_dtype::<T>(op)?;
         let source = self.contiguous()?;
         let range = source.byte_range();
         let Storage::Gpu(block) = source.storage() else {
-            shared.lock().result = Some(source.to_vec());
-            return Ok(());
+            return Ok(Pending::ready(source.to_vec()));
         };
         let gpu = Arc::clone(block.gpu());
         let download = gpu.begin_download(block, range.start, range.end - range.start, true)?;
-        let mut data = host_vec("to_vec_async", source.elements())?;
-        let promise = Promise(Some(Arc::clone(shared)));
-        gpu.in_background(Box::new(move || {
-            let result = download.finish(&mut |piece| extend(&mut data, piece));
-            promise.keep(result.map(|()| data));
-        }))
+        let mut data = host_vec(op, source.elements())?;
+        let (promise, pending) = promise(op);
+        gpu.in_background(
+            op,
+            Box::new(move || {
+                let result = download.finish(&mut |piece| extend(&mut data, piece));
+                promise.keep(result.map(|()| data));
+            }),
+        )?;
+        Ok(pending)
     }
 
     /// The one element of a tensor with one element.
@@ -149,69 +147,5 @@ fn extend<T: Element>(data: &mut Vec<T>, piece: &[u8]) {
                 .chunks_exact(size_of::<T>())
                 .map(bytemuck::pod_read_unaligned::<T>),
         ),
-    }
-}
-
-struct Answer<T> {
-    result: Option<Result<Vec<T>>>,
-    waker: Option<Waker>,
-}
-
-impl<T> Default for Answer<T> {
-    fn default() -> Self {
-        Self {
-            result: None,
-            waker: None,
-        }
-    }
-}
-
-/// The duty to complete a future: dropped without that, it completes it with an error.
-struct Promise<T>(Option<Arc<Mutex<Answer<T>>>>);
-
-impl<T> Promise<T> {
-    fn keep(mut self, result: Result<Vec<T>>) {
-        self.complete(result);
-    }
-
-    /// Leaves the result and wakes the future, whose executor may poll it at once on this thread.
-    fn complete(&mut self, result: Result<Vec<T>>) {
-        let Some(answer) = self.0.take() else { return };
-        let waker = {
-            let mut answer = answer.lock();
-            answer.result = Some(result);
-            answer.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-impl<T> Drop for Promise<T> {
-    fn drop(&mut self) {
-        self.complete(Err(Error::invalid(
-            "to_vec_async",
-            "the device closed before the data arrived",
-        )));
-    }
-}
-
-/// The future of [`Tensor::to_vec_async`]; any executor polls it.
-#[must_use = "futures do nothing unless awaited"]
-pub struct ToVec<T>(Arc<Mutex<Answer<T>>>);
-
-impl<T> Future for ToVec<T> {
-    type Output = Result<Vec<T>>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut answer = self.0.lock();
-        match answer.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                answer.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
     }
 }

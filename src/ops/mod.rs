@@ -15,6 +15,5 @@ mod random;
 mod reshape;
 mod specialisations;
 
-pub use host::ToVec;
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

@@ -213,7 +213,7 @@ fn travel(_: &Context) -> Result<()> {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Tensor>();
     crosses::<orlop::Device>();
-    crosses::<orlop::ToVec<f32>>();
+    crosses::<orlop::Pending<Vec<f32>>>();
     assert!(size_of::<Error>() <= 32);
     Ok(())
 }

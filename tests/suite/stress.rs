@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orlop::memory::QUANTUM;
-use orlop::{DType, Device, Result, Tensor, ToVec};
+use orlop::{DType, Device, Result, Tensor};
 
 use crate::adapters::{self, Context, Variant, full};
 use crate::memory::settle;
@@ -116,8 +116,8 @@ fn floats(values: Vec<f32>) -> Vec<i64> {
 
 /// A download on its way.
 enum Pending {
-    I32(ToVec<i32>),
-    F32(ToVec<f32>),
+    I32(orlop::Pending<Vec<i32>>),
+    F32(orlop::Pending<Vec<f32>>),
 }
 
 /// What the threads share.
