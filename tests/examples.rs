@@ -394,3 +394,88 @@ fn placement_and_memory_tell_their_stories_on_every_device() {
         assert!(said.contains("the sevens are all there"), "{info}");
     }
 }
+
+/// The picture of `render_interop` as rows of RGBA.
+fn landscape(device: &str, seed: &str) -> Vec<Vec<[u8; 4]>> {
+    let folder = Folder::new(&format!("landscape-{seed}"));
+    let output = folder.path("picture.png");
+    let drawn = run(example("render_interop")
+        .args(["--width=320", "--height=180", "--seed", seed])
+        .args(["--device", device, "--output"])
+        .arg(&output));
+    assert!(drawn.status.success(), "{device}: {}", text(&drawn.stderr));
+    let file = BufReader::new(File::open(&output).expect("a picture"));
+    let mut reader = png::Decoder::new(file).read_info().expect("a PNG");
+    let mut bytes = vec![0; reader.output_buffer_size().expect("it is small")];
+    let frame = reader.next_frame(&mut bytes).expect("a whole picture");
+    assert_eq!((frame.width, frame.height), (320, 180));
+    assert_eq!(frame.color_type, png::ColorType::Rgba);
+    let pixels = bytes.chunks_exact(4).map(|rgba| rgba.try_into().unwrap());
+    let pixels: Vec<[u8; 4]> = pixels.collect();
+    pixels.chunks_exact(320).map(<[_]>::to_vec).collect()
+}
+
+fn apart(a: [u8; 4], b: [u8; 4]) -> u8 {
+    let apart = a.iter().zip(b).map(|(&a, b)| a.abs_diff(b));
+    apart.max().expect("four channels")
+}
+
+#[test]
+fn a_renderer_draws_a_tensor_on_its_own_device() {
+    // What was drawn when somebody looked at it: places of one colour.
+    let places = [
+        ("snow in shadow", 72, 64, [93, 94, 97]),
+        ("hazy snow", 301, 65, [204, 222, 237]),
+        ("rock", 26, 95, [41, 37, 34]),
+        ("far rock", 255, 72, [110, 100, 92]),
+        ("grass", 251, 128, [70, 118, 53]),
+        ("near grass", 305, 158, [89, 136, 60]),
+        ("sea", 169, 158, [65, 147, 160]),
+        ("shallow sea", 228, 175, [74, 163, 170]),
+    ];
+    let there = |picture: &[Vec<[u8; 4]>]| {
+        let right = places.iter().filter(|(_, x, y, [r, g, b])| {
+            apart(picture[*y as usize][*x as usize], [*r, *g, *b, 255]) <= 12
+        });
+        right.map(|place| place.0).collect::<Vec<_>>()
+    };
+    let mut first: Option<Vec<Vec<[u8; 4]>>> = None;
+    for info in orlop::Device::list().expect("a list") {
+        if info.backend == "native" {
+            continue;
+        }
+        let device = format!("{} {}", info.name, info.backend);
+        let picture = landscape(&device, "7");
+        // The sky, by the shader's formula.
+        for y in [0, 10, 20] {
+            let up = 1.0 - 2.0 * (y as f64 + 0.5) / 180.0;
+            let t = ((up - 0.25) / (1.2 - 0.25)).clamp(0.0, 1.0);
+            let t = t * t * (3.0 - 2.0 * t);
+            let mix = |a: f64, b: f64| ((a + (b - a) * t) * 255.0).round() as u8;
+            let sky = [mix(0.80, 0.24), mix(0.87, 0.47), mix(0.93, 0.78), 255];
+            let drawn = picture[y][5];
+            assert!(apart(drawn, sky) <= 2, "{device}: row {y} is {drawn:?}");
+        }
+        let named = places.map(|place| place.0);
+        assert_eq!(there(&picture), named, "{device}");
+        // The same numbers on every device, so the same picture but for edges.
+        let first = first.get_or_insert_with(|| picture.clone());
+        let pairs = first.iter().flatten().zip(picture.iter().flatten());
+        let different = pairs.filter(|(a, b)| apart(**a, **b) > 8).count();
+        assert!(different < 320 * 180 / 200, "{device}: {different} pixels");
+        if info.selector == "soft:0" {
+            // Another tensor is another picture.
+            assert!(there(&landscape(&device, "8")).len() < places.len() / 2);
+        }
+    }
+    for (arguments, word) in [
+        (&["--device", "no such adapter"][..], "no adapter matches"),
+        (&["--output", "/no/such/folder/x.png"], "/no/such/folder"),
+        (&["--width", "7"], "--width"),
+    ] {
+        if word != "/no/such/folder" || first.is_some() {
+            let output = run(example("render_interop").args(arguments));
+            assert_refused(&output, word, word);
+        }
+    }
+}
