@@ -3,14 +3,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::kernel::{Form, kernel_loads, key, stores_vectors};
 use super::panel::{Axis, Limits, Nest, OPERANDS, Panel, Sizes, Storages};
-use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL, Traits};
+use super::plan::{MatmulPlan, Traits};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{
-    Bound, Dispatch, KernelKey, Launch, Launches, Value, Window, Words, fold_grid,
-};
+use crate::launch::{Bound, Dispatch, Launch, Launches, Window, Words, fold_grid};
 use crate::layout::{Layout, merge};
 use crate::road::Problem;
 
@@ -353,23 +352,6 @@ impl Matrix {
     }
 }
 
-/// What a kernel is specialised by, beside the plan and the dtype.
-#[derive(Clone, Copy)]
-struct Form {
-    batch_rank: u32,
-    a_along_k: bool,
-    b_along_k: bool,
-    vector_a: bool,
-    vector_b: bool,
-    vector_c: bool,
-    /// One of several parts of k.
-    accumulates: bool,
-    /// Both operands are one binding.
-    shared: bool,
-    /// The kernel's A is the second operand: a row times a matrix, turned round.
-    swapped: bool,
-}
-
 /// The launches of a product, by the plan that `choose` makes of its traits: one for each panel.
 pub(super) fn launches(
     problem: &Problem<'_>,
@@ -407,140 +389,112 @@ pub(super) fn launches(
         .collect()
 }
 
-/// Whether a kernel can load A and B by vectors, along k or not.
-fn kernel_loads(plan: &MatmulPlan, along_k: [bool; 2]) -> [bool; 2] {
-    match plan.kernel {
-        // Its tiles lie k-major: vectors go along m and n.
-        Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
-        Kernel::Register {
-            thread_m,
-            thread_n,
-            unroll,
-        } => {
-            let load = |along_k, thread: u32| match along_k {
-                true => unroll == 4,
-                false => thread.is_multiple_of(4),
+#[cfg(test)]
+mod tests {
+    use super::super::plan;
+    use super::super::plan::tests::adapters;
+    use super::*;
+    use crate::road::Operand;
+
+    /// The launches of `[m, k] x [k, n]`, stored by rows or by columns.
+    fn planned(
+        capabilities: &Capabilities,
+        [m, k, n]: [usize; 3],
+        turned: [bool; 2],
+        dtype: DType,
+    ) -> Result<Launches> {
+        let stored = |rows, columns, turned| match turned {
+            false => Layout::contiguous([rows, columns]),
+            true => Layout::contiguous([columns, rows]).transpose(0, 1).unwrap(),
+        };
+        let layouts = [
+            stored(m, k, turned[0]),
+            stored(k, n, turned[1]),
+            stored(m, n, false),
+        ];
+        let operand = |at: usize| Operand {
+            layout: &layouts[at],
+            dtype,
+            storage_bytes: (layouts[at].elements() * dtype.size()).next_multiple_of(256) as u64,
+        };
+        let problem = Problem {
+            inputs: smallvec![operand(0), operand(1)],
+            output: operand(2),
+            fresh: true,
+            slots: smallvec![0, 1],
+        };
+        launches(&problem, capabilities, |traits| {
+            plan::plan(capabilities, traits)
+        })
+    }
+
+    /// Bindings within the limit, f16 sums in scratch, and a fifth of a second at most wherever
+    /// more than one tile is left.
+    #[test]
+    fn launches_keep_the_limits_of_adapters() {
+        for capabilities in adapters() {
+            let limit = 128 << 20;
+            let capabilities = Capabilities {
+                max_binding_bytes: limit,
+                ..capabilities
             };
-            [load(along_k[0], thread_m), load(along_k[1], thread_n)]
-        }
-        Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(plan)],
-        Kernel::Vector { row_threads, .. } => {
-            let thread_m = plan.tile_m / row_threads;
-            [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
-        }
-    }
-}
-
-/// Whether a kernel can store four columns as one vector.
-fn stores_vectors(plan: &MatmulPlan) -> bool {
-    match plan.kernel {
-        Kernel::Workgroup { .. } => true,
-        Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
-        Kernel::Subgroup { lanes } => (plan.tile_n / lanes).is_multiple_of(4),
-        Kernel::Vector { .. } => false,
-    }
-}
-
-fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
-    let vector = |on: bool| Value::Number(if on { 4 } else { 1 });
-    let last = u32::from(!form.shared);
-    let (slot_a, slot_b) = if form.swapped { (last, 0) } else { (0, last) };
-    // A vector runs along k alone: the kernel does not ask.
-    let b_along_k = form.b_along_k || matches!(plan.kernel, Kernel::Vector { .. });
-    let mut values: SmallVec<[(&'static str, Value); 12]> = smallvec![
-        ("element", dtype.name().into()),
-        ("accumulator", dtype.accumulator().name().into()),
-        ("slot_a", slot_a.into()),
-        ("slot_b", slot_b.into()),
-        ("slot_c", (last + 1).into()),
-        ("batch_rank", form.batch_rank.into()),
-        ("fast_a", if form.a_along_k { "k" } else { "m" }.into()),
-        ("fast_b", if b_along_k { "k" } else { "n" }.into()),
-        ("vector_a", vector(form.vector_a)),
-        ("vector_b", vector(form.vector_b)),
-        ("vector_c", vector(form.vector_c)),
-        ("can_accumulate", u32::from(form.accumulates).into()),
-        ("tile_m", plan.tile_m.into()),
-        ("tile_n", plan.tile_n.into()),
-    ];
-    let sums_apart = form.accumulates && dtype.accumulator() != dtype;
-    if sums_apart {
-        values.push(("slot_sums", (last + 2).into()));
-    }
-    let (template, own): (_, &[(&'static str, u32)]) = match plan.kernel {
-        Kernel::Workgroup { tile_k, thread } => (
-            "matmul/workgroup_tile",
-            &[
-                ("tile_k", tile_k),
-                ("thread_m", thread),
-                ("thread_n", thread),
-            ],
-        ),
-        Kernel::Register {
-            thread_m,
-            thread_n,
-            unroll,
-        } => (
-            "matmul/register_tile",
-            &[
-                ("thread_m", thread_m),
-                ("thread_n", thread_n),
-                ("unroll", unroll),
-            ],
-        ),
-        Kernel::Subgroup { lanes } => (
-            "matmul/subgroup_tile",
-            &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
-        ),
-        Kernel::Vector {
-            row_threads,
-            k_threads,
-        } => (
-            "matmul/vector_tile",
-            &[("row_threads", row_threads), ("k_threads", k_threads)],
-        ),
-    };
-    values.extend(own.iter().map(|&(name, value)| (name, value.into())));
-    KernelKey {
-        template,
-        values,
-        bindings: last + 2 + u32::from(sums_apart),
-        words: 15 + 4 * form.batch_rank,
-    }
-}
-
-/// Every specialisation with up to two batch dimensions after merging.
-pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
-    let mut all = Vec::new();
-    for plan in MatmulPlan::ALL {
-        for dtype in DType::ALL.into_iter().filter(|&dtype| plan.takes(dtype)) {
-            for bits in 0..1u32 << 7 {
-                let bit = |at: u32| bits >> at & 1 == 1;
-                let form = Form {
-                    batch_rank: bits % 3,
-                    a_along_k: bit(0),
-                    b_along_k: bit(1),
-                    vector_a: bit(2),
-                    vector_b: bit(3),
-                    vector_c: bit(4),
-                    accumulates: bit(5),
-                    shared: bit(6),
-                    swapped: bit(1) && matches!(plan.kernel, Kernel::Vector { .. }),
-                };
-                if is_asked_for(&plan, form) {
-                    all.push(key(&plan, dtype, form));
+            for sizes in [
+                [300, 400, 500],
+                [8192, 8192, 8192],
+                [60_000, 3000, 8],
+                [7, 3000, 60_000],
+                [1, 70_000, 4000],
+                [20_000, 200_000, 1],
+                [3, 100_000_000, 5],
+                [40_000, 8, 40_000],
+            ] {
+                for (dtype, turned) in [DType::F32, DType::F16].into_iter().flat_map(|dtype| {
+                    [[false, false], [true, false], [false, true]].map(|turned| (dtype, turned))
+                }) {
+                    let story = || format!("{sizes:?} {turned:?} {dtype} {capabilities:?}");
+                    let launches = planned(&capabilities, sizes, turned, dtype).unwrap();
+                    let flops: f64 = launches.iter().map(|launch| launch.flops).sum();
+                    let all = sizes.iter().map(|&size| size as f64).product::<f64>() * 2.0;
+                    assert!((flops / all - 1.0).abs() < 1e-9, "{}", story());
+                    for launch in &launches {
+                        let words = &launch.dispatches[0].words;
+                        let tiles = words[14];
+                        let seconds = capabilities.seconds(launch.flops, launch.bytes);
+                        assert!(tiles == 1 || seconds <= LONGEST_LAUNCH, "{}", story());
+                        let sums = launch
+                            .operands
+                            .iter()
+                            .filter(|bound| bound.operand == SCRATCH);
+                        let in_parts = words[3] != 0;
+                        assert_eq!(
+                            sums.count() == 1,
+                            in_parts && dtype == DType::F16,
+                            "{}",
+                            story()
+                        );
+                        assert_eq!(launch.kernel.bindings as usize, launch.operands.len());
+                        for window in launch.operands.iter().filter_map(|bound| bound.window) {
+                            assert!(window.bytes <= limit, "{window:?}, {}", story());
+                        }
+                    }
                 }
             }
         }
     }
-    all
-}
 
-fn is_asked_for(plan: &MatmulPlan, form: Form) -> bool {
-    let [a, b] = kernel_loads(plan, [form.a_along_k, form.b_along_k]);
-    (a || !form.vector_a)
-        && (b || !form.vector_b)
-        && (stores_vectors(plan) || !form.vector_c)
-        && (plan.may_accumulate() || !form.accumulates)
-        && (!form.shared || form.vector_a == form.vector_b)
+    #[test]
+    fn what_fits_is_one_launch() {
+        for capabilities in adapters() {
+            for sizes in [[1, 1, 1], [300, 400, 500], [1, 4000, 4000]] {
+                let launches = planned(&capabilities, sizes, [false; 2], DType::F32).unwrap();
+                assert_eq!(launches.len(), 1);
+                assert!(
+                    launches[0]
+                        .operands
+                        .iter()
+                        .all(|bound| bound.window.is_none())
+                );
+            }
+        }
+    }
 }

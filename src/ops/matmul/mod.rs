@@ -2,11 +2,12 @@
 
 mod cpu;
 mod gpu;
+mod kernel;
 mod panel;
 mod plan;
 mod rule;
 
-pub(super) use gpu::specialisations;
+pub(super) use kernel::specialisations;
 
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
@@ -102,6 +103,11 @@ mod tests {
             .filter(|info| info.backend != "native")
         {
             let device = Device::select(&info.selector).unwrap();
+            let windows = Device::builder()
+                .select(&info.selector)
+                .max_binding_bytes(32 << 10)
+                .build()
+                .unwrap();
             let capabilities = device.capabilities();
             for plan in MatmulPlan::ALL {
                 let lanes_fit = match plan.kernel {
@@ -126,25 +132,38 @@ mod tests {
                         check(&device, plan, [m, k, n], turned);
                     }
                 }
+                // Panels: C is above the limit by rows, A along k.
+                let sizes = if vector {
+                    [8300, 40, 1]
+                } else {
+                    [200, 100, 132]
+                };
+                check(&windows, plan, sizes, 1);
             }
         }
     }
 
     fn check(device: &Device, plan: MatmulPlan, [m, k, n]: [usize; 3], turned: usize) {
+        // The same values here and there: the host's are the reference's.
         let make = |rows: usize, columns: usize, turn: bool, seed| {
-            if turn {
-                let flat = Tensor::randn(device, [2, columns, rows], DType::F32, seed).unwrap();
-                flat.transpose(1, 2).unwrap()
+            let (first, second) = if turn {
+                (columns, rows)
             } else {
-                Tensor::randn(device, [2, rows, columns], DType::F32, seed).unwrap()
-            }
+                (rows, columns)
+            };
+            let host = Tensor::randn(&Device::cpu(), [2, first, second], DType::F32, seed);
+            [&Device::cpu(), device].map(|device| {
+                let flat = host.as_ref().unwrap().to(device).unwrap();
+                match turn {
+                    true => flat.transpose(1, 2).unwrap(),
+                    false => flat,
+                }
+            })
         };
-        let (a, b) = (
-            make(m, k, turned & 1 == 1, 1),
-            make(k, n, turned & 2 == 2, 2),
-        );
+        let [host_a, a] = make(m, k, turned & 1 == 1, 1);
+        let [host_b, b] = make(k, n, turned & 2 == 2, 2);
         let product = road::run(&Forced(plan), &[&a, &b]).unwrap();
-        let [a, b, c] = [&a, &b, &product].map(|tensor| tensor.to_vec::<f32>().unwrap());
+        let [a, b, c] = [&host_a, &host_b, &product].map(|tensor| tensor.to_vec::<f32>().unwrap());
         for (at, &got) in c.iter().enumerate() {
             let (batch, i, j) = (at / (m * n), at / n % m, at % n);
             let (mut sum, mut size) = (0.0f64, 0.0f64);

@@ -269,10 +269,11 @@ fn registers(traits: Traits) -> MatmulPlan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn adapters() -> Vec<Capabilities> {
+    /// Adapters of several kinds.
+    pub(in super::super) fn adapters() -> Vec<Capabilities> {
         let webgpu = Capabilities {
             kind: DeviceKind::DiscreteGpu,
             max_invocations: 256,
