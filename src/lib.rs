@@ -35,6 +35,7 @@
 //! # Rules
 //!
 //! - There is no implicit conversion: mixed dtypes are an error that names [`Tensor::cast`].
+//! - An op runs where its operands live, or where [`Device::scope`] says; nothing travels in silence.
 //! - Work on a device happens in program order, from any number of threads.
 //! - Every failure is a typed [`Error`]; a failed call changes nothing.
 //! - Integers wrap; an integer divided by zero is 0.

@@ -9,13 +9,16 @@ use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
 use crate::promise::promise;
 
-/// What happens to an op that the device cannot do (a dtype, a feature, a limit).
+/// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
+/// operands live on several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// It runs on the CPU, and the placement log says why.
+    /// It runs on the CPU and its result comes back, if the device can hold it; operands travel to
+    /// the first device that is not the CPU. The placement log says so.
     #[default]
     Soft,
-    /// It is an error.
+    /// It is an error; mixed operands are when any of their devices is strict. What is asked for
+    /// is done: [`Tensor::to`](crate::Tensor::to), [`Device::scope`].
     Strict,
 }
 
