@@ -21,7 +21,8 @@ nightly=${ORLOP_NIGHTLY:-nightly}
 if ! cargo "+$nightly" miri --version >/dev/null 2>&1 \
     || [ ! -d "$(rustc "+$nightly" --print sysroot)/lib/rustlib/src" ]; then
     if [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
-        rustup toolchain install "$nightly" --profile minimal --component miri --component rust-src || true
+        rustup component add --toolchain "$nightly" miri rust-src 2>/dev/null \
+            || rustup toolchain install "$nightly" --profile minimal --component miri --component rust-src || true
     fi
     if ! cargo "+$nightly" miri --version >/dev/null 2>&1; then
         echo "miri: there is none and it could not be installed (rustup toolchain install $nightly --component miri,rust-src)."

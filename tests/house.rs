@@ -396,6 +396,27 @@ fn nothing_panics_or_prints() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// Else the model checker does not see them.
+#[test]
+fn locks_come_from_one_place() {
+    let words = [
+        "parking_lot",
+        "thread::spawn",
+        "thread::sleep",
+        "thread::Builder",
+    ];
+    let found: Vec<String> = sources()
+        .iter()
+        .filter(|source| source.module() != "sync")
+        .flat_map(|source| {
+            let ours = source.code.contains("crate::sync");
+            let words = if ours { &words[..1] } else { &words[..] };
+            lines_with(source, words)
+        })
+        .collect();
+    assert!(found.is_empty(), "use crate::sync:\n{}", found.join("\n"));
+}
+
 /// The reader of this test reads what it should.
 #[test]
 fn comments_strings_and_tests_are_no_code() {

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
 use crate::promise::promise;
+use crate::sync::thread;
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
 /// operands live on several devices.
@@ -208,7 +209,7 @@ impl DeviceBuilder {
     pub async fn build_async(self) -> Result<Device> {
         let op = "build_async";
         let (promise, pending) = promise(op);
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("orlop open".to_owned())
             .spawn(move || promise.keep(self.build()))
             .map_err(|error| Error::invalid(op, format!("the system gives no thread: {error}")))?;

@@ -10,6 +10,7 @@ use super::health::Health;
 use super::serial::Serial;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
+use crate::sync::thread;
 
 /// Polls until a queue that says nothing is another device's, a millisecond apart.
 const QUEUE_TRIES: usize = 100;
@@ -123,7 +124,7 @@ fn belong_together(adapter: &Adapter, device: &wgpu::Device, queue: &wgpu::Queue
             return true;
         }
         // A thread of the owner's that polls too may be about to run it.
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     false
 }

@@ -207,6 +207,7 @@ fn futures_outlive_the_last_handle() {
         let tensor = Tensor::from_slice(&device, &data, [500]).expect("room");
         let kept = tensor.to_vec_async::<i32>();
         let dropped = tensor.to_vec_async::<i32>();
+        let synchronized = device.synchronize_async();
         let elsewhere = thread::spawn(move || drop(dropped));
         let late = {
             let tensor = tensor.clone();
@@ -216,6 +217,7 @@ fn futures_outlive_the_last_handle() {
         assert_eq!(shuttle::future::block_on(kept).expect("data"), data);
         assert_eq!(late.join().expect("no panic").expect("data"), data);
         elsewhere.join().expect("no panic");
+        shuttle::future::block_on(synchronized).expect("all has run");
     });
 }
 

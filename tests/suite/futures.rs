@@ -249,6 +249,29 @@ fn any_executor(context: &Context) -> Result<()> {
         });
         right(elsewhere.join().expect("no panic"))?;
     }
+    // The other futures there are: opening, and waiting for all that was recorded.
+    let filled = Tensor::full(&device, LARGE, 3, DType::I32)?;
+    by_hand(device.synchronize_async())?;
+    pollster::block_on(device.synchronize_async())?;
+    drop(device.synchronize_async());
+    let opened = RefCell::new(Vec::new());
+    let open = || -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        let building = context.builder().build_async();
+        Box::pin(async {
+            let device = building.await;
+            let synchronized = match &device {
+                Ok(device) => device.synchronize_async().await,
+                Err(error) => Err(error.clone()),
+            };
+            opened.borrow_mut().push(synchronized.and(device));
+        })
+    };
+    run(vec![open(), open()]);
+    for opened in opened.into_inner() {
+        let copy = filled.to(&opened?)?;
+        assert_eq!(copy.slice(LARGE - 1..)?.item::<i32>()?, 3);
+    }
+    drop(by_hand(context.builder().build_async())?);
     // An error is an answer too.
     let tensor = Tensor::zeros(&device, 3, DType::F32)?;
     assert!(by_hand(tensor.to_vec_async::<i32>()).is_err());
