@@ -217,3 +217,34 @@ fn resolve(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::tensor::Tensor;
+
+    /// 96 MiB in windows of 4 MiB, each an estimated 2 ms: the batch is full after ten.
+    #[test]
+    fn long_work_is_submitted_apart() {
+        let soft = |info: &&crate::DeviceInfo| info.kind() == crate::DeviceKind::Software;
+        for info in Device::list().unwrap().iter().filter(soft) {
+            let device = Device::builder()
+                .select(&info.selector)
+                .max_binding_bytes(4 << 20)
+                .build()
+                .unwrap();
+            let tensor = Tensor::empty(&device, 24 << 20, DType::F32).unwrap();
+            let submissions = || device.gpu().unwrap().stream.lock().submissions();
+            tensor.slice(..1 << 20).unwrap().fill(1.0).unwrap();
+            assert_eq!(submissions(), 0, "{info}: one window is no batch");
+            tensor.fill(2.0).unwrap();
+            assert_eq!(submissions(), 2, "{info}");
+            let ends = [0, (1 << 20) - 1, 1 << 20, (24 << 20) - 1];
+            for at in ends {
+                let got = tensor.slice(at..at + 1).unwrap().item::<f32>().unwrap();
+                assert_eq!(got, 2.0, "{info}: element {at}");
+            }
+        }
+    }
+}

@@ -288,6 +288,12 @@ impl Stream {
         Ok(slots)
     }
 
+    /// How often work was handed to the device.
+    #[cfg(test)]
+    pub(crate) fn submissions(&self) -> u64 {
+        self.submissions
+    }
+
     /// The latest submission that may still run.
     pub(crate) fn last_submission(&self) -> Option<Submission> {
         self.in_flight.back().cloned()

@@ -24,7 +24,7 @@ pub(super) struct Walk {
     pub count: u32,
     /// Dimensions after merging, at least 1.
     pub rank: u32,
-    /// With vector 4: the innermost stride of each operand, 1 or 0.
+    /// With vector 4: the innermost stride of each operand, 1 or 0; else 0.
     pub inner: SmallVec<[u32; 4]>,
     /// Offset of each operand, in the unit that the kernel counts in.
     pub offsets: SmallVec<[u32; 4]>,
@@ -45,9 +45,9 @@ impl Walk {
         let vector = vectors && is_vectorised(dims, strides, offsets, padded);
         let inner: SmallVec<[u32; 4]> = strides
             .iter()
-            .map(|strides| u32::from(strides.last() == Some(&1)))
+            .map(|strides| u32::from(vector && strides.last() == Some(&1)))
             .collect();
-        let unit = |operand: usize| if vector && inner[operand] == 1 { 4 } else { 1 };
+        let unit = |operand: usize| if inner[operand] == 1 { 4 } else { 1 };
         let elements: usize = dims.iter().product();
         let mut words = Words::new();
         for (axis, &size) in dims.iter().enumerate().skip(1) {

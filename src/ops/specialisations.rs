@@ -107,3 +107,128 @@ fn key(
         words,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::capabilities::{Capabilities, DeviceKind};
+    use crate::dtype::Scalar;
+    use crate::layout::Layout;
+    use crate::ops::cast::Cast;
+    use crate::ops::contiguous::Copy;
+    use crate::ops::fill::Fill;
+    use crate::road::{Op, Operand, Problem};
+    use crate::shape::Shape;
+
+    /// Whole tensors and pieces, in every dtype and way to lie, ask for nothing that is not listed.
+    #[test]
+    fn plans_ask_for_what_is_listed() {
+        let listed: HashSet<KernelKey> = specialisations().into_iter().collect();
+        let mut capabilities = Capabilities::cpu();
+        capabilities.kind = DeviceKind::Software;
+        capabilities.max_workgroups = 65_535;
+        let mut asked = HashSet::new();
+        for binding in [1 << 30, 4096] {
+            capabilities.max_binding_bytes = binding;
+            for layouts in ways() {
+                for dtype in DType::ALL {
+                    for to in DType::ALL {
+                        let ops: &[&dyn Op] = if to == dtype {
+                            &[&Binary::Add, &Binary::Div, &Copy]
+                        } else {
+                            &[&Cast(to)]
+                        };
+                        for op in ops {
+                            for shared in [false, true] {
+                                asked.extend(keys(
+                                    *op,
+                                    &layouts,
+                                    (dtype, to),
+                                    shared,
+                                    &capabilities,
+                                ));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(asked.len() > 300, "{}", asked.len());
+        for key in asked {
+            assert!(listed.contains(&key), "{key:?}");
+        }
+    }
+
+    /// Pairs of layouts of one shape.
+    fn ways() -> Vec<[Layout; 2]> {
+        let mut ways = Vec::new();
+        for shape in [
+            &[4000][..],
+            &[60, 64],
+            &[61, 63],
+            &[6, 20, 32],
+            &[2, 3, 4, 5, 6, 7],
+        ] {
+            let plain = Layout::contiguous(shape);
+            let backward: Vec<usize> = (0..shape.len()).rev().collect();
+            let turned: Shape = shape.iter().rev().copied().collect();
+            let turned = Layout::contiguous(turned).permute(&backward).unwrap();
+            let row = Layout::contiguous(*shape.last().unwrap());
+            let row = row.broadcast_to(&shape.into()).unwrap();
+            let moved = plain.at_offset(3);
+            ways.extend([
+                [plain.clone(), plain.clone()],
+                [plain.clone(), turned.clone()],
+                [row.clone(), plain],
+                [moved, turned],
+            ]);
+        }
+        ways
+    }
+
+    fn keys(
+        op: &dyn Op,
+        layouts: &[Layout; 2],
+        (from, to): (DType, DType),
+        shared: bool,
+        capabilities: &Capabilities,
+    ) -> Vec<KernelKey> {
+        let two = matches!(op.name(), "add" | "div");
+        let output = Layout::contiguous(layouts[0].shape().clone());
+        fn operand(layout: &Layout, dtype: DType) -> Operand<'_> {
+            Operand {
+                layout,
+                dtype,
+                storage_bytes: ((layout.end() * dtype.size()) as u64).next_multiple_of(256),
+            }
+        }
+        let inputs = layouts.iter().take(if two { 2 } else { 1 });
+        let problem = Problem {
+            inputs: inputs.map(|layout| operand(layout, from)).collect(),
+            output: operand(&output, to),
+            fresh: true,
+            slots: match (two, shared) {
+                (true, false) => smallvec![0, 1],
+                (true, true) => smallvec![0, 0],
+                _ => smallvec![0],
+            },
+        };
+        let mut launches = op.plan(&problem, capabilities).unwrap();
+        // The same tensor is filled, through whatever strides the first one has.
+        let each = layouts[0].distinct();
+        let view = Problem {
+            inputs: smallvec![],
+            output: operand(&each, to),
+            fresh: false,
+            slots: smallvec![],
+        };
+        let shape = each.shape().clone();
+        let fill = Fill::new("fill", shape, Scalar::Integer(1), to, false).unwrap();
+        launches.extend(fill.plan(&view, capabilities).unwrap());
+        launches.into_iter().map(|launch| launch.kernel).collect()
+    }
+}
