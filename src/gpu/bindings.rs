@@ -1,7 +1,6 @@
 //! Bind groups, kept while they are in use.
 
-use std::collections::HashMap;
-
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::health;
@@ -21,8 +20,8 @@ pub(crate) type BindingKey = SmallVec<[BoundRange; 3]>;
 /// younger one began is dropped when that is full. Any layout with as many buffers is compatible,
 /// so the ranges alone are the key.
 pub(crate) struct Bindings {
-    young: HashMap<BindingKey, wgpu::BindGroup>,
-    old: HashMap<BindingKey, wgpu::BindGroup>,
+    young: FxHashMap<BindingKey, wgpu::BindGroup>,
+    old: FxHashMap<BindingKey, wgpu::BindGroup>,
     capacity: usize,
 }
 
@@ -30,8 +29,8 @@ impl Bindings {
     /// Keeps at most `2 * capacity` bind groups.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
+            young: FxHashMap::default(),
+            old: FxHashMap::default(),
             capacity,
         }
     }

@@ -1,7 +1,8 @@
 //! Compiled kernels, one per specialisation.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
@@ -24,7 +25,7 @@ pub(crate) struct Pipelines {
     /// naga's bounds, division and loop checks; our own kernels guard themselves.
     checks: bool,
     immediate_bytes: u32,
-    kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
+    kernels: Mutex<FxHashMap<KernelKey, Arc<Kernel>>>,
 }
 
 impl Pipelines {
