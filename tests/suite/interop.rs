@@ -358,6 +358,8 @@ fn loss(context: &Context) -> Result<()> {
     let pending = [a.to_vec_async::<f32>(), small.to_vec_async()];
     let sum = small.add(&small)?;
     owner.device.destroy();
+    // wgpu now destroys every buffer of the device, orlop's in mid-flight included.
+    let _ = owner.device.poll(wgpu::PollType::wait_indefinitely());
     for future in pending {
         // The copies may have been done before.
         match pollster::block_on(future) {
