@@ -100,7 +100,8 @@ impl Capabilities {
     /// bounds launches and batches in time, never a promise.
     pub(crate) fn seconds(&self, flops: f64, bytes: f64) -> f64 {
         let (flops_per_second, bytes_per_second) = match self.kind {
-            DeviceKind::Software => (5e9, 2e9),
+            // Between lavapipe (45 GFLOP/s, 10 GB/s on two cores) and SwiftShader (6, 3).
+            DeviceKind::Software => (2e10, 2e9),
             DeviceKind::DiscreteGpu => (5e12, 3e11),
             _ => (5e11, 3e10),
         };

@@ -24,7 +24,7 @@ pub enum Placement {
 }
 
 /// Settings for opening a device, from [`Device::builder`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceBuilder {
     selector: Option<String>,
     visible: Option<Vec<String>>,
@@ -170,6 +170,8 @@ impl DeviceBuilder {
         match full {
             // The CPU is for want of a GPU, not of memory that other devices were promised.
             Some(error) => Err(error),
+            // Without a setting of its own it is the shared one.
+            None if self == Self::new() => Ok(Device::cpu()),
             None => Ok(self.open_cpu()),
         }
     }

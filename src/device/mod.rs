@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Opens the best visible device: the one that `ORLOP_DEVICE` names, else the first GPU that opens,
-    /// else the native CPU. Never a software adapter unless it is named.
+    /// else the native CPU ([`Device::cpu`]). Never a software adapter unless it is named.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`] or [`Error::DeviceUnavailable`] for the one that `ORLOP_DEVICE`

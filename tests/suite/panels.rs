@@ -179,7 +179,7 @@ fn above_a_binding(context: &Context) -> Result<()> {
 /// More than a fifth of a second by the estimate for software adapters: several launches.
 fn long_work(context: &Context) -> Result<()> {
     cases(1, |rng| {
-        let [m, k, n] = [1100, 1000, 1001];
+        let [m, k, n] = [1700, 1300, 1101];
         for turned in [false, true] {
             let matrix = |rows, columns| Matrix {
                 rows,
