@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-binary=$(cargo rustc --locked --lib --profile bench --message-format=json-render-diagnostics -- --cfg orlop_model \
+binary=$(cargo rustc --all-features --locked --lib --profile bench --message-format=json-render-diagnostics -- --cfg orlop_model \
     | sed -n 's/.*"name":"orlop".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 [ -n "$binary" ] || { echo "model: nothing was built"; exit 1; }
 # No adapter is looked for: the no-op one is enough, and the same everywhere.

