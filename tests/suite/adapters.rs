@@ -4,6 +4,9 @@ use std::sync::OnceLock;
 
 use orlop::{Device, DeviceBuilder, DeviceInfo, DeviceKind};
 
+use crate::operand::random_shape;
+use crate::rng::Rng;
+
 /// One device under test.
 #[derive(Clone, Debug)]
 pub struct Adapter {
@@ -126,6 +129,14 @@ impl Context {
     /// SwiftShader and GL.
     pub fn is_slow(&self) -> bool {
         self.adapter.info.kind() == DeviceKind::Software && self.adapter.name != "lavapipe"
+    }
+
+    /// A random shape; with windows every other one is of several.
+    pub fn shape(&self, rng: &mut Rng, max_rank: usize, most: usize) -> Vec<usize> {
+        if self.variant == Variant::Windows && rng.one_in(2) {
+            return vec![rng.between(3, 9), rng.between(16, 40), rng.between(8, 40)];
+        }
+        random_shape(rng, max_rank, most)
     }
 
     /// How often a random test runs: fewer times on slow adapters and variants, more in full.

@@ -4,7 +4,7 @@ use orlop::{DType, Element, Result, Tensor, f16};
 
 use crate::adapters::Context;
 use crate::number::{Number, for_each_dtype};
-use crate::operand::{Operand, random_shape, same};
+use crate::operand::{Operand, same};
 use crate::rng::cases;
 use crate::{Scope, Test};
 
@@ -103,7 +103,7 @@ fn specials<A: Number>(context: &Context) -> Result<()> {
 
 fn random<A: Number>(context: &Context) -> Result<()> {
     cases(context.times(6), |rng| {
-        let shape = random_shape(rng, 6, 1200);
+        let shape = context.shape(rng, 6, 1200);
         let view = Operand::<A>::random_view(context.device(), rng, &shape)?;
         check_all(context, &view)
     })
@@ -112,7 +112,7 @@ fn random<A: Number>(context: &Context) -> Result<()> {
 /// `copy` and `contiguous` of any view.
 fn copies<T: Number>(context: &Context) -> Result<()> {
     cases(context.times(24), |rng| {
-        let shape = random_shape(rng, 7, 3000);
+        let shape = context.shape(rng, 7, 3000);
         let view = Operand::<T>::random_view(context.device(), rng, &shape)?;
         let copy = view.tensor.copy()?;
         assert!(copy.is_contiguous() && !copy.shares_storage(&view.tensor));

@@ -249,7 +249,7 @@ fn randomness(context: &Context) -> Result<()> {
 /// In place through any view: what the view does not show stays.
 fn fill_views<T: Number>(context: &Context) -> Result<()> {
     cases(context.times(30), |rng| {
-        let shape = random_shape(rng, 5, 900);
+        let shape = context.shape(rng, 5, 900);
         let count: usize = shape.iter().product();
         let values: Vec<T> = (0..count).map(|_| T::sample(rng)).collect();
         let base = crate::operand::Operand::new(context.device(), values.clone(), &shape)?;
