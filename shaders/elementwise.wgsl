@@ -84,6 +84,21 @@ fn convert_one(x: {{ element_in }}) -> {{ element_out }} {
 }
 {%- endif %}
 
+{% set narrows = op == "cast" and element_in == "f64" and element_out == "f16" -%}
+{% if narrows -%}
+// Through the f32 that lies toward zero, odd where it is not exact, so that only f16 rounds:
+// lavapipe's own conversion rounds to f32 first.
+fn narrow_one(x: f64) -> f16 {
+    let near = f32(x);
+    var bits = bitcast<u32>(near);
+    if (bits & 0x7fffffffu) < 0x7f800000u && f64(near) != x {
+        let is_beyond = select(f64(near) > x, f64(near) < x, x < 0.0lf);
+        bits = (bits - select(0u, 1u, is_beyond)) | 1u;
+    }
+    return f16(bitcast<f32>(bits));
+}
+{%- endif %}
+
 {% set halves = op == "cast" and kind == "unsigned" and kind_out == "float" and element_out != "f64" -%}
 {% if halves -%}
 // In exact halves, so that the sum rounds once: SwiftShader's own conversion rounds wrongly above 2^31.
@@ -104,6 +119,10 @@ fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ valu
     {%- endif %}
     {%- elif halves %}
     return {{ value_out }}(convert_halves(a));
+    {%- elif narrows and vector == 4 %}
+    return {{ value_out }}(narrow_one(a.x), narrow_one(a.y), narrow_one(a.z), narrow_one(a.w));
+    {%- elif narrows %}
+    return narrow_one(a);
     {%- else %}
     return {{ value_out }}(a);
     {%- endif %}
