@@ -112,6 +112,8 @@ const SIZES: [(usize, &str); 4] = [
     (4096, "matmul 4096 (hardware only)"),
 ];
 const ADD: usize = 16 << 20;
+/// Small ops recorded at a time: less than a batch holds on any adapter.
+const BURST: usize = 12;
 const COPY: usize = 64 << 20;
 
 /// What this machine can do without orlop.
@@ -260,11 +262,32 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         "us",
         None,
     );
+    // Less than a batch, so nothing is submitted: pipeline and bind groups are cached, nothing is
+    // placed elsewhere.
+    let mut result = Ok(());
+    let mut bursts = Vec::new();
+    for _ in 0..if device.is_cpu() { 0 } else { 200 } {
+        device.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..BURST {
+            result = result.and(one.add(&one).map(drop));
+        }
+        bursts.push(start.elapsed().as_secs_f64());
+    }
+    result?;
+    bursts.sort_by(f64::total_cmp);
+    if let Some(seconds) = bursts.get(bursts.len() / 2) {
+        line(
+            "small add, its recording",
+            seconds / BURST as f64 * 1e6,
+            "us",
+            None,
+        );
+    }
     worked.sort_by(f64::total_cmp);
     if let Some(seconds) = worked.get(worked.len() / 2) {
-        // Pipeline and bind groups are cached, nothing is placed elsewhere; submissions are in it.
         line(
-            "small add, CPU of its thread",
+            "small add, CPU with submission",
             seconds / count as f64 * 1e6,
             "us",
             None,

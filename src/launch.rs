@@ -37,7 +37,7 @@ pub(crate) struct KernelKey {
     /// The template's path in `shaders/` without `.wgsl`.
     pub template: &'static str,
     /// The template's variables.
-    pub values: SmallVec<[(&'static str, Value); 12]>,
+    pub values: SmallVec<[(&'static str, Value); 16]>,
     /// Number of buffers that the kernel binds.
     pub bindings: u32,
     /// Number of 32-bit words of its `Params`.

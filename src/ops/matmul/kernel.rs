@@ -64,7 +64,7 @@ pub(super) fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
     let (slot_a, slot_b) = if form.swapped { (last, 0) } else { (0, last) };
     // A vector runs along k alone: the kernel does not ask.
     let b_along_k = form.b_along_k || matches!(plan.kernel, Kernel::Vector { .. });
-    let mut values: SmallVec<[(&'static str, Value); 12]> = smallvec![
+    let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
         ("element", dtype.name().into()),
         ("accumulator", dtype.accumulator().name().into()),
         ("slot_a", slot_a.into()),
