@@ -56,8 +56,9 @@ impl Tensor {
     }
 
     /// [`Tensor::to_vec`] without blocking: the copy is ordered now, the future waits for it. The
-    /// executor's thread is never blocked: a thread of the device waits. Dropping the future is
-    /// safe at any time.
+    /// executor's thread does not wait for the device: a thread of the device does. What the call
+    /// itself does takes milliseconds (staging for the whole tensor); on the CPU device, which has
+    /// no queue, it is the copy. Dropping the future is safe at any time.
     ///
     /// # Errors
     /// From the future, as [`Tensor::to_vec`].
