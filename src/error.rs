@@ -200,7 +200,9 @@ pub struct KernelCompile {
 
 /// Details of [`Error::Execution`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("device {device}: the batch with {label} failed, its results have no content: {reason}")]
+#[error(
+    "device {device}: {label} failed, and what it would have written has no content: {reason}; all other work goes on: mend the cause and run it again"
+)]
 #[non_exhaustive]
 pub struct Execution {
     /// The device's selector and name.

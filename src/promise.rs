@@ -16,6 +16,8 @@ pub struct Pending<T>(Arc<Mutex<Answer<T>>>);
 struct Answer<T> {
     result: Option<Result<T>>,
     waker: Option<Waker>,
+    /// The result was there, and is taken.
+    taken: bool,
 }
 
 /// The duty to complete a future: dropped without that, it completes it with an error.
@@ -29,6 +31,7 @@ pub(crate) fn promise<T>(op: &'static str) -> (Promise<T>, Pending<T>) {
     let answer = Arc::new(Mutex::new(Answer {
         result: None,
         waker: None,
+        taken: false,
     }));
     let promise = Promise {
         op,
@@ -43,11 +46,19 @@ impl<T> Pending<T> {
         Self(Arc::new(Mutex::new(Answer {
             result: Some(result),
             waker: None,
+            taken: false,
         })))
     }
 }
 
 impl<T> Promise<T> {
+    /// False once the future was dropped.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.answer
+            .as_ref()
+            .is_some_and(|answer| Arc::strong_count(answer) > 1)
+    }
+
     pub(crate) fn keep(mut self, result: Result<T>) {
         self.complete(result);
     }
@@ -84,7 +95,14 @@ impl<T> Future for Pending<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut answer = self.0.lock();
         match answer.result.take() {
-            Some(result) => Poll::Ready(result),
+            Some(result) => {
+                answer.taken = true;
+                Poll::Ready(result)
+            }
+            None if answer.taken => Poll::Ready(Err(Error::invalid(
+                "await",
+                "the future has given its result already",
+            ))),
             None => {
                 answer.waker = Some(context.waker().clone());
                 Poll::Pending

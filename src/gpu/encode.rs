@@ -70,13 +70,20 @@ impl Gpu {
         blocks: &Blocks<'_>,
         output: usize,
     ) -> Result<()> {
-        for block in blocks {
-            block.check()?;
-        }
         let written = blocks
             .get(output)
             .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
         let (mut stream, _hold) = self.stream_to_write(written)?;
+        let first = launches.first().zip(kernels.first());
+        if let Some((dispatch, kernel)) =
+            first.and_then(|(launch, kernel)| Some((launch.dispatches.first()?, kernel)))
+        {
+            stream.make_room(kernel, dispatch.words.len())?;
+        }
+        // Under the lock: another thread's submission may have failed what wrote an operand.
+        for block in blocks {
+            block.check()?;
+        }
         let groups = {
             let mut pool = self.pool.lock();
             if std::mem::take(&mut pool.source_mut().returned) {

@@ -209,7 +209,7 @@ impl Gpu {
             Err(full) if matches!(full.reason, FullReason::Refused(_)) => {
                 // Memory that was given back is free only after the last work that used it.
                 self.trim()?;
-                self.synchronize(None)?;
+                self.finish("allocation", self.deadline())?;
                 let _hold = self.hold();
                 self.pool.lock().allocate(bytes)
             }

@@ -112,16 +112,22 @@ impl Ring {
 
     fn take(&mut self) -> Option<UploadSlot> {
         if self.free.is_empty() {
-            let (done, waiting): (Vec<_>, Vec<_>) =
-                self.in_flight.drain(..).partition(|slot| slot.state.done());
-            self.in_flight = waiting;
-            let returned = done.len();
-            self.free = done;
-            // A slot that could not be mapped again is dropped, and may be replaced.
-            self.free.retain(|slot| slot.state.mapped());
-            self.created -= returned - self.free.len();
+            self.collect();
         }
         self.free.pop()
+    }
+
+    /// Takes slots back whose submission is done.
+    fn collect(&mut self) {
+        let (done, waiting): (Vec<_>, Vec<_>) =
+            self.in_flight.drain(..).partition(|slot| slot.state.done());
+        self.in_flight = waiting;
+        let returned = done.len();
+        let before = self.free.len();
+        // A slot that could not be mapped again is dropped, and may be replaced.
+        self.free
+            .extend(done.into_iter().filter(|slot| slot.state.mapped()));
+        self.created -= returned - (self.free.len() - before);
     }
 
     fn create(&mut self, device: &wgpu::Device) -> Result<UploadSlot, Caught> {
@@ -156,7 +162,9 @@ pub(crate) struct ReadSlot {
 
 impl ReadSlot {
     /// Asks for the mapping; call it after the copy was submitted.
-    pub(crate) fn map(&self, device: &wgpu::Device, bytes: u64) {
+    pub(crate) fn map(&mut self, device: &wgpu::Device, bytes: u64) {
+        // A callback of an earlier mapping that was given up may still come.
+        self.state = MapState::default();
         self.state
             .map(device, &self.buffer, wgpu::MapMode::Read, bytes);
     }
@@ -303,7 +311,7 @@ impl Staging {
     /// Gives idle slots back to the adapter.
     pub(crate) fn trim(&mut self) {
         for ring in [&mut self.large, &mut self.small] {
-            let _ = ring.take().map(|slot| ring.free.push(slot));
+            ring.collect();
             ring.created -= ring.free.len().min(ring.created);
             ring.free.clear();
         }

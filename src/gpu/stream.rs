@@ -88,6 +88,17 @@ impl Stream {
         }
     }
 
+    /// Submits the open batch if it has no room for one more dispatch of `kernel`, so that its
+    /// failures are known before the operands are looked at.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(crate) fn make_room(&mut self, kernel: &Kernel, words: usize) -> Result<()> {
+        let full = kernel.space == ParamsSpace::Uniform
+            && self.batch.uniform_bytes + Batch::uniform_slot(words) > UNIFORM_BYTES;
+        if full { self.submit() } else { Ok(()) }
+    }
+
     /// Records dispatches of one kernel on bound operands, which take about `seconds` in all.
     /// Everything was checked before.
     pub(crate) fn dispatch(
@@ -100,12 +111,10 @@ impl Stream {
     ) -> Result<()> {
         let mut shared = None;
         for dispatch in dispatches {
-            if kernel.space == ParamsSpace::Uniform {
-                let slot = Batch::uniform_slot(dispatch.words.len());
-                if self.batch.uniform_bytes + slot > UNIFORM_BYTES {
-                    self.submit()?;
-                    shared = None;
-                }
+            let before = self.submissions;
+            self.make_room(kernel, dispatch.words.len())?;
+            if self.submissions != before {
+                shared = None;
             }
             let effect = *shared.get_or_insert_with(|| self.batch.effect(effect()));
             self.batch.dispatch(kernel, operands, dispatch, effect);
@@ -158,6 +167,8 @@ impl Stream {
             Err(_) => self.run_one_by_one(&batch),
         }
         self.staging.after_submit(&self.device);
+        // After the mappings: whoever sees a submission done finds its slots mapped.
+        self.progress.follow(&self.queue, self.submissions);
         batch.clear();
         self.batch = batch;
         self.health.check()
@@ -183,12 +194,12 @@ impl Stream {
         self.health.check()?;
         let index = submitted.map_err(|caught| Error::invalid(op, caught.into_message()))?;
         self.submitted(index);
+        self.progress.follow(&self.queue, self.submissions);
         Ok(())
     }
 
     fn submitted(&mut self, index: wgpu::SubmissionIndex) {
         self.submissions += 1;
-        self.progress.follow(&self.queue, self.submissions);
         self.in_flight.push_back(Submission {
             number: self.submissions,
             index,

@@ -13,9 +13,7 @@ use super::staging::{
     self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
 };
 use super::stream::Submission;
-use super::wait::PAUSE;
 use crate::error::{Error, Result};
-use crate::sync::thread;
 
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
 const READ_WINDOW: usize = 8;
@@ -120,7 +118,7 @@ impl Gpu {
             match oldest {
                 Some(oldest) => self.wait_submission("upload", &oldest, deadline)?,
                 // Other threads are filling all slots: they record and submit them soon.
-                None => thread::sleep(PAUSE),
+                None => self.look_again("upload", deadline)?,
             }
         }
     }
@@ -259,7 +257,7 @@ impl Download {
         let submission = stream
             .last_submission()
             .ok_or_else(|| stream.refused("download", "nothing was submitted".to_owned()))?;
-        for (slot, bytes) in slots {
+        for (mut slot, bytes) in slots {
             slot.map(&gpu.device, bytes);
             self.window.push_back(Reading {
                 slot,

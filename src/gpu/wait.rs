@@ -124,6 +124,20 @@ impl Gpu {
         }
     }
 
+    /// Between two looks at what other threads, or callbacks that somebody's poll runs, will do.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(super) fn look_again(&self, what: &'static str, deadline: Deadline) -> Result<()> {
+        deadline.check(&self.name, what)?;
+        {
+            let _hold = self.hold();
+            self.poll_device(wgpu::PollType::Poll);
+        }
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+
     /// Waits until a submission, and so all before it, has run.
     ///
     /// # Errors
@@ -146,12 +160,19 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, `TimedOut`; the error of the first work that failed since the last call.
     pub(crate) fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
-        let last = self.submit_all()?;
-        self.settle(
-            "synchronize",
-            last,
-            Deadline::after(limit.or(self.wait_timeout)),
-        )
+        self.finish("synchronize", Deadline::after(limit.or(self.wait_timeout)))?;
+        self.take_failure()
+    }
+
+    /// [`Gpu::synchronize`] that leaves the error of failed work to the program.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn finish(&self, what: &'static str, deadline: Deadline) -> Result<()> {
+        match self.submit_all()? {
+            Some(last) => self.wait_submission(what, &last, deadline),
+            None => Ok(()),
+        }
     }
 
     /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.
@@ -167,7 +188,15 @@ impl Gpu {
         self.in_background(
             op,
             Box::new(move || {
-                let result = gpu.settle(op, last, deadline);
+                let waited = match last {
+                    Some(last) => gpu.wait_submission(op, &last, deadline),
+                    None => Ok(()),
+                };
+                // What failed is for somebody who asks: not for a future that was dropped.
+                let result = match promise.is_awaited() {
+                    true => waited.and_then(|()| gpu.take_failure()),
+                    false => waited,
+                };
                 // Before the future is done: its program may count on the device being closed.
                 drop(gpu);
                 promise.keep(result);
@@ -183,15 +212,8 @@ impl Gpu {
         Ok(stream.last_submission())
     }
 
-    fn settle(
-        &self,
-        what: &'static str,
-        last: Option<Submission>,
-        deadline: Deadline,
-    ) -> Result<()> {
-        if let Some(last) = last {
-            self.wait_submission(what, &last, deadline)?;
-        }
+    /// The error of the first work that failed since the last call.
+    fn take_failure(&self) -> Result<()> {
         if let Some(message) = self.health.take_uncaptured() {
             return Err(Error::execution(&self.name, "unknown work", message));
         }
@@ -226,10 +248,7 @@ impl Gpu {
             match oldest {
                 Some(oldest) => self.wait_submission("recording", &oldest, deadline)?,
                 // The reader records on its own thread, whatever this one does.
-                None => {
-                    deadline.check(&self.name, "recording")?;
-                    thread::sleep(PAUSE);
-                }
+                None => self.look_again("recording", deadline)?,
             }
         }
     }

@@ -10,6 +10,9 @@ use crate::tensor::Tensor;
 pub(super) const READER: &str = "the reader";
 pub(super) const WRITER: &str = "the writer";
 
+/// Bytes read from a device at a time: a window of its staging, so recorded whole.
+const PIECE: u64 = 4 << 20;
+
 /// Makes the errors of a call about a file.
 pub(super) struct Failing {
     pub op: &'static str,
@@ -65,25 +68,25 @@ pub(super) fn copy_in(
     })
 }
 
-/// Writes the elements of a contiguous tensor, little-endian.
+/// Writes the elements of a contiguous tensor, little-endian, piece by piece: the writer may take
+/// its time, and may use the device, so it is called with no lock held and no read half done.
 pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Write) -> Result<()> {
-    let size = tensor.dtype().size();
-    let mut written = Ok(());
-    let mut swapped = Vec::new();
-    tensor
-        .storage()
-        .read(tensor.byte_range(), &mut |piece: &[u8]| {
-            let piece = if cfg!(target_endian = "big") {
-                swapped.clear();
-                swapped.extend_from_slice(piece);
-                swapped.chunks_exact_mut(size).for_each(<[u8]>::reverse);
-                &swapped
-            } else {
-                piece
-            };
-            if written.is_ok() {
-                written = writer.write_all(piece);
-            }
-        })?;
-    written.map_err(failing.io())
+    let range = tensor.byte_range();
+    let mut piece = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min(at + PIECE);
+        piece.clear();
+        tensor
+            .storage()
+            .read(at..end, &mut |bytes| piece.extend_from_slice(bytes))?;
+        if cfg!(target_endian = "big") {
+            piece
+                .chunks_exact_mut(tensor.dtype().size())
+                .for_each(<[u8]>::reverse);
+        }
+        writer.write_all(&piece).map_err(failing.io())?;
+        at = end;
+    }
+    Ok(())
 }

@@ -22,6 +22,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("formats::npy_of_numpy", Scope::Device, npy_of_numpy),
         Test::new("formats::npy_round_trips", Scope::Device, npy_round_trips),
         Test::new("formats::npy_large", Scope::Device, npy_large),
+        Test::new("formats::busy_writer", Scope::Device, busy_writer),
         Test::new(
             "formats::safetensors_of_python",
             Scope::Device,
@@ -33,6 +34,33 @@ pub fn tests() -> Vec<Test> {
             safetensors_round_trips,
         ),
     ]
+}
+
+/// A writer that works on the device, and on the very tensor, while it is written.
+fn busy_writer(context: &Context) -> Result<()> {
+    struct Busy(Device, Tensor, Vec<u8>);
+    impl std::io::Write for Busy {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let one = Tensor::ones(&self.0, [8], DType::F32).and_then(|one| one.to_vec::<f32>());
+            assert_eq!(one.unwrap(), [1.0; 8]);
+            self.1.fill(3.0).unwrap();
+            self.2.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let device = context.open();
+    // More than the window of a download.
+    let tensor = Tensor::full(&device, [3 << 20], 3.0, DType::F32)?;
+    let mut busy = Busy(device, tensor.clone(), Vec::new());
+    tensor.to_npy(&mut busy)?;
+    let three = 3.0f32.to_le_bytes();
+    let data = &busy.2[busy.2.len() - (12 << 20)..];
+    assert!(data.chunks_exact(4).all(|bytes| bytes == three));
+    Ok(())
 }
 
 pub fn tests_once() -> Vec<OnceTest> {
