@@ -263,8 +263,8 @@ fn malformed_files_are_refused_in_one_line() {
             "ends inside its header",
         ),
         ("python", header("import os\n"), "malformed"),
-        ("object", dict("'|O'", "(2, 2)"), "'|O'"),
-        ("int64", dict("'<i8'", "(2, 2)"), "'<i8'"),
+        ("object", dict("'|O'", "(2, 2)"), "'O'"),
+        ("int64", dict("'<i8'", "(2, 2)"), "'i8'"),
         ("record", dict("[('x', '<f4')]", "(2, 2)"), "records"),
         ("negative", dict("'<f4'", "(-2, 2)"), "malformed"),
         (
