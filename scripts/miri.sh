@@ -33,13 +33,16 @@ fi
 
 # Its build is of its own kind: apart from the others, so that neither throws the other's away.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
+log=$(mktemp "${TMPDIR:-/tmp}/orlop-miri.XXXXXX")
+trap 'rm -f "$log"' EXIT
 run() { # flags, test filters
     local flags=$1
     shift
     # Leaks and wrong provenance are errors by default; strict provenance also refuses integers
     # made into pointers.
     MIRIFLAGS="-Zmiri-strict-provenance $flags" \
-        cargo "+$nightly" miri test --locked --no-default-features --lib -- "$@"
+        cargo "+$nightly" miri test --locked --no-default-features --lib -- "$@" | tee "$log"
+    grep -qE '^test result: ok\. [1-9]' "$log" || { echo "miri: not one test ran"; exit 1; }
 }
 run '' memory:: cpu::arena
 run "-Zmiri-many-seeds=0..$seeds" cpu::arena::tests::threads

@@ -418,6 +418,43 @@ fn locks_come_from_one_place() {
 }
 
 /// The reader of this test reads what it should.
+/// A variant of `Error` that no test names could say anything.
+#[test]
+fn every_error_is_named_by_a_test() {
+    let sources = sources();
+    let error = sources.iter().find(|source| source.path == "error.rs");
+    let code = &error.expect("src/error.rs").code;
+    let start = code.find("pub enum Error {").expect("the enum");
+    let body = &code[start..start + code[start..].find("\n}").expect("its end")];
+    let variants: Vec<&str> = body
+        .lines()
+        .filter_map(|line| line.trim().split_once("(Box<").map(|(name, _)| name))
+        .collect();
+    assert!(variants.len() > 10, "{variants:?}");
+    let mut tests: Vec<String> = Vec::new();
+    let mut folders = vec![root().join("tests")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("tests/ is readable") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("source is text");
+                tests.push(without_comments_and_strings(&text));
+            }
+        }
+    }
+    for variant in variants {
+        let name = format!("Error::{variant}(");
+        let in_tests = tests.iter().any(|text| text.contains(&name));
+        let in_units = sources.iter().any(|source| {
+            let all = without_comments_and_strings(&source.text);
+            all.matches(&name).count() > source.code.matches(&name).count()
+        });
+        assert!(in_tests || in_units, "no test names {name}..)");
+    }
+}
+
 #[test]
 fn comments_strings_and_tests_are_no_code() {
     let text = r##"
