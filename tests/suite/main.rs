@@ -55,6 +55,8 @@ pub enum Scope {
     Kernels,
     /// On each device that is not the CPU.
     Gpu,
+    /// Hundreds of mebibytes: as `Gpu`, and on the slow software adapters in a full run only.
+    Large,
 }
 
 /// A test that runs once, under `all::`.
@@ -78,6 +80,10 @@ impl Test {
             Scope::Kernels => true,
             Scope::Device => context.variant == Variant::Plain,
             Scope::Gpu => context.variant == Variant::Plain && !context.is_cpu(),
+            Scope::Large => {
+                let in_time = !context.is_slow() || adapters::full();
+                context.variant == Variant::Plain && !context.is_cpu() && in_time
+            }
         }
     }
 }
