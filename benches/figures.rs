@@ -101,8 +101,13 @@ fn median(runs: usize, mut work: impl FnMut()) -> f64 {
             start.elapsed().as_secs_f64()
         })
         .collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+    middle(&mut seconds).unwrap_or(f64::NAN)
+}
+
+/// The median of what was measured, if anything was.
+fn middle(measured: &mut [f64]) -> Option<f64> {
+    measured.sort_by(f64::total_cmp);
+    measured.get(measured.len() / 2).copied()
 }
 
 const SIZES: [(usize, &str); 4] = [
@@ -255,13 +260,12 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         }
     });
     result?;
-    recorded.sort_by(f64::total_cmp);
-    line(
-        "small add, recorded",
-        recorded[recorded.len() / 2] / count as f64 * 1e6,
-        "us",
-        None,
-    );
+    let mut each = |name, measured: &mut [f64], ops: usize| {
+        if let Some(seconds) = middle(measured) {
+            line(name, seconds / ops as f64 * 1e6, "us", None);
+        }
+    };
+    each("small add, recorded", &mut recorded, count);
     // Less than a batch, so nothing is submitted: pipeline and bind groups are cached, nothing is
     // placed elsewhere.
     let mut result = Ok(());
@@ -275,24 +279,8 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         bursts.push(start.elapsed().as_secs_f64());
     }
     result?;
-    bursts.sort_by(f64::total_cmp);
-    if let Some(seconds) = bursts.get(bursts.len() / 2) {
-        line(
-            "small add, its recording",
-            seconds / BURST as f64 * 1e6,
-            "us",
-            None,
-        );
-    }
-    worked.sort_by(f64::total_cmp);
-    if let Some(seconds) = worked.get(worked.len() / 2) {
-        line(
-            "small add, CPU with submission",
-            seconds / count as f64 * 1e6,
-            "us",
-            None,
-        );
-    }
+    each("small add, its recording", &mut bursts, BURST);
+    each("small add, CPU with submission", &mut worked, count);
     line(
         "small add, chained and run",
         seconds / count as f64 * 1e6,

@@ -165,8 +165,8 @@ mod tests {
     use crate::shape::Shape;
     use crate::tensor::Tensor;
 
-    /// Reads a page of 1,024 words: an operand with less is a wrong binding.
-    struct Page;
+    /// Reads a page of 1,024 words, so many times: an operand with less is a wrong binding.
+    struct Page(usize);
 
     impl Op for Page {
         fn name(&self) -> &'static str {
@@ -186,10 +186,13 @@ mod tests {
                     words: 1,
                 },
                 operands: problem.bindings(),
-                dispatches: smallvec![Dispatch {
-                    words: smallvec![7],
-                    groups: [1, 1, 1],
-                }],
+                dispatches: smallvec![
+                    Dispatch {
+                        words: smallvec![7],
+                        groups: [1, 1, 1],
+                    };
+                    self.0
+                ],
                 flops: 0.0,
                 bytes: 0.0,
             }])
@@ -215,7 +218,10 @@ mod tests {
                 let page = Tensor::from_slice(&device, &numbers, [1024]).unwrap();
                 let one = Tensor::from_slice(&device, &[1u32], [1]).unwrap();
                 assert_eq!(
-                    road::run(&Page, &[&page]).unwrap().item::<u32>().unwrap(),
+                    road::run(&Page(1), &[&page])
+                        .unwrap()
+                        .item::<u32>()
+                        .unwrap(),
                     7
                 );
 
@@ -225,7 +231,7 @@ mod tests {
                 for i in 0..100 {
                     good.push(good[i].add(&one).unwrap());
                     if i == 50 {
-                        let wrong = road::run(&Page, &[&one]).unwrap();
+                        let wrong = road::run(&Page(1), &[&one]).unwrap();
                         let late = Tensor::from_slice(&device, &[9u32, 9], [2]).unwrap();
                         let dependent = wrong.add(&one).unwrap();
                         target.slice(1..2).unwrap().fill(5).unwrap();
@@ -259,6 +265,12 @@ mod tests {
                 }
                 assert_eq!(late.to_vec::<u32>().unwrap(), [9, 9]);
                 assert_eq!(target.to_vec::<u32>().unwrap(), [0, 5, 0, 0]);
+                // More than the uniform buffer holds: its first batch fails while it is recorded.
+                device.synchronize().unwrap();
+                let many = road::run(&Page(300), &[&one]).unwrap();
+                assert!(matches!(many.to_vec::<u32>(), Err(Error::Execution(_))));
+                assert!(device.synchronize().is_err());
+                drop(many);
                 drop((wrong, farther, dependent, late, good, target, page, one));
                 assert_eq!(device.memory().allocated, 0);
             }

@@ -101,7 +101,7 @@ impl Gpu {
                             .map(|range| pool.region(range.region))
                             .collect::<Option<SmallVec<_>>>()
                     })
-                    .map_err(|reason| stream.refused(op, reason))?;
+                    .map_err(|reason| self.health.explain(&self.device, op, reason))?;
                 groups.push(group);
             }
             groups

@@ -71,6 +71,14 @@ impl Health {
         self.known()
     }
 
+    /// Why something failed that should not: the device is lost, or what it said.
+    pub(crate) fn explain(&self, device: &wgpu::Device, label: &str, reason: String) -> Error {
+        match self.ask(device) {
+            Err(lost) => lost,
+            Ok(()) => Error::execution(&self.device, label, reason),
+        }
+    }
+
     fn known(&self) -> Result<()> {
         match self.lost.get() {
             Some(reason) => Err(Error::device_lost(&self.device, reason)),

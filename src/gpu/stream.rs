@@ -111,9 +111,9 @@ impl Stream {
     ) -> Result<()> {
         let mut shared = None;
         for dispatch in dispatches {
-            let before = self.submissions;
             self.make_room(kernel, dispatch.words.len())?;
-            if self.submissions != before {
+            // Making room begins a batch anew, also when nothing of the last one could run.
+            if self.batch.effects.is_empty() {
                 shared = None;
             }
             let effect = *shared.get_or_insert_with(|| self.batch.effect(effect()));
@@ -132,14 +132,6 @@ impl Stream {
         effect: Effect,
     ) {
         self.batch.copy(from, to, bytes, effect);
-    }
-
-    /// An error of work that could not be recorded.
-    pub(crate) fn refused(&self, label: &str, reason: String) -> Error {
-        match self.health.ask(&self.device) {
-            Err(lost) => lost,
-            Ok(()) => Error::execution(&self.name, label, reason),
-        }
     }
 
     /// True when the batch is large enough to be submitted.

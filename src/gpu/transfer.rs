@@ -125,15 +125,7 @@ impl Gpu {
 
     fn staging_failed(&self, caught: Caught) -> Error {
         let reason = format!("{}; trim() gives idle memory back", caught.into_message());
-        self.failed("staging", reason)
-    }
-
-    /// Why something failed that should not: the device is lost, or what it said.
-    fn failed(&self, label: &str, reason: String) -> Error {
-        match self.health.ask(&self.device) {
-            Err(lost) => lost,
-            Ok(()) => Error::execution(&self.name, label, reason),
-        }
+        self.health.explain(&self.device, "staging", reason)
     }
 
     /// The buffer and offset of `bytes` bytes at `at` of a block. Under the stream lock.
@@ -254,9 +246,10 @@ impl Download {
         if let Some(error) = failure.get() {
             return Err(error.clone());
         }
-        let submission = stream
-            .last_submission()
-            .ok_or_else(|| stream.refused("download", "nothing was submitted".to_owned()))?;
+        let submission = stream.last_submission().ok_or_else(|| {
+            let reason = "nothing was submitted".to_owned();
+            gpu.health.explain(&gpu.device, "download", reason)
+        })?;
         for (mut slot, bytes) in slots {
             slot.map(&gpu.device, bytes);
             self.window.push_back(Reading {
@@ -318,7 +311,8 @@ impl Download {
             .and_then(std::result::Result::ok)
             .ok_or_else(|| {
                 // A loss, most likely, that may not be reported yet.
-                gpu.failed("download", "a read slot could not be mapped".to_owned())
+                let reason = "a read slot could not be mapped".to_owned();
+                gpu.health.explain(&gpu.device, "download", reason)
             })?;
         let end = (self.skip + self.left).min(reading.bytes as usize);
         sink(&view[self.skip..end]);
