@@ -78,6 +78,7 @@ pub use error::{
 };
 pub use half::f16;
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
+pub use memory::tagged;
 pub use ops::Sizes;
 pub use promise::Pending;
 pub use shape::Shape;

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::memory::{
-    BlockId, Claim, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource,
+    BlockId, Claim, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused,
+    RegionSource, Request, TagStatistics,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -80,7 +81,7 @@ impl HostPool {
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
         let mut pool = self.0.lock();
-        let id = pool.allocate(bytes).map_err(Box::new)?;
+        let id = pool.allocate(Request::tagged(bytes)).map_err(Box::new)?;
         // Places of host blocks never change, so the address is resolved once.
         let found = pool.place(id).and_then(|place| {
             let region = pool.region(place.region)?;
@@ -101,8 +102,16 @@ impl HostPool {
         self.0.lock().statistics()
     }
 
+    pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {
+        self.0.lock().by_tag()
+    }
+
     pub(crate) fn reset_peaks(&self) {
         self.0.lock().reset_peaks();
+    }
+
+    pub(crate) fn reset_totals(&self) {
+        self.0.lock().reset_totals();
     }
 
     pub(crate) fn trim(&self) {

@@ -21,7 +21,7 @@ use crate::capabilities::Capabilities;
 use crate::cpu::HostPool;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::memory::{MemoryStatistics, PoolConfig};
+use crate::memory::{MemoryStatistics, PoolConfig, TagStatistics};
 use crate::promise::Pending;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -180,11 +180,30 @@ impl Device {
         }
     }
 
-    /// Sets both peaks to what is allocated and reserved now.
+    /// What each tag holds and has held (see [`tagged`](crate::tagged)), most bytes in use first;
+    /// memory outside of tags is in it as `(untagged)`. Their blocks and bytes sum to those of
+    /// [`Device::memory`].
+    pub fn memory_by_tag(&self) -> Vec<TagStatistics> {
+        match &self.0.backend {
+            Backend::Cpu(pool) => pool.memory_by_tag(),
+            Backend::Gpu(gpu) => gpu.memory_by_tag(),
+        }
+    }
+
+    /// Sets every peak to what there is now, those of tags too.
     pub fn reset_peaks(&self) {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.reset_peaks(),
             Backend::Gpu(gpu) => gpu.reset_peaks(),
+        }
+    }
+
+    /// Sets every total (allocated, freed) and every count of events to 0, those of tags too. What
+    /// there is now, and the peaks, stay.
+    pub fn reset_totals(&self) {
+        match &self.0.backend {
+            Backend::Cpu(pool) => pool.reset_totals(),
+            Backend::Gpu(gpu) => gpu.reset_totals(),
         }
     }
 

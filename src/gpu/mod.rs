@@ -33,7 +33,8 @@ pub(crate) use lent::Lent;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::memory::{
-    BlockId, Claim, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM,
+    BlockId, Claim, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM, Request,
+    TagStatistics,
 };
 use crate::sync::Mutex;
 use health::Health;
@@ -201,9 +202,10 @@ impl Gpu {
     /// `OutOfMemory` with the pool's figures, `DeviceLost`.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<GpuBlock>> {
         self.health.check()?;
+        let request = Request::tagged(bytes);
         let first = {
             let _hold = self.hold();
-            self.pool.lock().allocate(bytes)
+            self.pool.lock().allocate(request)
         };
         let block = match first {
             Err(full) if matches!(full.reason, FullReason::Refused(_)) => {
@@ -211,7 +213,7 @@ impl Gpu {
                 self.trim()?;
                 self.finish("allocation", self.deadline())?;
                 let _hold = self.hold();
-                self.pool.lock().allocate(bytes)
+                self.pool.lock().allocate(request)
             }
             other => other,
         };
@@ -233,8 +235,16 @@ impl Gpu {
         self.pool.lock().statistics()
     }
 
+    pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {
+        self.pool.lock().by_tag()
+    }
+
     pub(crate) fn reset_peaks(&self) {
         self.pool.lock().reset_peaks();
+    }
+
+    pub(crate) fn reset_totals(&self) {
+        self.pool.lock().reset_totals();
     }
 
     /// Gives idle regions and idle staging back to the adapter.

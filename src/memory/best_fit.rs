@@ -9,6 +9,14 @@ pub struct BlockId {
     generation: u32,
 }
 
+impl BlockId {
+    /// The block's place in vectors beside the pool: no two blocks in use share one, and numbers are
+    /// reused, so that they stay below twice the most blocks in use at a time, plus the regions.
+    pub fn index(self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// Names a region that is held. Once the region is returned the id is stale, and it stays so for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId {
@@ -79,7 +87,16 @@ pub(super) struct BestFit<R> {
     /// Slots of the regions held, in order of creation.
     region_order: Vec<u32>,
     regions_opened: u64,
+    /// Number and bytes of the regions without a block in use.
+    idle: Idle,
     free: FreeIndex,
+}
+
+/// The regions without a block in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Idle {
+    pub(super) regions: u64,
+    pub(super) bytes: u64,
 }
 
 impl<R> BestFit<R> {
@@ -91,6 +108,7 @@ impl<R> BestFit<R> {
             vacant_regions: Vec::new(),
             region_order: Vec::new(),
             regions_opened: 0,
+            idle: Idle::default(),
             free: FreeIndex::new(),
         }
     }
@@ -134,6 +152,8 @@ impl<R> BestFit<R> {
         region.first_chunk = chunk_slot;
         region.held = Some(held);
         self.regions_opened += 1;
+        self.idle.regions += 1;
+        self.idle.bytes += region_bytes;
         self.region_order.push(region_slot);
         self.list(chunk_slot);
         self.take(chunk_slot, block_bytes)
@@ -143,7 +163,12 @@ impl<R> BestFit<R> {
     pub(super) fn free(&mut self, block: BlockId) -> Option<u64> {
         let slot = block.slot;
         let freed = *self.live_entry(block)?;
-        self.regions[freed.region as usize].live_blocks -= 1;
+        let region = &mut self.regions[freed.region as usize];
+        region.live_blocks -= 1;
+        if region.live_blocks == 0 {
+            self.idle.regions += 1;
+            self.idle.bytes += region.bytes;
+        }
         let entry = &mut self.entries[slot as usize];
         entry.in_use = false;
         entry.generation = entry.generation.saturating_add(1);
@@ -230,6 +255,8 @@ impl<R> BestFit<R> {
         self.vacate(chunk_slot);
         self.region_order.retain(|&slot| slot != id.slot);
         let region = &mut self.regions[id.slot as usize];
+        self.idle.regions -= 1;
+        self.idle.bytes -= region.bytes;
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.
         if region.generation < u32::MAX {
@@ -246,6 +273,16 @@ impl<R> BestFit<R> {
             .into_iter()
             .filter_map(|slot| emptied.regions[slot as usize].held.take())
             .collect()
+    }
+
+    /// Number and bytes of the regions without a block in use: each is one free chunk.
+    pub(super) fn idle(&self) -> Idle {
+        self.idle
+    }
+
+    /// Number of free chunks.
+    pub(super) fn free_chunks(&self) -> u64 {
+        self.free.len()
     }
 
     /// Bytes of the largest free chunk, 0 when there is none.
@@ -278,7 +315,12 @@ impl<R> BestFit<R> {
             self.link_forward(previous, region, front);
             front
         };
-        self.regions[region as usize].live_blocks += 1;
+        let region = &mut self.regions[region as usize];
+        if region.live_blocks == 0 {
+            self.idle.regions -= 1;
+            self.idle.bytes -= region.bytes;
+        }
+        region.live_blocks += 1;
         let entry = &mut self.entries[slot as usize];
         entry.in_use = true;
         BlockId {

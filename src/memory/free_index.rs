@@ -51,6 +51,7 @@ pub(super) struct FreeIndex {
     filled: [u64; WORDS],
     /// One bit for each word of `filled` that is not 0.
     filled_words: u64,
+    chunks: u64,
 }
 
 impl FreeIndex {
@@ -60,10 +61,17 @@ impl FreeIndex {
             links: vec![NONE; BINS],
             filled: [0; WORDS],
             filled_words: 0,
+            chunks: 0,
         }
     }
 
+    /// Number of chunks.
+    pub(super) fn len(&self) -> u64 {
+        self.chunks
+    }
+
     pub(super) fn insert(&mut self, slot: u32, key: Key) {
+        self.chunks += 1;
         while self.nodes.len() <= slot as usize {
             self.nodes.push(Node {
                 key: Key::default(),
@@ -110,6 +118,7 @@ impl FreeIndex {
 
     /// Takes out a chunk that was inserted.
     pub(super) fn remove(&mut self, slot: u32) {
+        self.chunks -= 1;
         let key = self.nodes[slot as usize].key;
         let bin = bin_of(key.bytes);
         let mut link = bin;
@@ -296,6 +305,7 @@ mod tests {
             };
             let expected = model.range((lowest, 0)..).next().map(|&(_, slot)| slot);
             assert_eq!(index.best(asked), expected);
+            assert_eq!(index.len(), model.len() as u64);
             assert_eq!(
                 index.largest(),
                 model.last().map_or(0, |(key, _)| key.bytes)

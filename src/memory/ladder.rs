@@ -33,7 +33,7 @@ pub struct Full {
     /// Why it failed.
     pub reason: FullReason,
     /// The account after the failure.
-    pub statistics: MemoryStatistics,
+    pub statistics: Box<MemoryStatistics>,
 }
 
 impl fmt::Display for Full {
@@ -114,7 +114,7 @@ impl<S: RegionSource> Pool<S> {
 
     /// Whether there are idle regions, and the budget would allow a region of `bytes` without them.
     fn returning_idle_makes_room(&self, bytes: u64) -> bool {
-        let idle: u64 = self.best_fit.idle_regions().map(|(_, bytes)| bytes).sum();
+        let idle = self.best_fit.idle().bytes;
         idle > 0 && self.headroom().saturating_add(idle) >= bytes
     }
 
@@ -122,7 +122,7 @@ impl<S: RegionSource> Pool<S> {
     /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
     fn grow(&mut self, bytes: u64) -> Result<BlockId, FullReason> {
         let demand = Demand {
-            held: self.reserved,
+            held: self.account.reserved(),
             needed: bytes,
             max_region: self.config.max_region,
             headroom: self.headroom(),
@@ -144,7 +144,7 @@ impl<S: RegionSource> Pool<S> {
         self.config
             .limit
             .unwrap_or(u64::MAX)
-            .saturating_sub(self.reserved)
+            .saturating_sub(self.account.reserved())
     }
 }
 

@@ -26,11 +26,12 @@
 //!   calls' sizes); [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
 //!   needs a new region, and [`trim`](Pool::trim), also look at each region.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
-//! - Bookkeeping: 84 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
+//! - Bookkeeping: 108 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
 //!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 7 KiB.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it). No such bound holds for every sequence: blocks do not move here.
 
+mod account;
 mod best_fit;
 mod free_index;
 mod growth;
@@ -38,13 +39,15 @@ mod ladder;
 mod ledger;
 mod pool;
 mod statistics;
+mod tags;
 
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
 pub use ladder::{Full, FullReason};
 pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
-pub use statistics::MemoryStatistics;
+pub use statistics::{Count, MemoryCounts, MemoryEvents, MemoryStatistics, TagStatistics};
+pub use tags::{Request, Tag, tagged};
 
 /// Every offset and every chunk size is a multiple of this many bytes.
 ///

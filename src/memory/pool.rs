@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use super::account::Account;
 use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::ladder::{Full, FullReason};
-use super::statistics::MemoryStatistics;
+use super::statistics::{MemoryStatistics, TagStatistics};
+use super::tags::Request;
 
 /// Where a pool takes its regions from: a GPU, the host, or a test.
 pub trait RegionSource {
@@ -55,11 +57,7 @@ pub struct Pool<S: RegionSource> {
     pub(super) source: S,
     pub(super) config: PoolConfig,
     pub(super) best_fit: BestFit<S::Region>,
-    pub(super) reserved: u64,
-    allocated: u64,
-    live_blocks: u64,
-    peak_allocated: u64,
-    peak_reserved: u64,
+    pub(super) account: Account,
 }
 
 impl<S: RegionSource> Pool<S> {
@@ -72,41 +70,48 @@ impl<S: RegionSource> Pool<S> {
                 ..config
             },
             best_fit: BestFit::new(),
-            reserved: 0,
-            allocated: 0,
-            live_blocks: 0,
-            peak_allocated: 0,
-            peak_reserved: 0,
+            account: Account::default(),
         }
     }
 
-    /// Takes a block of at least `bytes` bytes (0 counts as 1), rounded up to [`QUANTUM`](super::QUANTUM).
+    /// Takes a block of at least `request.bytes` bytes (0 counts as 1), rounded up to
+    /// [`QUANTUM`](super::QUANTUM).
     ///
     /// # Errors
     ///
     /// [`Full`] when the request exceeds what one region can be, or the budget, or the source has no
     /// more to give. Nothing has changed then, except that idle regions may have been returned.
-    pub fn allocate(&mut self, bytes: u64) -> Result<BlockId, Full> {
+    pub fn allocate(&mut self, request: impl Into<Request>) -> Result<BlockId, Full> {
+        let request = request.into();
+        let asked = request.bytes.max(1);
         let max_region = self.config.max_region;
-        let rounded = round_up(bytes.max(1)).filter(|&rounded| rounded <= max_region);
+        let rounded = round_up(asked).filter(|&rounded| rounded <= max_region);
         let outcome = match rounded {
             Some(rounded) => self.climb(rounded).map(|block| (block, rounded)),
             None => Err(FullReason::OverRegionLimit { max_region }),
         };
         match outcome {
             Ok((block, rounded)) => {
-                self.allocated += rounded;
-                self.live_blocks += 1;
-                self.peak_allocated = self.peak_allocated.max(self.allocated);
+                self.account.allocated(block, rounded, request);
+                self.divided();
                 Ok(block)
             }
-            Err(reason) => Err(Full {
-                asked: bytes,
-                rounded: round_up(bytes.max(1)).unwrap_or(round_down(u64::MAX)),
-                reason,
-                statistics: self.statistics(),
-            }),
+            Err(reason) => Err(self.failed(request, reason)),
         }
+    }
+
+    /// What a request fails with; it is in the account already.
+    #[cold]
+    pub(super) fn failed(&mut self, request: Request, reason: FullReason) -> Full {
+        let mut full = Full {
+            asked: request.bytes,
+            rounded: round_up(request.bytes.max(1)).unwrap_or(round_down(u64::MAX)),
+            reason,
+            statistics: Box::default(),
+        };
+        self.account.failed(&full);
+        *full.statistics = self.statistics();
+        full
     }
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.
@@ -114,9 +119,15 @@ impl<S: RegionSource> Pool<S> {
         let Some(bytes) = self.best_fit.free(block) else {
             return false;
         };
-        self.allocated -= bytes;
-        self.live_blocks -= 1;
+        self.account.freed(block, bytes);
+        self.divided();
         true
+    }
+
+    /// Tells the account what is free now.
+    fn divided(&mut self) {
+        let idle = self.best_fit.idle();
+        self.account.divided(self.best_fit.free_chunks(), idle);
     }
 
     /// Where a block lies; `None` for a stale id.
@@ -135,7 +146,7 @@ impl<S: RegionSource> Pool<S> {
         let mut returned = Vec::with_capacity(idle.len());
         for (id, bytes) in idle {
             if let Some(region) = self.best_fit.close_region(id) {
-                self.reserved -= bytes;
+                self.account.region_closed(bytes);
                 self.source.destroy(region);
                 returned.push(id);
             }
@@ -155,23 +166,43 @@ impl<S: RegionSource> Pool<S> {
 
     /// The account at this moment.
     pub fn statistics(&self) -> MemoryStatistics {
+        let counts = self.account.counts();
+        let allocated = counts.allocated_bytes.current;
+        let reserved = counts.reserved_bytes.current;
         MemoryStatistics {
-            allocated: self.allocated,
-            reserved: self.reserved,
-            peak_allocated: self.peak_allocated,
-            peak_reserved: self.peak_reserved,
+            allocated,
+            reserved,
+            peak_allocated: counts.allocated_bytes.peak,
+            peak_reserved: counts.reserved_bytes.peak,
             limit: self.config.limit,
-            live_blocks: self.live_blocks,
-            regions: self.best_fit.regions().len() as u64,
+            live_blocks: counts.blocks.current,
+            regions: counts.regions.current,
             largest_free: self.best_fit.largest_free(),
-            free: self.reserved - self.allocated,
+            free: reserved - allocated,
+            counts,
+            events: self.account.events(),
         }
     }
 
-    /// Makes the peaks what is allocated and reserved now.
+    /// The tags that memory was taken under, those that hold most first.
+    pub fn by_tag(&self) -> Vec<TagStatistics> {
+        self.account.by_tag()
+    }
+
+    /// Makes the peaks what there is now.
     pub fn reset_peaks(&mut self) {
-        self.peak_allocated = self.allocated;
-        self.peak_reserved = self.reserved;
+        self.account.reset_peaks();
+    }
+
+    /// Makes all totals and all events 0.
+    pub fn reset_totals(&mut self) {
+        self.account.reset_totals();
+    }
+
+    #[allow(dead_code)]
+    /// The account, for what happens around the pool.
+    pub(crate) fn account_mut(&mut self) -> &mut Account {
+        &mut self.account
     }
 
     /// The regions held with their bytes, in address order: the order of their creation.
@@ -191,8 +222,7 @@ impl<S: RegionSource> Pool<S> {
         region_bytes: u64,
         block_bytes: u64,
     ) -> BlockId {
-        self.reserved += region_bytes;
-        self.peak_reserved = self.peak_reserved.max(self.reserved);
+        self.account.region_opened(region_bytes);
         self.best_fit.open_region(region, region_bytes, block_bytes)
     }
 }

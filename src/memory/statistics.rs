@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-/// What a pool holds at one moment. All sizes are bytes, rounded to [`QUANTUM`](super::QUANTUM).
+use super::tags::Tag;
+
+/// What a pool holds at one moment, and what it has done. All sizes are bytes, rounded to
+/// [`QUANTUM`](super::QUANTUM) where nothing else is said. `docs/memory.md` maps the names of
+/// TensorFlow and PyTorch to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStatistics {
     /// Bytes in blocks that are in use.
@@ -23,6 +27,81 @@ pub struct MemoryStatistics {
     pub largest_free: u64,
     /// Bytes in all free chunks: `reserved - allocated`.
     pub free: u64,
+    /// Now, at peak, and in total.
+    pub counts: MemoryCounts,
+    /// What happened to requests that found no free chunk at once.
+    pub events: MemoryEvents,
+}
+
+/// One figure over time. `allocated - freed` is what `current` rose by since the totals were reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Now.
+    pub current: u64,
+    /// The highest since the pool was made or its peaks were reset.
+    pub peak: u64,
+    /// All that was added since the pool was made or its totals were reset.
+    pub allocated: u64,
+    /// All that was taken away since the pool was made or its totals were reset.
+    pub freed: u64,
+}
+
+/// Figures over time of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryCounts {
+    /// Blocks in use.
+    pub blocks: Count,
+    /// Bytes in blocks in use.
+    pub allocated_bytes: Count,
+    /// Bytes that were asked for in blocks in use, before they were rounded up.
+    pub requested_bytes: Count,
+    /// Regions held.
+    pub regions: Count,
+    /// Bytes in regions held.
+    pub reserved_bytes: Count,
+    /// Free chunks in regions that also hold blocks: what cannot be returned.
+    pub splits: Count,
+    /// Bytes in free chunks in regions that also hold blocks.
+    pub split_bytes: Count,
+    /// Bytes of the largest block taken since the pool was made or its peaks were reset.
+    pub largest_allocation: u64,
+}
+
+/// Single figures of a pool, since it was made or its totals were reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryEvents {
+    /// Requests that were tried again after idle regions went back or blocks moved.
+    pub retries: u64,
+    /// Blocks in use that were moved to merge holes.
+    pub relocations: u64,
+    /// Bytes in blocks that were moved.
+    pub relocated_bytes: u64,
+    /// Blocks whose contents went to the host to make room.
+    pub spills: u64,
+    /// Bytes in blocks whose contents went to the host.
+    pub spilled_bytes: u64,
+    /// Blocks whose contents came back from the host.
+    pub refaults: u64,
+    /// Bytes in blocks whose contents came back.
+    pub refaulted_bytes: u64,
+    /// Requests that failed for good.
+    pub failures: u64,
+}
+
+/// What one tag holds, and has held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TagStatistics {
+    /// Its name is what [`tagged`](super::tagged) was given.
+    pub tag: Tag,
+    /// Blocks in use.
+    pub blocks: Count,
+    /// Bytes in blocks in use.
+    pub allocated_bytes: Count,
+    /// Bytes that were asked for in blocks in use, before they were rounded up.
+    pub requested_bytes: Count,
 }
 
 impl MemoryStatistics {
