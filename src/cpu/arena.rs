@@ -81,7 +81,7 @@ impl HostPool {
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
         let mut pool = self.0.lock();
-        let id = pool.allocate(Request::tagged(bytes)).map_err(Box::new)?;
+        let id = pool.allocate(Request::tagged(bytes))?;
         // Places of host blocks never change, so the address is resolved once.
         let found = pool.place(id).and_then(|place| {
             let region = pool.region(place.region)?;

@@ -157,13 +157,11 @@ impl Account {
         self.reserved.take(bytes);
     }
 
-    #[allow(dead_code)]
     /// A request found no room, so that idle regions went back or blocks moved before it was tried again.
     pub(crate) fn retried(&mut self) {
         self.events.retries += 1;
     }
 
-    #[allow(dead_code)]
     /// A block in use has moved.
     pub(crate) fn relocated(&mut self, block: BlockId, from: Place, to: Place) {
         let _ = (block, from);
@@ -189,6 +187,11 @@ impl Account {
     pub(crate) fn failed(&mut self, full: &Full) {
         let _ = full;
         self.events.failures += 1;
+    }
+
+    /// Bytes in regions that are not in blocks.
+    pub(super) fn free(&self) -> u64 {
+        self.reserved.current - self.blocks.allocated.current
     }
 
     pub(super) fn reserved(&self) -> u64 {

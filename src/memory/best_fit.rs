@@ -1,6 +1,9 @@
 //! Best fit with exact split and immediate coalescing, over several regions.
 
+mod moves;
+
 use super::free_index::{FreeIndex, Key};
+pub(super) use moves::Piece;
 
 /// Names a block in use. Once the block is freed the id is stale, and it stays so for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +17,15 @@ impl BlockId {
     /// reused, so that they stay below twice the most blocks in use at a time, plus the regions.
     pub fn index(self) -> usize {
         self.slot as usize
+    }
+
+    /// An id that names nothing.
+    #[cfg(test)]
+    pub(super) fn stale() -> Self {
+        BlockId {
+            slot: 0,
+            generation: u32::MAX,
+        }
     }
 }
 
@@ -61,6 +73,8 @@ struct Entry {
     next: u32,
     /// Counts the blocks that have lived in this slot.
     generation: u32,
+    /// How many hold the block where it is.
+    pins: u32,
     in_use: bool,
 }
 
@@ -124,8 +138,8 @@ impl<R> BestFit<R> {
         Some(self.take(slot, bytes))
     }
 
-    /// Adds a region and takes the first `block_bytes` of its `region_bytes`.
-    pub(super) fn open_region(&mut self, held: R, region_bytes: u64, block_bytes: u64) -> BlockId {
+    /// Adds a region of one free chunk.
+    pub(super) fn open_region(&mut self, held: R, region_bytes: u64) -> RegionId {
         let region_slot = self.vacant_regions.pop().unwrap_or_else(|| {
             self.regions.push(Region {
                 generation: 0,
@@ -144,6 +158,7 @@ impl<R> BestFit<R> {
             previous: NONE,
             next: NONE,
             generation: 0,
+            pins: 0,
             in_use: false,
         });
         let region = &mut self.regions[region_slot as usize];
@@ -156,7 +171,7 @@ impl<R> BestFit<R> {
         self.idle.bytes += region_bytes;
         self.region_order.push(region_slot);
         self.list(chunk_slot);
-        self.take(chunk_slot, block_bytes)
+        self.region_id(region_slot)
     }
 
     /// Gives a block back and merges it with its free neighbours. Returns its bytes; `None` for a stale id.
@@ -171,6 +186,7 @@ impl<R> BestFit<R> {
         }
         let entry = &mut self.entries[slot as usize];
         entry.in_use = false;
+        entry.pins = 0;
         entry.generation = entry.generation.saturating_add(1);
 
         // A free neighbour keeps its slot and grows: often its place in the index need not change.
@@ -227,11 +243,7 @@ impl<R> BestFit<R> {
 
     /// The chunks of a region in address order; none for a stale id.
     pub(super) fn chunks(&self, region: RegionId) -> impl Iterator<Item = Chunk> + '_ {
-        let first = self.live_region(region).map(|region| region.first_chunk);
-        let slots = std::iter::successors(first, |&slot| {
-            Some(self.entries[slot as usize].next).filter(|&next| next != NONE)
-        });
-        slots.map(|slot| {
+        self.slots(region).map(|slot| {
             let entry = &self.entries[slot as usize];
             let generation = entry.generation;
             Chunk {
@@ -242,9 +254,16 @@ impl<R> BestFit<R> {
         })
     }
 
-    /// Forgets a region without a block in use and gives back what the source gave;
+    fn slots(&self, region: RegionId) -> impl Iterator<Item = u32> + '_ {
+        let first = self.live_region(region).map(|region| region.first_chunk);
+        std::iter::successors(first, |&slot| {
+            Some(self.entries[slot as usize].next).filter(|&next| next != NONE)
+        })
+    }
+
+    /// Forgets a region without a block in use and gives back what the source gave, and its bytes;
     /// `None`, and nothing changed, for a stale id or a region in use.
-    pub(super) fn close_region(&mut self, id: RegionId) -> Option<R> {
+    pub(super) fn close_region(&mut self, id: RegionId) -> Option<(R, u64)> {
         let region = self.live_region(id)?;
         if region.live_blocks > 0 {
             return None;
@@ -262,7 +281,8 @@ impl<R> BestFit<R> {
         if region.generation < u32::MAX {
             self.vacant_regions.push(id.slot);
         }
-        region.held.take()
+        let bytes = region.bytes;
+        region.held.take().map(|held| (held, bytes))
     }
 
     /// Forgets every region and gives back what the source gave, in order of creation.
@@ -309,6 +329,7 @@ impl<R> BestFit<R> {
                 previous,
                 next: slot,
                 generation: 0,
+                pins: 0,
                 in_use: true,
             });
             self.entries[slot as usize].previous = front;
@@ -462,7 +483,8 @@ mod tests {
     #[test]
     fn a_worn_out_slot_never_names_a_block_again() {
         let mut best_fit = BestFit::new();
-        let first = best_fit.open_region((), 1024, 256);
+        best_fit.open_region((), 1024);
+        let first = best_fit.allocate(256).unwrap();
         let region = best_fit.region_id(0);
         best_fit.entries[first.slot as usize].generation = u32::MAX - 1;
         let last = BlockId {
@@ -484,8 +506,8 @@ mod tests {
     #[test]
     fn a_worn_out_region_slot_stays_empty() {
         let mut best_fit = BestFit::new();
-        let block = best_fit.open_region((), 256, 256);
-        let region = best_fit.region_id(0);
+        let region = best_fit.open_region((), 256);
+        let block = best_fit.allocate(256).unwrap();
         assert_eq!(best_fit.close_region(region), None);
         assert_eq!(best_fit.free(block), Some(256));
         best_fit.regions[region.slot as usize].generation = u32::MAX - 1;
@@ -494,8 +516,9 @@ mod tests {
             ..region
         };
         assert_eq!(best_fit.close_region(region), None);
-        assert_eq!(best_fit.close_region(last), Some(()));
-        let next = best_fit.open_region((), 256, 256);
+        assert_eq!(best_fit.close_region(last), Some(((), 256)));
+        best_fit.open_region((), 256);
+        let next = best_fit.allocate(256).unwrap();
         let place = best_fit.place(next);
         assert!(place.is_some_and(|place| place.region.slot != region.slot));
         assert_eq!(best_fit.region(last), None);

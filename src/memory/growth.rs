@@ -2,14 +2,40 @@
 
 use super::QUANTUM;
 
-/// How the pool sizes a new region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How the pool sizes a new region. Whatever the policy, a region is at least as large as the request,
+/// within the budget and the largest buffer, and when it is refused a smaller one is tried, down to
+/// the request itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Growth {
     /// In proportion to what is held already, in whole multiples of the request. Idle regions, all of
     /// them too small for the request, are traded in: they go back before the new one is made.
     #[default]
     Proportional,
+    /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the
+    /// budget (`memory_limit`) where there is one, else of the adapter's memory. In proportion
+    /// after that. Nobody else can have that memory then; drivers that overcommit set nothing aside
+    /// before it is written.
+    Preallocate {
+        /// Above 0, at most 1.
+        fraction: f64,
+    },
+    /// So many bytes at once when the device is opened. In proportion after that.
+    PreallocateBytes {
+        /// Rounded up to [`QUANTUM`]; in as few regions as the largest buffer allows.
+        bytes: u64,
+    },
+    /// In whole multiples of a fixed step.
+    Step {
+        /// Bytes of a step, rounded up to [`QUANTUM`].
+        bytes: u64,
+    },
+    /// Each region at least as large as all before it together, as TensorFlow grows with
+    /// `allow_growth`: few regions, up to half of them unused. For comparison.
+    Doubling {
+        /// Bytes of the first region, rounded up to [`QUANTUM`]; TensorFlow begins with 2 MiB.
+        first: u64,
+    },
     /// For the tests of the ladder: idle regions go back only when there is no other way.
     #[cfg(test)]
     KeepsIdle,
@@ -46,26 +72,47 @@ impl Growth {
         }
         let wanted = match self {
             // Whole multiples, because sizes come in series (layers): they fill the region to its end.
-            Growth::Proportional => (demand.held / HELD_SHARE)
-                .max(SMALLEST)
-                .checked_next_multiple_of(demand.needed)
-                .unwrap_or(most),
+            Growth::Proportional | Growth::Preallocate { .. } | Growth::PreallocateBytes { .. } => {
+                (demand.held / HELD_SHARE)
+                    .max(SMALLEST)
+                    .checked_next_multiple_of(demand.needed)
+            }
+            Growth::Step { bytes } => {
+                at_least_one(bytes).and_then(|step| demand.needed.checked_next_multiple_of(step))
+            }
+            Growth::Doubling { first } => at_least_one(first).and_then(|mut wanted| {
+                while wanted < demand.needed || wanted <= demand.held {
+                    wanted = wanted.checked_mul(2)?;
+                }
+                Some(wanted)
+            }),
             #[cfg(test)]
-            Growth::KeepsIdle => demand.needed,
+            Growth::KeepsIdle => Some(demand.needed),
         };
+        let wanted = wanted.unwrap_or(most);
         Some(wanted.clamp(demand.needed, most))
+    }
+
+    /// Bytes that are taken before anything is asked for.
+    pub(super) fn preallocated(self) -> u64 {
+        match self {
+            Growth::PreallocateBytes { bytes } => round_up(bytes).unwrap_or(round_down(u64::MAX)),
+            // A share is made a number of bytes by who knows the whole.
+            _ => 0,
+        }
     }
 
     /// Whether idle regions go back before a new region is made (else only when there is no other way).
     pub(super) fn trades_idle_regions(self) -> bool {
-        match self {
-            // No idle region holds the request, and a larger one in its place serves both: it takes
-            // lstm_train from 1.34 to 1.07 of its peak in use and llm_decode from 1.15 to 1.06.
-            Growth::Proportional => true,
-            #[cfg(test)]
-            Growth::KeepsIdle => false,
-        }
+        // No idle region holds the request, and a larger one in its place serves both: it takes
+        // lstm_train from 1.34 to 1.07 of its peak in use and llm_decode from 1.15 to 1.06.
+        // Who chose the sizes of regions chose to keep them.
+        matches!(self, Growth::Proportional)
     }
+}
+
+fn at_least_one(bytes: u64) -> Option<u64> {
+    round_up(bytes.max(1))
 }
 
 /// The next lower multiple of the quantum.
@@ -141,6 +188,36 @@ mod tests {
             }),
             None
         );
+    }
+
+    #[test]
+    fn other_policies_size_as_they_say() {
+        let step = Growth::Step { bytes: 1000 };
+        let size = |growth: Growth, held, needed| {
+            growth.region_size(Demand {
+                held,
+                needed,
+                ..DEMAND
+            })
+        };
+        assert_eq!(size(step, 0, 256), Some(1024));
+        assert_eq!(size(step, 5000, 1024), Some(1024));
+        assert_eq!(size(step, 0, 1280), Some(2048));
+        assert_eq!(size(Growth::Step { bytes: 0 }, 0, 512), Some(512));
+        let doubling = Growth::Doubling { first: 1024 };
+        let mut held = 0;
+        for expected in [1024, 2048, 4096, 8192] {
+            assert_eq!(size(doubling, held, 256), Some(expected));
+            held += expected;
+        }
+        assert_eq!(size(doubling, 0, 5120), Some(8192));
+        let preallocated = Growth::PreallocateBytes { bytes: 1000 };
+        assert_eq!(preallocated.preallocated(), 1024);
+        assert_eq!(size(preallocated, 1024, 256), Some(SMALLEST));
+        for growth in [step, doubling] {
+            let needed = round_down(u64::MAX);
+            assert_eq!(size(growth, u64::MAX, needed), Some(needed));
+        }
     }
 
     #[test]

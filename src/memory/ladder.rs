@@ -5,6 +5,7 @@ use std::fmt;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
 use super::pool::{Pool, RegionSource};
+use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
 
 /// Why a request could not be met.
@@ -34,6 +35,8 @@ pub struct Full {
     pub reason: FullReason,
     /// The account after the failure.
     pub statistics: Box<MemoryStatistics>,
+    /// Bytes of the largest hole that moving blocks together within one region would make.
+    pub largest_by_moving: u64,
 }
 
 impl fmt::Display for Full {
@@ -62,13 +65,15 @@ impl fmt::Display for Full {
         }
         write!(
             formatter,
-            "; {} in use (blocks: {}); {} reserved (regions: {}); {} free, the largest hole {}; ",
+            "; {} in use (blocks: {}); {} reserved (regions: {}); {} free, the largest hole {}, {} by \
+             moving blocks together; ",
             Bytes(statistics.allocated),
             statistics.live_blocks,
             Bytes(statistics.reserved),
             statistics.regions,
             Bytes(statistics.free),
             Bytes(statistics.largest_free),
+            Bytes(self.largest_by_moving),
         )?;
         let scattered = statistics.free >= self.rounded;
         formatter.write_str(match (&self.reason, scattered) {
@@ -86,9 +91,31 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
+/// What a device does when no free chunk holds a request and no region can be had for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// The request fails.
+    Fail,
+    /// Live tensors are moved together to merge free chunks; the request fails when that is not enough.
+    #[default]
+    Relocate,
+    /// As `Relocate`; when that is not enough, the tensors that were used least recently go to host
+    /// memory, and come back when they are used.
+    SpillToHost {
+        /// Most bytes of host memory for them; `None` for as many as the system gives.
+        most: Option<u64>,
+    },
+}
+
 impl<S: RegionSource> Pool<S> {
     /// Meets a request of `bytes` (a multiple of the quantum, within the region limit), or says why not.
-    pub(super) fn climb(&mut self, bytes: u64) -> Result<BlockId, FullReason> {
+    /// The last rung, spilling, is the device's: it waits, and a pool does not.
+    pub(super) fn climb(
+        &mut self,
+        bytes: u64,
+        mover: Option<&mut dyn Mover<S::Region>>,
+    ) -> Result<BlockId, FullReason> {
         if self.best_fit.is_out_of_slots() {
             return Err(FullReason::Refused("2^32 chunks are in use".into()));
         }
@@ -100,16 +127,26 @@ impl<S: RegionSource> Pool<S> {
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
             self.trim();
         }
-        let reason = match self.grow(bytes) {
-            Ok(block) => return Ok(block),
-            Err(reason) => reason,
-        };
+        let mut outcome = self.grow(bytes);
+        let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
-        if !self.returning_idle_makes_room(bytes) {
-            return Err(reason);
+        let returned = refused && self.returning_idle_makes_room(bytes);
+        if returned {
+            self.trim();
+            outcome = self.grow(bytes);
         }
-        self.trim();
-        self.grow(bytes)
+        // Fourth rung: blocks move together.
+        let moved = outcome.is_err() && mover.is_some_and(|mover| self.make_hole(bytes, mover));
+        if moved {
+            outcome = Ok(());
+        }
+        if returned || moved {
+            self.account.retried();
+        }
+        outcome?;
+        self.best_fit
+            .allocate(bytes)
+            .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 
     /// Whether there are idle regions, and the budget would allow a region of `bytes` without them.
@@ -120,7 +157,7 @@ impl<S: RegionSource> Pool<S> {
 
     /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
     /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
-    fn grow(&mut self, bytes: u64) -> Result<BlockId, FullReason> {
+    fn grow(&mut self, bytes: u64) -> Result<(), FullReason> {
         let demand = Demand {
             held: self.account.reserved(),
             needed: bytes,
@@ -132,19 +169,14 @@ impl<S: RegionSource> Pool<S> {
         };
         loop {
             match self.source.create(size) {
-                Ok(region) => return Ok(self.open_region(region, size, bytes)),
+                Ok(region) => {
+                    self.open_region(region, size);
+                    return Ok(());
+                }
                 Err(refused) if size == bytes => return Err(FullReason::Refused(refused.0)),
                 Err(_) => size = round_down(size / 2).max(bytes),
             }
         }
-    }
-
-    /// Bytes that may still be reserved.
-    fn headroom(&self) -> u64 {
-        self.config
-            .limit
-            .unwrap_or(u64::MAX)
-            .saturating_sub(self.account.reserved())
     }
 }
 
@@ -171,7 +203,7 @@ mod tests {
     }
 
     /// Two regions of one quantum, the first idle; then a request of two quanta, within the bounds given.
-    fn third_rung(capacity: u64, limit: u64) -> Result<u64, Full> {
+    fn third_rung(capacity: u64, limit: u64) -> Result<u64, Box<Full>> {
         let config = PoolConfig {
             growth: Growth::KeepsIdle,
             limit: Some(limit * QUANTUM),

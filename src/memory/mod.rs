@@ -35,17 +35,20 @@ mod account;
 mod best_fit;
 mod free_index;
 mod growth;
+mod holes;
 mod ladder;
 mod ledger;
 mod pool;
+mod relocate;
 mod statistics;
 mod tags;
 
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
-pub use ladder::{Full, FullReason};
+pub use ladder::{Full, FullReason, WhenFull};
 pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
+pub use relocate::{Move, Mover};
 pub use statistics::{Count, MemoryCounts, MemoryEvents, MemoryStatistics, TagStatistics};
 pub use tags::{Request, Tag, tagged};
 

@@ -6,6 +6,7 @@ use super::account::Account;
 use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::ladder::{Full, FullReason};
+use super::relocate::Mover;
 use super::statistics::{MemoryStatistics, TagStatistics};
 use super::tags::Request;
 
@@ -40,7 +41,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// What a pool may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolConfig {
     /// How new regions are sized.
     pub growth: Growth,
@@ -61,9 +62,10 @@ pub struct Pool<S: RegionSource> {
 }
 
 impl<S: RegionSource> Pool<S> {
-    /// A pool that holds nothing yet. `config.max_region` is rounded down to [`QUANTUM`](super::QUANTUM).
+    /// A pool without blocks; of regions it holds what the growth policy takes at once, as far as the
+    /// source gives it. `config.max_region` is rounded down to [`QUANTUM`](super::QUANTUM).
     pub fn new(source: S, config: PoolConfig) -> Self {
-        Pool {
+        let mut pool = Pool {
             source,
             config: PoolConfig {
                 max_region: round_down(config.max_region),
@@ -71,23 +73,46 @@ impl<S: RegionSource> Pool<S> {
             },
             best_fit: BestFit::new(),
             account: Account::default(),
-        }
+        };
+        pool.preallocate();
+        pool
     }
 
     /// Takes a block of at least `request.bytes` bytes (0 counts as 1), rounded up to
-    /// [`QUANTUM`](super::QUANTUM).
+    /// [`QUANTUM`](super::QUANTUM). Blocks stay where they are.
     ///
     /// # Errors
     ///
     /// [`Full`] when the request exceeds what one region can be, or the budget, or the source has no
     /// more to give. Nothing has changed then, except that idle regions may have been returned.
-    pub fn allocate(&mut self, request: impl Into<Request>) -> Result<BlockId, Full> {
-        let request = request.into();
+    pub fn allocate(&mut self, request: impl Into<Request>) -> Result<BlockId, Box<Full>> {
+        self.allocate_by(request.into(), None)
+    }
+
+    /// As [`Pool::allocate`]; when no chunk is large enough and no region can be had, blocks are moved
+    /// together: [`Mover`] moves their bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::allocate`]; blocks may have moved, too.
+    pub fn allocate_moving(
+        &mut self,
+        request: impl Into<Request>,
+        mover: &mut dyn Mover<S::Region>,
+    ) -> Result<BlockId, Box<Full>> {
+        self.allocate_by(request.into(), Some(mover))
+    }
+
+    fn allocate_by(
+        &mut self,
+        request: Request,
+        mover: Option<&mut dyn Mover<S::Region>>,
+    ) -> Result<BlockId, Box<Full>> {
         let asked = request.bytes.max(1);
         let max_region = self.config.max_region;
         let rounded = round_up(asked).filter(|&rounded| rounded <= max_region);
         let outcome = match rounded {
-            Some(rounded) => self.climb(rounded).map(|block| (block, rounded)),
+            Some(rounded) => self.climb(rounded, mover).map(|block| (block, rounded)),
             None => Err(FullReason::OverRegionLimit { max_region }),
         };
         match outcome {
@@ -102,16 +127,29 @@ impl<S: RegionSource> Pool<S> {
 
     /// What a request fails with; it is in the account already.
     #[cold]
-    pub(super) fn failed(&mut self, request: Request, reason: FullReason) -> Full {
+    pub(super) fn failed(&mut self, request: Request, reason: FullReason) -> Box<Full> {
+        // Regions may have come and gone on the way.
+        self.divided();
         let mut full = Full {
             asked: request.bytes,
             rounded: round_up(request.bytes.max(1)).unwrap_or(round_down(u64::MAX)),
             reason,
             statistics: Box::default(),
+            largest_by_moving: self.largest_after_sliding(),
         };
         self.account.failed(&full);
         *full.statistics = self.statistics();
-        full
+        Box::new(full)
+    }
+
+    /// Holds a block where it is, until it is unpinned as often or freed. `false` for a stale id.
+    pub fn pin(&mut self, block: BlockId) -> bool {
+        self.best_fit.pin(block)
+    }
+
+    /// Undoes one [`Pool::pin`]. `false` for a stale id.
+    pub fn unpin(&mut self, block: BlockId) -> bool {
+        self.best_fit.unpin(block)
     }
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.
@@ -142,16 +180,40 @@ impl<S: RegionSource> Pool<S> {
 
     /// Returns all regions without a block in use to the source, and says which ones, in order of creation.
     pub fn trim(&mut self) -> Vec<RegionId> {
-        let idle: Vec<_> = self.best_fit.idle_regions().collect();
-        let mut returned = Vec::with_capacity(idle.len());
-        for (id, bytes) in idle {
-            if let Some(region) = self.best_fit.close_region(id) {
-                self.account.region_closed(bytes);
-                self.source.destroy(region);
-                returned.push(id);
-            }
-        }
-        returned
+        self.trim_to(0)
+    }
+
+    /// Returns regions without a block in use, the largest first (the latest among equals), until at
+    /// most `bytes` are reserved. Says which ones, in order of creation.
+    pub fn trim_to(&mut self, bytes: u64) -> Vec<RegionId> {
+        let mut over = self.account.reserved().saturating_sub(bytes);
+        let mut idle: Vec<_> = self.best_fit.idle_regions().enumerate().collect();
+        idle.sort_by_key(|&(at, (_, bytes))| std::cmp::Reverse((bytes, at)));
+        idle.retain(|&(_, (_, bytes))| {
+            let goes = over > 0;
+            over = over.saturating_sub(bytes);
+            goes
+        });
+        idle.sort_by_key(|&(at, _)| at);
+        idle.retain(|&(_, (region, _))| self.close_region(region));
+        idle.into_iter().map(|(_, (region, _))| region).collect()
+    }
+
+    /// Changes the budget. More may be reserved than it allows, until blocks are freed and regions
+    /// returned; no region is added until then.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.config.limit = limit;
+    }
+
+    /// Gives a region back to the source; false when it is in use.
+    pub(super) fn close_region(&mut self, region: RegionId) -> bool {
+        let Some(held) = self.best_fit.close_region(region) else {
+            return false;
+        };
+        let (held, bytes) = held;
+        self.account.region_closed(bytes);
+        self.source.destroy(held);
+        true
     }
 
     /// Where the regions come from.
@@ -215,15 +277,37 @@ impl<S: RegionSource> Pool<S> {
         self.best_fit.chunks(region)
     }
 
-    /// Takes a region that the source made into the account, with its first block.
-    pub(super) fn open_region(
-        &mut self,
-        region: S::Region,
-        region_bytes: u64,
-        block_bytes: u64,
-    ) -> BlockId {
-        self.account.region_opened(region_bytes);
-        self.best_fit.open_region(region, region_bytes, block_bytes)
+    /// Takes what the growth policy takes at once: as much of it as the source gives.
+    fn preallocate(&mut self) {
+        let mut left = self.config.growth.preallocated();
+        let mut most = self.config.max_region;
+        while left > 0 {
+            let bytes = round_down(left.min(most).min(self.headroom()));
+            if bytes == 0 {
+                break;
+            }
+            match self.source.create(bytes) {
+                Ok(region) => {
+                    self.open_region(region, bytes);
+                    left -= bytes;
+                }
+                // Less may be there: a tenth less, as TensorFlow tries it.
+                Err(_) => most = bytes / 10 * 9,
+            }
+        }
+        self.divided();
+    }
+
+    /// Takes a region that the source made into the account.
+    pub(super) fn open_region(&mut self, region: S::Region, bytes: u64) {
+        self.account.region_opened(bytes);
+        self.best_fit.open_region(region, bytes);
+    }
+
+    /// Bytes that may still be reserved.
+    pub(super) fn headroom(&self) -> u64 {
+        let limit = self.config.limit.unwrap_or(u64::MAX);
+        limit.saturating_sub(self.account.reserved())
     }
 }
 

@@ -1,0 +1,489 @@
+//! Moving blocks together, so that free bytes in pieces become one piece.
+//!
+//! Two ways to make a hole of a size, both within a *window* of neighbouring chunks without a
+//! pinned block. **Evacuate**: the window is as long as the hole, and its blocks go to free chunks
+//! elsewhere, the largest first, each to the smallest that holds it. **Slide**: the free chunks in
+//! the window add up to the hole, and its blocks move down to the window's start, in order of
+//! address. The way and the window that move the fewest bytes are taken. When no window will do,
+//! bytes that the budget still allows become a region to move into; then whole regions are
+//! evacuated and returned so that a new one may be made in their place; at last all regions are
+//! slid together, and windows are tried once more.
+
+use super::best_fit::{BlockId, Place, RegionId};
+use super::holes::{Holes, Mapped, Moves, Window, cheapest_slide, windows_to_evacuate};
+use super::pool::{Pool, RegionSource};
+
+/// One block that has changed its place; its id stays. Where both places are in one region they may
+/// overlap: then the block moved down, and copying in order of address is right.
+#[derive(Debug)]
+pub struct Move<'a, R> {
+    /// The block.
+    pub block: BlockId,
+    /// Where its bytes are.
+    pub from: Place,
+    /// Where they belong, from now on.
+    pub to: Place,
+    /// The region that it leaves.
+    pub from_region: &'a R,
+    /// The region that it comes to.
+    pub to_region: &'a R,
+}
+
+/// Moves the bytes of blocks when the pool has given them other places.
+pub trait Mover<R> {
+    /// Whether a block's bytes can be moved now. A block of which this was said may be moved until
+    /// the pool returns.
+    fn may_move(&mut self, block: BlockId) -> bool {
+        let _ = block;
+        true
+    }
+
+    /// Moves bytes, before anything else happens to either place. The moves of one hole come one
+    /// after another and never read what an earlier one has written.
+    fn move_block(&mut self, moved: Move<'_, R>);
+}
+
+/// For pools that hold no bytes.
+impl<R> Mover<R> for () {
+    fn move_block(&mut self, _moved: Move<'_, R>) {}
+}
+
+/// Windows whose blocks are tried to be put elsewhere, the cheapest first.
+const CANDIDATES: usize = 64;
+
+impl<S: RegionSource> Pool<S> {
+    /// Moves blocks so that one free chunk holds `bytes`; false when no way was found. Blocks may
+    /// have moved then, too.
+    pub(super) fn make_hole(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        let free = self.account.free();
+        if free.saturating_add(self.headroom()) < bytes {
+            return false;
+        }
+        if self.clear_window(bytes, mover) {
+            return true;
+        }
+        // What the budget still allows gives room to move into.
+        let room = self.headroom().min(bytes).min(self.config.max_region);
+        if self.open_spare(room) && self.clear_window(bytes, mover) {
+            return true;
+        }
+        if bytes > self.largest_region() && self.trade_regions(bytes, mover) {
+            return true;
+        }
+        self.slide_all(mover);
+        self.best_fit.largest_free() >= bytes
+            || self.clear_window(bytes, mover)
+            || self.trade_regions(bytes, mover)
+    }
+
+    /// Bytes of the largest hole that sliding blocks together could make within one region.
+    pub(super) fn largest_after_sliding(&self) -> u64 {
+        let mut largest = 0;
+        for (region, _) in self.best_fit.regions() {
+            let mut run = 0;
+            for piece in self.best_fit.pieces(region) {
+                match (piece.block, piece.pinned) {
+                    (None, _) => run += piece.bytes,
+                    (Some(_), true) => run = 0,
+                    (Some(_), false) => {}
+                }
+                largest = largest.max(run);
+            }
+        }
+        largest
+    }
+
+    fn largest_region(&self) -> u64 {
+        self.best_fit
+            .regions()
+            .map(|(_, bytes)| bytes)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Adds an empty region of `bytes`; false when there is none to be had.
+    fn open_spare(&mut self, bytes: u64) -> bool {
+        let bytes = super::growth::round_down(bytes);
+        if bytes == 0 {
+            return false;
+        }
+        match self.source.create(bytes) {
+            Ok(region) => {
+                self.open_region(region, bytes);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn map(&self, mover: &mut dyn Mover<S::Region>) -> Vec<Mapped> {
+        let mut mapped: Vec<Mapped> = self
+            .best_fit
+            .regions()
+            .map(|(id, bytes)| Mapped {
+                id,
+                bytes,
+                pieces: self.best_fit.pieces(id).collect(),
+            })
+            .collect();
+        for piece in mapped.iter_mut().flat_map(|region| &mut region.pieces) {
+            if let Some(block) = piece.block {
+                piece.pinned |= !mover.may_move(block);
+            }
+        }
+        mapped
+    }
+
+    /// Makes a hole of `bytes` in the way that moves the fewest bytes.
+    fn clear_window(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        let mapped = self.map(mover);
+        let slide = cheapest_slide(&mapped, bytes);
+        let limit = slide.map_or(u64::MAX, |window| window.cost);
+        let mut windows = windows_to_evacuate(&mapped, bytes, limit);
+        windows.sort_by_key(|window| window.cost);
+        let holes = Holes::of(&mapped);
+        let evacuation = windows
+            .iter()
+            .take(CANDIDATES)
+            .find_map(|&window| holes.without(&mapped, window).fit(&mapped, window));
+        if let Some(moves) = evacuation {
+            self.evacuate(&moves, mover);
+            return true;
+        }
+        let Some(window) = slide else {
+            return false;
+        };
+        let blocks: Vec<BlockId> = mapped[window.region].pieces[window.first..window.end]
+            .iter()
+            .filter_map(|piece| piece.block)
+            .collect();
+        self.slide(&blocks, mover);
+        true
+    }
+
+    /// Evacuates whole regions and returns them, until the budget allows a new region of `bytes`;
+    /// false when that cannot be reached.
+    fn trade_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        if bytes > self.config.max_region {
+            return false;
+        }
+        loop {
+            if self.evacuate_regions(bytes, mover) {
+                return self.open_spare(bytes);
+            }
+            // The holes elsewhere are too small one by one: what the budget still allows becomes one,
+            // exactly as large as what several regions hold.
+            let before = self.account.reserved();
+            let room = self.packed(mover);
+            if !self.open_spare(room) {
+                return false;
+            }
+            if self.evacuate_regions(bytes, mover) {
+                return self.open_spare(bytes);
+            }
+            if self.account.reserved() >= before {
+                return false;
+            }
+        }
+    }
+
+    /// Bytes in use in those regions with the largest free share that fit together into one region
+    /// within the budget.
+    fn packed(&self, mover: &mut dyn Mover<S::Region>) -> u64 {
+        let mut mapped = self.map(mover);
+        mapped.retain(|region| !region.is_pinned() && region.free_share() > 0.0);
+        mapped.sort_by(|a, b| b.free_share().total_cmp(&a.free_share()));
+        let room = self.headroom().min(self.config.max_region);
+        mapped
+            .iter()
+            .map(Mapped::used)
+            .fold(0, |sum, used| match sum + used {
+                more if more <= room => more,
+                _ => sum,
+            })
+    }
+
+    /// Evacuates regions and returns them, those with the largest free share first, until the
+    /// budget allows a region of `bytes`; false when the blocks of the others find no room.
+    fn evacuate_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        let mut skipped: Vec<RegionId> = Vec::new();
+        while self.headroom() < bytes {
+            let mapped = self.map(mover);
+            let emptiest = mapped
+                .iter()
+                .enumerate()
+                .filter(|(_, region)| !region.is_pinned() && !skipped.contains(&region.id))
+                .max_by(|(_, a), (_, b)| a.free_share().total_cmp(&b.free_share()));
+            let Some((at, region)) = emptiest else {
+                return false;
+            };
+            let window = Window {
+                region: at,
+                first: 0,
+                end: region.pieces.len(),
+                cost: region.used(),
+            };
+            let holes = Holes::of(&mapped).without(&mapped, window);
+            match holes.fit(&mapped, window) {
+                // An empty region is worth returning only where it makes the room.
+                Some(moves) if window.cost > 0 || self.headroom() + region.bytes >= bytes => {
+                    let id = region.id;
+                    self.evacuate(&moves, mover);
+                    self.close_region(id);
+                }
+                _ => skipped.push(region.id),
+            }
+        }
+        true
+    }
+
+    /// Slides the blocks of every region down, between those that are pinned.
+    fn slide_all(&mut self, mover: &mut dyn Mover<S::Region>) {
+        for region in self.map(mover) {
+            for run in region.pieces.split(|piece| piece.pinned) {
+                let blocks: Vec<BlockId> = run.iter().filter_map(|piece| piece.block).collect();
+                self.slide(&blocks, mover);
+            }
+        }
+    }
+
+    fn evacuate(&mut self, moves: &Moves, mover: &mut dyn Mover<S::Region>) {
+        // All targets are taken before any source is free: they never overlap.
+        let mut left = Vec::with_capacity(moves.len());
+        for &(block, bytes, hole) in moves {
+            let from = self.best_fit.place(block);
+            let target = self.best_fit.reserve(hole, bytes);
+            self.best_fit.exchange(block, target);
+            self.moved(block, from, mover);
+            left.push(target);
+        }
+        for target in left {
+            self.best_fit.free(target);
+        }
+    }
+
+    fn slide(&mut self, blocks: &[BlockId], mover: &mut dyn Mover<S::Region>) {
+        for &block in blocks {
+            let from = self.best_fit.place(block);
+            if self.best_fit.slide_down(block) {
+                self.moved(block, from, mover);
+            }
+        }
+    }
+
+    fn moved(&mut self, block: BlockId, from: Option<Place>, mover: &mut dyn Mover<S::Region>) {
+        let (Some(from), Some(to)) = (from, self.best_fit.place(block)) else {
+            return;
+        };
+        self.account.relocated(block, from, to);
+        let regions = (
+            self.best_fit.region(from.region),
+            self.best_fit.region(to.region),
+        );
+        if let (Some(from_region), Some(to_region)) = regions {
+            mover.move_block(Move {
+                block,
+                from,
+                to,
+                from_region,
+                to_region,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Growth, PoolConfig, QUANTUM, Refused};
+    use super::*;
+
+    /// Regions of real bytes.
+    struct Bytes;
+
+    impl RegionSource for Bytes {
+        type Region = std::cell::RefCell<Vec<u8>>;
+
+        fn create(&mut self, bytes: u64) -> Result<Self::Region, Refused> {
+            Ok(std::cell::RefCell::new(vec![0; bytes as usize]))
+        }
+    }
+
+    /// Copies in order of address, as the contract says.
+    struct Copies;
+
+    type Region = <Bytes as RegionSource>::Region;
+
+    impl Mover<Region> for Copies {
+        fn move_block(&mut self, moved: Move<'_, Region>) {
+            for at in 0..moved.from.bytes as usize {
+                let byte = moved.from_region.borrow()[moved.from.offset as usize + at];
+                moved.to_region.borrow_mut()[moved.to.offset as usize + at] = byte;
+            }
+        }
+    }
+
+    fn pool(growth: Growth, limit: u64) -> Pool<Bytes> {
+        let config = PoolConfig {
+            growth,
+            limit: Some(limit * QUANTUM),
+            max_region: limit * QUANTUM,
+        };
+        Pool::new(Bytes, config)
+    }
+
+    fn fill(pool: &Pool<Bytes>, block: BlockId, value: u8) {
+        let place = pool.place(block).unwrap();
+        let (from, to) = (place.offset as usize, (place.offset + place.bytes) as usize);
+        pool.region(place.region).unwrap().borrow_mut()[from..to].fill(value);
+    }
+
+    fn holds(pool: &Pool<Bytes>, block: BlockId, value: u8) -> bool {
+        let place = pool.place(block).unwrap();
+        let (from, to) = (place.offset as usize, (place.offset + place.bytes) as usize);
+        let region = pool.region(place.region).unwrap().borrow();
+        region[from..to].iter().all(|&byte| byte == value)
+    }
+
+    /// Chunks tile, neighbours are not both free, and each block has its bytes.
+    fn check(pool: &Pool<Bytes>, live: &[(BlockId, u64, u8)]) {
+        let mut used = 0;
+        for (region, bytes) in pool.regions() {
+            let (mut at, mut was_free) = (0, false);
+            for chunk in pool.chunks(region) {
+                assert_eq!(chunk.offset, at);
+                at += chunk.bytes;
+                assert!(!(was_free && chunk.block.is_none()));
+                was_free = chunk.block.is_none();
+                used += chunk.block.map_or(0, |_| chunk.bytes);
+            }
+            assert_eq!(at, bytes);
+        }
+        assert_eq!(used, pool.statistics().allocated);
+        for &(block, bytes, value) in live {
+            assert_eq!(pool.place(block).unwrap().bytes, bytes * QUANTUM);
+            assert!(holds(pool, block, value));
+        }
+    }
+
+    /// Fills a pool of one region with blocks of these sizes and frees those with an odd number.
+    fn alternate(pool: &mut Pool<Bytes>, sizes: &[u64]) -> Vec<(BlockId, u64, u8)> {
+        let mut live = Vec::new();
+        for (value, &bytes) in (0u8..).zip(sizes) {
+            let block = pool.allocate(bytes * QUANTUM).unwrap();
+            fill(pool, block, value);
+            live.push((block, bytes, value));
+        }
+        live.retain(|&(block, _, value)| value % 2 == 0 || !pool.free(block));
+        live
+    }
+
+    #[test]
+    fn the_cheapest_way_is_taken() {
+        let bytes = 32 * QUANTUM;
+        // The hole of 4 next to the block of 1, which has a place before it.
+        let mut pool_ = pool(Growth::PreallocateBytes { bytes }, 32);
+        let live = alternate(&mut pool_, &[8, 2, 10, 4, 1, 3, 4]);
+        let hole = pool_.allocate_moving(8 * QUANTUM, &mut Copies).unwrap();
+        check(&pool_, &live);
+        let statistics = pool_.statistics();
+        assert_eq!(
+            (
+                statistics.events.relocations,
+                statistics.events.relocated_bytes
+            ),
+            (1, QUANTUM)
+        );
+        assert_eq!(pool_.place(hole).unwrap().offset, 20 * QUANTUM);
+        // Nothing has a place elsewhere: blocks slide, onto themselves.
+        let mut pool_ = pool(Growth::PreallocateBytes { bytes }, 32);
+        let live = alternate(&mut pool_, &[8, 2, 10, 2, 8, 2]);
+        assert!(pool_.allocate(6 * QUANTUM).is_err());
+        pool_.allocate_moving(6 * QUANTUM, &mut Copies).unwrap();
+        check(&pool_, &live);
+        assert_eq!(pool_.statistics().events.relocated_bytes, 18 * QUANTUM);
+        assert_eq!(pool_.statistics().free, 0);
+    }
+
+    #[test]
+    fn pinned_blocks_stay() {
+        let bytes = 32 * QUANTUM;
+        let mut pool = pool(Growth::PreallocateBytes { bytes }, 32);
+        let live = alternate(&mut pool, &[8, 2, 10, 2, 8, 2]);
+        let pinned = live[1].0;
+        let place = pool.place(pinned);
+        assert!(pool.pin(pinned));
+        assert!(pool.allocate_moving(5 * QUANTUM, &mut Copies).is_err());
+        pool.allocate_moving(4 * QUANTUM, &mut Copies).unwrap();
+        assert_eq!(pool.place(pinned), place);
+        check(&pool, &live);
+        assert!(pool.unpin(pinned));
+        pool.allocate_moving(2 * QUANTUM, &mut Copies).unwrap();
+        check(&pool, &live);
+        assert!(!pool.pin(BlockId::stale()));
+    }
+
+    #[test]
+    fn regions_are_traded_for_a_larger_one() {
+        // Eight regions of 4, each with a block of 3, and 3 more allowed: then 8 are asked for.
+        let mut pool = pool(Growth::Step { bytes: 4 * QUANTUM }, 35);
+        let mut live = Vec::new();
+        for value in 0..8 {
+            let block = pool.allocate(3 * QUANTUM).unwrap();
+            fill(&pool, block, value);
+            live.push((block, 3, value));
+        }
+        assert_eq!(pool.statistics().regions, 8);
+        let large = pool.allocate_moving(8 * QUANTUM, &mut Copies).unwrap();
+        fill(&pool, large, 99);
+        live.push((large, 8, 99));
+        check(&pool, &live);
+        assert!(pool.statistics().reserved <= 35 * QUANTUM);
+    }
+
+    /// Random sizes in a tight budget: whatever happens, tiles, account and bytes are right; and
+    /// within one region nothing fails while enough is free.
+    #[test]
+    fn random_moves_keep_every_byte() {
+        let mut state: u32 = 7;
+        let mut random = move |end: u32| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state % end
+        };
+        let turns = if cfg!(miri) { 60 } else { 4000 };
+        for growth in [
+            Growth::Proportional,
+            Growth::PreallocateBytes {
+                bytes: 200 * QUANTUM,
+            },
+            Growth::Step {
+                bytes: 30 * QUANTUM,
+            },
+        ] {
+            let is_whole = matches!(growth, Growth::PreallocateBytes { .. });
+            let mut pool = pool(growth, 200);
+            let mut live: Vec<(BlockId, u64, u8)> = Vec::new();
+            for turn in 0..turns {
+                if random(5) < 3 {
+                    let bytes = u64::from(1 + random(30));
+                    let free = 200 * QUANTUM - pool.statistics().allocated;
+                    match pool.allocate_moving(bytes * QUANTUM, &mut Copies) {
+                        Ok(block) => {
+                            let value = (turn % 251) as u8;
+                            fill(&pool, block, value);
+                            live.push((block, bytes, value));
+                        }
+                        Err(_) => assert!(!is_whole || free < bytes * QUANTUM),
+                    }
+                } else if !live.is_empty() {
+                    let (block, ..) = live.swap_remove(random(live.len() as u32) as usize);
+                    assert!(pool.free(block));
+                }
+                check(&pool, &live);
+                assert!(pool.statistics().reserved <= 200 * QUANTUM);
+            }
+            assert!(pool.statistics().events.relocations > 0 || cfg!(miri));
+        }
+    }
+}
