@@ -15,83 +15,71 @@ pub(super) struct Detail {
     pub(super) tag: Tag,
 }
 
-/// One figure: how high it is now, how high it was, how much was added in all.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counter {
-    pub(super) current: u64,
-    pub(super) peak: u64,
-    /// All that was added since the totals were reset.
-    added: u64,
-    /// `current` when the totals were reset.
-    base: u64,
+/// Figures that change together. Sums wrap, and so are right as long as what is now fits a `u64`.
+#[derive(Clone, Copy, Debug)]
+struct Counters<const N: usize> {
+    /// Since the pool was made: what is now is the difference.
+    added: [u64; N],
+    taken: [u64; N],
+    peak: [u64; N],
+    /// `added` and `taken` when the totals were reset.
+    added_before: [u64; N],
+    taken_before: [u64; N],
 }
 
-impl Counter {
-    fn add(&mut self, amount: u64) {
-        self.current += amount;
-        self.added = self.added.wrapping_add(amount);
-        self.peak = self.peak.max(self.current);
+impl<const N: usize> Default for Counters<N> {
+    fn default() -> Self {
+        Counters {
+            added: [0; N],
+            taken: [0; N],
+            peak: [0; N],
+            added_before: [0; N],
+            taken_before: [0; N],
+        }
+    }
+}
+
+impl<const N: usize> Counters<N> {
+    #[inline]
+    fn now(&self, figure: usize) -> u64 {
+        self.added[figure].wrapping_sub(self.taken[figure])
     }
 
-    fn take(&mut self, amount: u64) {
-        self.current -= amount;
+    #[inline]
+    fn add(&mut self, amounts: [u64; N]) {
+        for (figure, amount) in amounts.into_iter().enumerate() {
+            self.added[figure] = self.added[figure].wrapping_add(amount);
+            let now = self.now(figure);
+            // A branch, because most of the time there is nothing to store.
+            if now > self.peak[figure] {
+                self.peak[figure] = now;
+            }
+        }
     }
 
-    /// One step to another value: what it rises by is added, what it falls by is taken.
-    fn set(&mut self, value: u64) {
-        let rise = value.saturating_sub(self.current);
-        self.added = self.added.wrapping_add(rise);
-        self.current = value;
-        self.peak = self.peak.max(value);
+    #[inline]
+    fn take(&mut self, amounts: [u64; N]) {
+        for (figure, amount) in amounts.into_iter().enumerate() {
+            self.taken[figure] = self.taken[figure].wrapping_add(amount);
+        }
     }
 
-    fn reset_peak(&mut self) {
-        self.peak = self.current;
+    fn reset_peaks(&mut self) {
+        self.peak = std::array::from_fn(|figure| self.now(figure));
     }
 
     fn reset_totals(&mut self) {
-        self.added = 0;
-        self.base = self.current;
+        self.added_before = self.added;
+        self.taken_before = self.taken;
     }
 
-    fn count(&self) -> Count {
-        Count {
-            current: self.current,
-            peak: self.peak,
-            allocated: self.added,
-            freed: self
-                .base
-                .wrapping_add(self.added)
-                .wrapping_sub(self.current),
-        }
-    }
-}
-
-/// What is counted over all blocks, and over those of each tag.
-#[derive(Clone, Copy, Debug, Default)]
-struct Blocks {
-    number: Counter,
-    allocated: Counter,
-    requested: Counter,
-}
-
-impl Blocks {
-    fn add(&mut self, rounded: u64, requested: u64) {
-        self.number.add(1);
-        self.allocated.add(rounded);
-        self.requested.add(requested);
-    }
-
-    fn take(&mut self, rounded: u64, requested: u64) {
-        self.number.take(1);
-        self.allocated.take(rounded);
-        self.requested.take(requested);
-    }
-
-    fn each(&mut self, change: fn(&mut Counter)) {
-        for counter in [&mut self.number, &mut self.allocated, &mut self.requested] {
-            change(counter);
-        }
+    fn counts(&self) -> [Count; N] {
+        std::array::from_fn(|figure| Count {
+            current: self.now(figure),
+            peak: self.peak[figure],
+            allocated: self.added[figure].wrapping_sub(self.added_before[figure]),
+            freed: self.taken[figure].wrapping_sub(self.taken_before[figure]),
+        })
     }
 }
 
@@ -100,13 +88,14 @@ impl Blocks {
 pub(crate) struct Account {
     /// By [`BlockId::index`].
     details: Vec<Detail>,
-    blocks: Blocks,
-    /// By [`Tag::index`].
-    by_tag: Vec<Blocks>,
-    regions: Counter,
-    reserved: Counter,
-    splits: Counter,
-    split_bytes: Counter,
+    /// Blocks, their bytes, and the bytes asked for.
+    blocks: Counters<3>,
+    /// The same by [`Tag::index`].
+    by_tag: Vec<Counters<3>>,
+    /// Regions and their bytes.
+    regions: Counters<2>,
+    /// The highest number of free chunks in regions that also hold blocks, and of their bytes.
+    peak_splits: [u64; 2],
     /// Never reset: numbers blocks, tells ages.
     allocations: u64,
     largest: u64,
@@ -126,35 +115,43 @@ impl Account {
             tag: request.tag,
         };
         self.largest = self.largest.max(rounded);
-        self.blocks.add(rounded, request.bytes);
         let tag = request.tag.index();
         if self.by_tag.len() <= tag {
-            self.by_tag.resize(tag + 1, Blocks::default());
+            self.by_tag.resize(tag + 1, Counters::default());
         }
-        self.by_tag[tag].add(rounded, request.bytes);
+        let amounts = [1, rounded, request.bytes];
+        self.blocks.add(amounts);
+        self.by_tag[tag].add(amounts);
     }
 
     pub(super) fn freed(&mut self, block: BlockId, rounded: u64) {
         let detail = self.details[block.index()];
-        self.blocks.take(rounded, detail.requested);
-        self.by_tag[detail.tag.index()].take(rounded, detail.requested);
+        let amounts = [1, rounded, detail.requested];
+        self.blocks.take(amounts);
+        self.by_tag[detail.tag.index()].take(amounts);
     }
 
-    /// What is free now: `chunks` of them in all, the idle regions among them.
+    /// Free chunks in regions that also hold blocks, and their bytes, when there are `chunks` of
+    /// them in all, the idle regions among them.
+    fn splits(&self, chunks: u64, idle: Idle) -> [u64; 2] {
+        let free = self.regions.now(1).wrapping_sub(self.blocks.now(1));
+        [chunks - idle.regions, free - idle.bytes]
+    }
+
+    /// Looks at what is free: after whatever may have raised it.
     pub(super) fn divided(&mut self, chunks: u64, idle: Idle) {
-        self.splits.set(chunks - idle.regions);
-        let free = self.reserved.current - self.blocks.allocated.current;
-        self.split_bytes.set(free - idle.bytes);
+        let now = self.splits(chunks, idle);
+        for (peak, now) in self.peak_splits.iter_mut().zip(now) {
+            *peak = now.max(*peak);
+        }
     }
 
     pub(super) fn region_opened(&mut self, bytes: u64) {
-        self.regions.add(1);
-        self.reserved.add(bytes);
+        self.regions.add([1, bytes]);
     }
 
     pub(super) fn region_closed(&mut self, bytes: u64) {
-        self.regions.take(1);
-        self.reserved.take(bytes);
+        self.regions.take([1, bytes]);
     }
 
     /// A request found no room, so that idle regions went back or blocks moved before it was tried again.
@@ -195,7 +192,7 @@ impl Account {
     }
 
     pub(super) fn reserved(&self) -> u64 {
-        self.reserved.current
+        self.regions.now(1)
     }
 
     #[allow(dead_code)]
@@ -210,15 +207,21 @@ impl Account {
         self.allocations
     }
 
-    pub(super) fn counts(&self) -> MemoryCounts {
+    pub(super) fn counts(&self, chunks: u64, idle: Idle) -> MemoryCounts {
+        let [blocks, allocated_bytes, requested_bytes] = self.blocks.counts();
+        let [regions, reserved_bytes] = self.regions.counts();
+        let [splits, split_bytes] = self.splits(chunks, idle);
+        let [peak_splits, peak_split_bytes] = self.peak_splits;
         MemoryCounts {
-            blocks: self.blocks.number.count(),
-            allocated_bytes: self.blocks.allocated.count(),
-            requested_bytes: self.blocks.requested.count(),
-            regions: self.regions.count(),
-            reserved_bytes: self.reserved.count(),
-            splits: self.splits.count(),
-            split_bytes: self.split_bytes.count(),
+            blocks,
+            allocated_bytes,
+            requested_bytes,
+            regions,
+            reserved_bytes,
+            splits,
+            peak_splits,
+            split_bytes,
+            peak_split_bytes,
             largest_allocation: self.largest,
         }
     }
@@ -233,11 +236,14 @@ impl Account {
             .by_tag
             .iter()
             .enumerate()
-            .map(|(index, blocks)| TagStatistics {
-                tag: Tag::from_index(index),
-                blocks: blocks.number.count(),
-                allocated_bytes: blocks.allocated.count(),
-                requested_bytes: blocks.requested.count(),
+            .map(|(index, counters)| {
+                let [blocks, allocated_bytes, requested_bytes] = counters.counts();
+                TagStatistics {
+                    tag: Tag::from_index(index),
+                    blocks,
+                    allocated_bytes,
+                    requested_bytes,
+                }
             })
             .filter(|tag| tag.blocks.peak > 0 || tag.blocks.freed > 0)
             .collect();
@@ -245,28 +251,18 @@ impl Account {
         tags
     }
 
-    pub(super) fn reset_peaks(&mut self) {
-        self.each(Counter::reset_peak);
+    pub(super) fn reset_peaks(&mut self, chunks: u64, idle: Idle) {
+        self.blocks.reset_peaks();
+        self.by_tag.iter_mut().for_each(Counters::reset_peaks);
+        self.regions.reset_peaks();
+        self.peak_splits = self.splits(chunks, idle);
         self.largest = 0;
     }
 
     pub(super) fn reset_totals(&mut self) {
-        self.each(Counter::reset_totals);
+        self.blocks.reset_totals();
+        self.by_tag.iter_mut().for_each(Counters::reset_totals);
+        self.regions.reset_totals();
         self.events = MemoryEvents::default();
-    }
-
-    fn each(&mut self, change: fn(&mut Counter)) {
-        self.blocks.each(change);
-        self.by_tag
-            .iter_mut()
-            .for_each(|blocks| blocks.each(change));
-        for counter in [
-            &mut self.regions,
-            &mut self.reserved,
-            &mut self.splits,
-            &mut self.split_bytes,
-        ] {
-            change(counter);
-        }
     }
 }

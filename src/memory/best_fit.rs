@@ -111,6 +111,22 @@ pub(super) struct BestFit<R> {
 pub(super) struct Idle {
     pub(super) regions: u64,
     pub(super) bytes: u64,
+    /// How often a region became one of them or ceased to be.
+    pub(super) changes: u64,
+}
+
+impl Idle {
+    fn add(&mut self, bytes: u64) {
+        self.regions += 1;
+        self.bytes += bytes;
+        self.changes += 1;
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.regions -= 1;
+        self.bytes -= bytes;
+        self.changes += 1;
+    }
 }
 
 impl<R> BestFit<R> {
@@ -167,8 +183,7 @@ impl<R> BestFit<R> {
         region.first_chunk = chunk_slot;
         region.held = Some(held);
         self.regions_opened += 1;
-        self.idle.regions += 1;
-        self.idle.bytes += region_bytes;
+        self.idle.add(region_bytes);
         self.region_order.push(region_slot);
         self.list(chunk_slot);
         self.region_id(region_slot)
@@ -181,8 +196,7 @@ impl<R> BestFit<R> {
         let region = &mut self.regions[freed.region as usize];
         region.live_blocks -= 1;
         if region.live_blocks == 0 {
-            self.idle.regions += 1;
-            self.idle.bytes += region.bytes;
+            self.idle.add(region.bytes);
         }
         let entry = &mut self.entries[slot as usize];
         entry.in_use = false;
@@ -274,8 +288,7 @@ impl<R> BestFit<R> {
         self.vacate(chunk_slot);
         self.region_order.retain(|&slot| slot != id.slot);
         let region = &mut self.regions[id.slot as usize];
-        self.idle.regions -= 1;
-        self.idle.bytes -= region.bytes;
+        self.idle.take(region.bytes);
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.
         if region.generation < u32::MAX {
@@ -338,8 +351,7 @@ impl<R> BestFit<R> {
         };
         let region = &mut self.regions[region as usize];
         if region.live_blocks == 0 {
-            self.idle.regions -= 1;
-            self.idle.bytes -= region.bytes;
+            self.idle.take(region.bytes);
         }
         region.live_blocks += 1;
         let entry = &mut self.entries[slot as usize];

@@ -111,6 +111,7 @@ impl<S: RegionSource> Pool<S> {
         let asked = request.bytes.max(1);
         let max_region = self.config.max_region;
         let rounded = round_up(asked).filter(|&rounded| rounded <= max_region);
+        let changes = self.best_fit.idle().changes;
         let outcome = match rounded {
             Some(rounded) => self.climb(rounded, mover).map(|block| (block, rounded)),
             None => Err(FullReason::OverRegionLimit { max_region }),
@@ -118,7 +119,10 @@ impl<S: RegionSource> Pool<S> {
         match outcome {
             Ok((block, rounded)) => {
                 self.account.allocated(block, rounded, request);
-                self.divided();
+                // Else there are fewer free bytes, and no more chunks.
+                if self.best_fit.idle().changes != changes {
+                    self.divided();
+                }
                 Ok(block)
             }
             Err(reason) => Err(self.failed(request, reason)),
@@ -162,8 +166,8 @@ impl<S: RegionSource> Pool<S> {
         true
     }
 
-    /// Tells the account what is free now.
-    fn divided(&mut self) {
+    /// The account looks at what is free: after whatever may have raised it.
+    pub(super) fn divided(&mut self) {
         let idle = self.best_fit.idle();
         self.account.divided(self.best_fit.free_chunks(), idle);
     }
@@ -228,7 +232,8 @@ impl<S: RegionSource> Pool<S> {
 
     /// The account at this moment.
     pub fn statistics(&self) -> MemoryStatistics {
-        let counts = self.account.counts();
+        let chunks = self.best_fit.free_chunks();
+        let counts = self.account.counts(chunks, self.best_fit.idle());
         let allocated = counts.allocated_bytes.current;
         let reserved = counts.reserved_bytes.current;
         MemoryStatistics {
@@ -253,7 +258,8 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes the peaks what there is now.
     pub fn reset_peaks(&mut self) {
-        self.account.reset_peaks();
+        let chunks = self.best_fit.free_chunks();
+        self.account.reset_peaks(chunks, self.best_fit.idle());
     }
 
     /// Makes all totals and all events 0.

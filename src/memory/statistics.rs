@@ -61,9 +61,13 @@ pub struct MemoryCounts {
     /// Bytes in regions held.
     pub reserved_bytes: Count,
     /// Free chunks in regions that also hold blocks: what cannot be returned.
-    pub splits: Count,
+    pub splits: u64,
+    /// The highest `splits` since the pool was made or its peaks were reset.
+    pub peak_splits: u64,
     /// Bytes in free chunks in regions that also hold blocks.
-    pub split_bytes: Count,
+    pub split_bytes: u64,
+    /// The highest `split_bytes` since the pool was made or its peaks were reset.
+    pub peak_split_bytes: u64,
     /// Bytes of the largest block taken since the pool was made or its peaks were reset.
     pub largest_allocation: u64,
 }

@@ -1,0 +1,337 @@
+//! The account against a naive model: after each of many random calls every figure is what sums over a
+//! list of blocks and a walk over all chunks say.
+
+use orlop::memory::{
+    BlockId, Count, Growth, Pool, PoolConfig, QUANTUM, Refused, RegionSource, Request, Tag,
+};
+
+const STEPS: u64 = 30_000;
+
+/// Small, deterministic random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+/// Gives regions of nothing within a capacity, and counts them.
+#[derive(Default)]
+struct Source {
+    capacity: u64,
+    held: u64,
+    made: [u64; 2],
+    returned: [u64; 2],
+}
+
+impl RegionSource for Source {
+    type Region = u64;
+
+    fn create(&mut self, bytes: u64) -> Result<u64, Refused> {
+        if self.held + bytes > self.capacity {
+            return Err(Refused("full".into()));
+        }
+        self.held += bytes;
+        self.made = [self.made[0] + 1, self.made[1] + bytes];
+        Ok(bytes)
+    }
+
+    fn destroy(&mut self, bytes: u64) {
+        self.held -= bytes;
+        self.returned = [self.returned[0] + 1, self.returned[1] + bytes];
+    }
+}
+
+struct Block {
+    id: BlockId,
+    requested: u64,
+    rounded: u64,
+    tag: Tag,
+}
+
+/// Blocks, bytes and bytes asked for: totals and peaks as plainly as can be.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    peak: [u64; 3],
+    allocated: [u64; 3],
+    freed: [u64; 3],
+}
+
+impl Figures {
+    fn counts(&self, now: [u64; 3]) -> [Count; 3] {
+        [0, 1, 2].map(|at| Count {
+            current: now[at],
+            peak: self.peak[at],
+            allocated: self.allocated[at],
+            freed: self.freed[at],
+        })
+    }
+}
+
+fn plus<const N: usize>(a: [u64; N], b: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|at| a[at] + b[at])
+}
+
+fn higher<const N: usize>(a: [u64; N], b: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|at| a[at].max(b[at]))
+}
+
+struct Model {
+    pool: Pool<Source>,
+    blocks: Vec<Block>,
+    all: Figures,
+    tags: Vec<(Tag, Figures)>,
+    largest: u64,
+    failures: u64,
+    failures_in_all: u64,
+    peak_regions: [u64; 2],
+    /// What the source counted when totals were reset.
+    before: [[u64; 2]; 2],
+    peak_splits: [u64; 2],
+}
+
+impl Model {
+    fn new(config: PoolConfig, capacity: u64) -> Model {
+        let tags = ["", "a", "a/b", "c"].map(|name| (Tag::named(name), Figures::default()));
+        let source = Source {
+            capacity,
+            ..Source::default()
+        };
+        Model {
+            pool: Pool::new(source, config),
+            blocks: Vec::new(),
+            all: Figures::default(),
+            tags: tags.to_vec(),
+            largest: 0,
+            failures: 0,
+            failures_in_all: 0,
+            peak_regions: [0; 2],
+            before: [[0; 2]; 2],
+            peak_splits: [0; 2],
+        }
+    }
+
+    fn now(&self, tag: Option<Tag>) -> [u64; 3] {
+        self.blocks
+            .iter()
+            .filter(|block| tag.is_none_or(|tag| block.tag == tag))
+            .fold([0; 3], |sum, block| {
+                plus(sum, [1, block.rounded, block.requested])
+            })
+    }
+
+    /// Free chunks in regions that also hold blocks, and their bytes.
+    fn splits(&self) -> [u64; 2] {
+        let mut sum = [0; 2];
+        for (region, _) in self.pool.regions() {
+            let chunks: Vec<_> = self.pool.chunks(region).collect();
+            if chunks.iter().any(|chunk| chunk.block.is_some()) {
+                for chunk in chunks.iter().filter(|chunk| chunk.block.is_none()) {
+                    sum = plus(sum, [1, chunk.bytes]);
+                }
+            }
+        }
+        sum
+    }
+
+    fn regions(&self) -> [u64; 2] {
+        self.pool
+            .regions()
+            .fold([0; 2], |sum, (_, bytes)| plus(sum, [1, bytes]))
+    }
+
+    fn allocate(&mut self, requested: u64, tag: usize) {
+        let (name, figures) = &mut self.tags[tag];
+        let tag = *name;
+        let bytes = requested;
+        match self.pool.allocate(Request { bytes, tag }) {
+            Ok(id) => {
+                let rounded = requested.max(1).next_multiple_of(QUANTUM);
+                let amounts = [1, rounded, requested];
+                figures.allocated = plus(figures.allocated, amounts);
+                self.all.allocated = plus(self.all.allocated, amounts);
+                self.largest = self.largest.max(rounded);
+                self.blocks.push(Block {
+                    id,
+                    requested,
+                    rounded,
+                    tag,
+                });
+            }
+            Err(full) => {
+                self.failures += 1;
+                self.failures_in_all += 1;
+                assert_eq!(full.statistics.events.failures, self.failures);
+            }
+        }
+    }
+
+    fn free(&mut self, at: usize) {
+        let block = self.blocks.swap_remove(at);
+        assert!(self.pool.free(block.id));
+        assert!(!self.pool.free(block.id), "a stale id is in no account");
+        let amounts = [1, block.rounded, block.requested];
+        self.all.freed = plus(self.all.freed, amounts);
+        for (_, figures) in self.tags.iter_mut().filter(|tag| tag.0 == block.tag) {
+            figures.freed = plus(figures.freed, amounts);
+        }
+    }
+
+    fn reset_peaks(&mut self) {
+        self.pool.reset_peaks();
+        self.largest = 0;
+        self.all.peak = [0; 3];
+        self.tags.iter_mut().for_each(|tag| tag.1.peak = [0; 3]);
+        self.peak_regions = [0; 2];
+        self.peak_splits = [0; 2];
+    }
+
+    fn reset_totals(&mut self) {
+        self.pool.reset_totals();
+        self.failures = 0;
+        for figures in self.tags.iter_mut().map(|tag| &mut tag.1) {
+            (figures.allocated, figures.freed) = ([0; 3], [0; 3]);
+        }
+        (self.all.allocated, self.all.freed) = ([0; 3], [0; 3]);
+        self.before = [self.pool.source().made, self.pool.source().returned];
+    }
+
+    fn check(&mut self) {
+        let now = self.now(None);
+        self.all.peak = higher(self.all.peak, now);
+        let (splits, regions) = (self.splits(), self.regions());
+        self.peak_splits = higher(self.peak_splits, splits);
+        self.peak_regions = higher(self.peak_regions, regions);
+
+        let told = self.pool.statistics();
+        let counts = told.counts;
+        assert_eq!(
+            [
+                counts.blocks,
+                counts.allocated_bytes,
+                counts.requested_bytes
+            ],
+            self.all.counts(now)
+        );
+        let source = self.pool.source();
+        let expected = [0, 1].map(|at| Count {
+            current: regions[at],
+            peak: self.peak_regions[at],
+            allocated: source.made[at] - self.before[0][at],
+            freed: source.returned[at] - self.before[1][at],
+        });
+        assert_eq!([counts.regions, counts.reserved_bytes], expected);
+        assert_eq!([counts.splits, counts.split_bytes], splits);
+        assert_eq!(
+            [counts.peak_splits, counts.peak_split_bytes],
+            self.peak_splits
+        );
+        assert_eq!(counts.largest_allocation, self.largest);
+        assert_eq!(told.events.failures, self.failures);
+        assert_eq!((told.live_blocks, told.allocated), (now[0], now[1]));
+        assert_eq!(told.peak_allocated, self.all.peak[1]);
+        assert_eq!((told.regions, told.reserved), (regions[0], regions[1]));
+        assert_eq!(told.peak_reserved, self.peak_regions[1]);
+        assert_eq!(told.free, regions[1] - now[1]);
+
+        let by_tag = self.pool.by_tag();
+        let holds = by_tag.iter().map(|tag| tag.allocated_bytes.current);
+        assert!(holds.rev().is_sorted(), "those that hold most come first");
+        for at in 0..self.tags.len() {
+            let tag = self.tags[at].0;
+            let now = self.now(Some(tag));
+            let figures = &mut self.tags[at].1;
+            figures.peak = higher(figures.peak, now);
+            let expected = figures.counts(now);
+            let told = by_tag.iter().find(|told| told.tag == tag);
+            let told = told.map_or([Count::default(); 3], |told| {
+                [told.blocks, told.allocated_bytes, told.requested_bytes]
+            });
+            assert_eq!(told, expected, "{tag}");
+        }
+    }
+
+    fn live_through(&mut self, random: &mut Random) {
+        let mut fill = 70;
+        for _ in 0..STEPS {
+            match random.below(1000) {
+                0..4 => {
+                    self.pool.trim();
+                }
+                4 => self.reset_peaks(),
+                5 => self.reset_totals(),
+                6..14 => fill = [95, 70, 50, 35, 0][random.below(5) as usize],
+                step if step % 100 < fill && self.blocks.len() < 60 => {
+                    let most = 1 << random.below(19);
+                    let bytes = random.below(1 + most);
+                    self.allocate(bytes, random.below(4) as usize);
+                }
+                _ if !self.blocks.is_empty() => {
+                    let at = random.below(self.blocks.len() as u64) as usize;
+                    self.free(at);
+                }
+                _ => {}
+            }
+            self.check();
+        }
+    }
+}
+
+#[test]
+fn every_figure_is_exact_at_each_step() {
+    const MIB: u64 = 1 << 20;
+    let bounds = [
+        (None, u64::MAX >> 1),
+        (Some(MIB), u64::MAX >> 1),
+        (None, 3 * MIB / 4),
+        (Some(MIB), 3 * MIB / 4),
+    ];
+    for (seed, (limit, capacity)) in (1..).zip(bounds) {
+        let config = PoolConfig {
+            growth: Growth::Proportional,
+            limit,
+            max_region: MIB,
+        };
+        let mut model = Model::new(config, capacity);
+        model.live_through(&mut Random(seed));
+        assert_eq!(model.failures_in_all > 0, seed > 1, "bounds were reached");
+    }
+}
+
+#[test]
+fn what_a_request_says_is_kept() {
+    let config = PoolConfig {
+        growth: Growth::Proportional,
+        limit: None,
+        max_region: u64::MAX,
+    };
+    let mut pool = Pool::new(
+        Source {
+            capacity: u64::MAX,
+            ..Source::default()
+        },
+        config,
+    );
+    let inside = orlop::tagged("net", || orlop::tagged("layer", || Request::tagged(300)));
+    pool.allocate(inside).expect("there is room");
+    pool.allocate(1000).expect("there is room");
+    let by_tag = pool.by_tag();
+    let told: Vec<_> = by_tag
+        .iter()
+        .map(|tag| {
+            let bytes = (tag.allocated_bytes.current, tag.requested_bytes.current);
+            (tag.tag.to_string(), bytes)
+        })
+        .collect();
+    let expected = [
+        ("(untagged)".to_owned(), (1024, 1000)),
+        ("net/layer".to_owned(), (512, 300)),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(pool.statistics().counts.requested_bytes.current, 1300);
+}
