@@ -188,7 +188,7 @@ impl Account {
 
     /// Bytes in regions that are not in blocks.
     pub(super) fn free(&self) -> u64 {
-        self.reserved.current - self.blocks.allocated.current
+        self.regions.now(1) - self.blocks.now(1)
     }
 
     pub(super) fn reserved(&self) -> u64 {
