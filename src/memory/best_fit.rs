@@ -78,6 +78,12 @@ struct Entry {
     in_use: bool,
 }
 
+impl Entry {
+    fn fills_its_region(&self) -> bool {
+        self.previous & self.next == NONE
+    }
+}
+
 /// A region in its slot.
 #[derive(Debug)]
 struct Region<R> {
@@ -86,7 +92,6 @@ struct Region<R> {
     order: u64,
     bytes: u64,
     first_chunk: u32,
-    live_blocks: u64,
     /// What the source gave, `None` while the slot is vacant.
     held: Option<R>,
 }
@@ -116,16 +121,22 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    fn add(&mut self, bytes: u64) {
-        self.regions += 1;
-        self.bytes += bytes;
-        self.changes += 1;
+    /// Adds the region that a chunk, its only one, fills.
+    fn add(&mut self, chunk: &Entry) {
+        if chunk.fills_its_region() {
+            self.regions += 1;
+            self.bytes += chunk.bytes;
+            self.changes += 1;
+        }
     }
 
-    fn take(&mut self, bytes: u64) {
-        self.regions -= 1;
-        self.bytes -= bytes;
-        self.changes += 1;
+    /// Undoes [`Idle::add`].
+    fn take(&mut self, chunk: &Entry) {
+        if chunk.fills_its_region() {
+            self.regions -= 1;
+            self.bytes -= chunk.bytes;
+            self.changes += 1;
+        }
     }
 }
 
@@ -150,8 +161,8 @@ impl<R> BestFit<R> {
 
     /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough.
     pub(super) fn allocate(&mut self, bytes: u64) -> Option<BlockId> {
-        let slot = self.free.best(bytes)?;
-        Some(self.take(slot, bytes))
+        let slot = self.free.take_best(bytes)?;
+        Some(self.occupy(slot, bytes))
     }
 
     /// Adds a region of one free chunk.
@@ -162,7 +173,6 @@ impl<R> BestFit<R> {
                 order: 0,
                 bytes: 0,
                 first_chunk: NONE,
-                live_blocks: 0,
                 held: None,
             });
             (self.regions.len() - 1) as u32
@@ -183,49 +193,61 @@ impl<R> BestFit<R> {
         region.first_chunk = chunk_slot;
         region.held = Some(held);
         self.regions_opened += 1;
-        self.idle.add(region_bytes);
         self.region_order.push(region_slot);
         self.list(chunk_slot);
+        self.idle.add(&self.entries[chunk_slot as usize]);
         self.region_id(region_slot)
     }
 
     /// Gives a block back and merges it with its free neighbours. Returns its bytes; `None` for a stale id.
     pub(super) fn free(&mut self, block: BlockId) -> Option<u64> {
         let slot = block.slot;
-        let freed = *self.live_entry(block)?;
-        let region = &mut self.regions[freed.region as usize];
-        region.live_blocks -= 1;
-        if region.live_blocks == 0 {
-            self.idle.add(region.bytes);
+        let freed = self.entries.get_mut(slot as usize)?;
+        if !freed.in_use || freed.generation != block.generation {
+            return None;
         }
-        let entry = &mut self.entries[slot as usize];
-        entry.in_use = false;
-        entry.pins = 0;
-        entry.generation = entry.generation.saturating_add(1);
+        freed.in_use = false;
+        freed.pins = 0;
+        freed.generation = freed.generation.saturating_add(1);
+        let (offset, bytes) = (freed.offset, freed.bytes);
+        let (previous, next) = (freed.previous, freed.next);
 
-        // A free neighbour keeps its slot and grows: often its place in the index need not change.
-        match (self.is_free(freed.previous), self.is_free(freed.next)) {
+        // A free neighbour keeps its slot and grows.
+        let listed = match (self.is_free(previous), self.is_free(next)) {
             (true, true) => {
-                self.free.remove(freed.next);
-                self.absorb_next(freed.previous);
-                self.absorb_next(freed.previous);
-                self.relist(freed.previous);
+                self.free.remove(next);
+                self.absorb_next(previous);
+                self.absorb_next(previous);
+                self.relist(previous);
+                previous
             }
             (true, false) => {
-                self.absorb_next(freed.previous);
-                self.relist(freed.previous);
+                self.absorb_next(previous);
+                self.relist(previous);
+                previous
             }
             (false, true) => {
-                self.absorb_previous(freed.next);
-                self.relist(freed.next);
+                let region = self.entries[slot as usize].region;
+                let after = &mut self.entries[next as usize];
+                after.offset = offset;
+                after.bytes += bytes;
+                after.previous = previous;
+                self.link_forward(previous, region, next);
+                self.vacate(slot);
+                self.relist(next);
+                next
             }
-            (false, false) if self.is_worn_out(slot) => {
-                let slot = self.resettle(slot);
+            (false, false) => {
+                let slot = match self.is_worn_out(slot) {
+                    true => self.resettle(slot),
+                    false => slot,
+                };
                 self.list(slot);
+                slot
             }
-            (false, false) => self.list(slot),
-        }
-        Some(freed.bytes)
+        };
+        self.idle.add(&self.entries[listed as usize]);
+        Some(bytes)
     }
 
     pub(super) fn place(&self, block: BlockId) -> Option<Place> {
@@ -252,7 +274,7 @@ impl<R> BestFit<R> {
     /// The regions without a block in use, with their bytes, in order of creation.
     pub(super) fn idle_regions(&self) -> impl Iterator<Item = (RegionId, u64)> + '_ {
         self.regions()
-            .filter(|(region, _)| self.regions[region.slot as usize].live_blocks == 0)
+            .filter(|(region, _)| self.is_idle(region.slot))
     }
 
     /// The chunks of a region in address order; none for a stale id.
@@ -278,17 +300,15 @@ impl<R> BestFit<R> {
     /// Forgets a region without a block in use and gives back what the source gave, and its bytes;
     /// `None`, and nothing changed, for a stale id or a region in use.
     pub(super) fn close_region(&mut self, id: RegionId) -> Option<(R, u64)> {
-        let region = self.live_region(id)?;
-        if region.live_blocks > 0 {
+        let chunk_slot = self.live_region(id)?.first_chunk;
+        if !self.is_idle(id.slot) {
             return None;
         }
-        // Free neighbours are always merged, so an idle region is one free chunk.
-        let chunk_slot = region.first_chunk;
+        self.idle.take(&self.entries[chunk_slot as usize]);
         self.free.remove(chunk_slot);
         self.vacate(chunk_slot);
         self.region_order.retain(|&slot| slot != id.slot);
         let region = &mut self.regions[id.slot as usize];
-        self.idle.take(region.bytes);
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.
         if region.generation < u32::MAX {
@@ -325,35 +345,37 @@ impl<R> BestFit<R> {
 
     /// Makes the first `bytes` of a free chunk a block; what is left stays free.
     fn take(&mut self, slot: u32, bytes: u64) -> BlockId {
-        let entry = &mut self.entries[slot as usize];
-        let (region, offset, previous) = (entry.region, entry.offset, entry.previous);
-        let slot = if entry.bytes == bytes {
-            self.free.remove(slot);
-            slot
-        } else {
-            // The rest keeps the slot: often its place in the index need not change.
-            entry.offset += bytes;
-            entry.bytes -= bytes;
-            self.relist(slot);
-            let front = self.add_entry(Entry {
-                offset,
-                bytes,
-                region,
-                previous,
-                next: slot,
-                generation: 0,
-                pins: 0,
-                in_use: true,
-            });
-            self.entries[slot as usize].previous = front;
-            self.link_forward(previous, region, front);
-            front
-        };
-        let region = &mut self.regions[region as usize];
-        if region.live_blocks == 0 {
-            self.idle.take(region.bytes);
+        self.free.remove(slot);
+        self.occupy(slot, bytes)
+    }
+
+    /// As [`BestFit::take`], for a chunk that the index has let go.
+    fn occupy(&mut self, slot: u32, bytes: u64) -> BlockId {
+        let chunk = &self.entries[slot as usize];
+        self.idle.take(chunk);
+        if chunk.bytes == bytes {
+            return self.use_whole(slot);
         }
-        region.live_blocks += 1;
+        // The rest keeps the slot.
+        let front = self.vacant_slot();
+        let rest = &mut self.entries[slot as usize];
+        let (offset, region) = (rest.offset, rest.region);
+        rest.offset += bytes;
+        rest.bytes -= bytes;
+        let previous = std::mem::replace(&mut rest.previous, front);
+        self.list(slot);
+        let entry = &mut self.entries[front as usize];
+        entry.offset = offset;
+        entry.bytes = bytes;
+        entry.region = region;
+        entry.previous = previous;
+        entry.next = slot;
+        self.link_forward(previous, region, front);
+        self.use_whole(front)
+    }
+
+    /// Makes a chunk that the index does not know a block.
+    fn use_whole(&mut self, slot: u32) -> BlockId {
         let entry = &mut self.entries[slot as usize];
         entry.in_use = true;
         BlockId {
@@ -375,23 +397,6 @@ impl<R> BestFit<R> {
         self.vacate(absorbed);
     }
 
-    /// Merges the chunk before `slot` into it.
-    fn absorb_previous(&mut self, slot: u32) {
-        let absorbed = self.entries[slot as usize].previous;
-        let Entry {
-            bytes,
-            previous,
-            region,
-            ..
-        } = self.entries[absorbed as usize];
-        let entry = &mut self.entries[slot as usize];
-        entry.offset -= bytes;
-        entry.bytes += bytes;
-        entry.previous = previous;
-        self.link_forward(previous, region, slot);
-        self.vacate(absorbed);
-    }
-
     /// Makes `slot` what comes after `previous`, or the first chunk of the region.
     fn link_forward(&mut self, previous: u32, region: u32, slot: u32) {
         if previous == NONE {
@@ -408,23 +413,34 @@ impl<R> BestFit<R> {
         entry.is_some_and(|entry| !entry.in_use)
     }
 
+    /// A slot for a chunk; it keeps its generation.
+    fn vacant_slot(&mut self) -> u32 {
+        if let Some(slot) = self.vacant_entries.pop() {
+            return slot;
+        }
+        self.entries.push(Entry {
+            offset: 0,
+            bytes: 0,
+            region: NONE,
+            previous: NONE,
+            next: NONE,
+            generation: 0,
+            pins: 0,
+            in_use: false,
+        });
+        (self.entries.len() - 1) as u32
+    }
+
     /// Puts a chunk into a slot; the slot keeps its own generation.
     fn add_entry(&mut self, entry: Entry) -> u32 {
-        if let Some(slot) = self.vacant_entries.pop() {
-            let place = &mut self.entries[slot as usize];
-            let generation = place.generation;
-            *place = Entry {
-                generation,
-                ..entry
-            };
-            slot
-        } else {
-            self.entries.push(Entry {
-                generation: 0,
-                ..entry
-            });
-            (self.entries.len() - 1) as u32
-        }
+        let slot = self.vacant_slot();
+        let place = &mut self.entries[slot as usize];
+        let generation = place.generation;
+        *place = Entry {
+            generation,
+            ..entry
+        };
+        slot
     }
 
     fn vacate(&mut self, slot: u32) {
@@ -472,6 +488,12 @@ impl<R> BestFit<R> {
         self.entries
             .get(block.slot as usize)
             .filter(|entry| entry.in_use && entry.generation == block.generation)
+    }
+
+    /// Free neighbours are always merged, so an idle region is one free chunk.
+    fn is_idle(&self, region: u32) -> bool {
+        let first = &self.entries[self.regions[region as usize].first_chunk as usize];
+        !first.in_use && first.next == NONE
     }
 
     fn live_region(&self, id: RegionId) -> Option<&Region<R>> {

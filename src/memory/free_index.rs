@@ -25,28 +25,26 @@ const SPLIT: u32 = 5;
 const BINS: usize = ((56 - SPLIT as usize) + 1) << SPLIT;
 const WORDS: usize = BINS / 64;
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    key: Key,
-    /// A node's priority is at least that of its children.
-    priority: u32,
-}
-
+/// The children of a node, of lower and of higher keys.
+type Children = [u32; 2];
 const LOWER: usize = 0;
 const HIGHER: usize = 1;
 
-/// The place in `links` of a node's link to one of its children.
-fn child(slot: u32, side: usize) -> usize {
-    BINS + 2 * slot as usize + side
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    key: Key,
+    children: Children,
+    /// At least that of its children.
+    priority: u32,
+    bin: u16,
 }
 
 /// The free chunks, ordered by [`Key`]; each is known by its slot.
 #[derive(Debug)]
 pub(super) struct FreeIndex {
     nodes: Vec<Node>,
-    /// The roots of the bins, then for each node its child of lower keys and its child of higher keys:
-    /// in one vector, so that a link is an index, whatever it hangs from.
-    links: Vec<u32>,
+    /// The roots of the bins.
+    roots: Box<[u32; BINS]>,
     /// One bit for each bin that holds a chunk.
     filled: [u64; WORDS],
     /// One bit for each word of `filled` that is not 0.
@@ -58,7 +56,7 @@ impl FreeIndex {
     pub(super) fn new() -> Self {
         FreeIndex {
             nodes: Vec::new(),
-            links: vec![NONE; BINS],
+            roots: Box::new([NONE; BINS]),
             filled: [0; WORDS],
             filled_words: 0,
             chunks: 0,
@@ -70,37 +68,63 @@ impl FreeIndex {
         self.chunks
     }
 
+    #[inline(always)]
     pub(super) fn insert(&mut self, slot: u32, key: Key) {
         self.chunks += 1;
-        while self.nodes.len() <= slot as usize {
-            self.nodes.push(Node {
-                key: Key::default(),
-                priority: scatter(self.nodes.len() as u32),
-            });
-            self.links.extend([NONE; 2]);
+        if self.nodes.len() <= slot as usize {
+            self.grow(slot);
         }
         let bin = bin_of(key.bytes);
-        self.filled[bin / 64] |= 1 << (bin % 64);
-        self.filled_words |= 1 << (bin / 64);
+        let node = &mut self.nodes[slot as usize];
+        node.key = key;
+        node.children = [NONE; 2];
+        node.bin = bin as u16;
+        // Mostly its bin is empty.
+        if self.roots[bin] == NONE {
+            self.roots[bin] = slot;
+            self.filled[bin / 64] |= 1 << (bin % 64);
+            self.filled_words |= 1 << (bin / 64);
+        } else {
+            self.hang(slot);
+        }
+    }
 
+    /// Makes room for nodes up to `slot`.
+    #[cold]
+    fn grow(&mut self, slot: u32) {
+        for slot in self.nodes.len() as u32..=slot {
+            self.nodes.push(Node {
+                key: Key::default(),
+                children: [NONE; 2],
+                priority: scatter(slot),
+                bin: 0,
+            });
+        }
+    }
+
+    /// Hangs a node into the tree of its bin.
+    #[inline(never)]
+    fn hang(&mut self, slot: u32) {
+        let Node {
+            key, priority, bin, ..
+        } = self.nodes[slot as usize];
+        let bin = usize::from(bin);
         // The node goes above the first node of lower priority on its way down...
-        let priority = self.nodes[slot as usize].priority;
-        let mut link = bin;
-        let mut at = self.links[bin];
+        let mut above = None;
+        let mut at = self.roots[bin];
         while at != NONE {
             let node = &self.nodes[at as usize];
             if node.priority < priority {
                 break;
             }
             let side = if key < node.key { LOWER } else { HIGHER };
-            link = child(at, side);
-            at = self.links[link];
+            above = Some((at, side));
+            at = node.children[side];
         }
-        self.links[link] = slot;
-        self.nodes[slot as usize].key = key;
+        *self.link(bin, above) = slot;
 
         // ...and what hung there is split into its lower and its higher side.
-        let mut ends = [child(slot, LOWER), child(slot, HIGHER)];
+        let mut ends = [(slot, LOWER), (slot, HIGHER)];
         while at != NONE {
             let node = &self.nodes[at as usize];
             let (side, other) = if node.key < key {
@@ -108,86 +132,142 @@ impl FreeIndex {
             } else {
                 (HIGHER, LOWER)
             };
-            self.links[ends[side]] = at;
-            ends[side] = child(at, other);
-            at = self.links[ends[side]];
+            let next = node.children[other];
+            let (parent, end) = ends[side];
+            self.nodes[parent as usize].children[end] = at;
+            ends[side] = (at, other);
+            at = next;
         }
-        self.links[ends[LOWER]] = NONE;
-        self.links[ends[HIGHER]] = NONE;
+        for (parent, end) in ends {
+            self.nodes[parent as usize].children[end] = NONE;
+        }
+    }
+
+    /// What hangs from a node's side, or from the root of a bin.
+    fn link(&mut self, bin: usize, above: Option<(u32, usize)>) -> &mut u32 {
+        match above {
+            Some((parent, side)) => &mut self.nodes[parent as usize].children[side],
+            None => &mut self.roots[bin],
+        }
     }
 
     /// Takes out a chunk that was inserted.
+    #[inline]
     pub(super) fn remove(&mut self, slot: u32) {
         self.chunks -= 1;
-        let key = self.nodes[slot as usize].key;
-        let bin = bin_of(key.bytes);
-        let mut link = bin;
-        let mut at = self.links[bin];
+        let Node { children, bin, .. } = self.nodes[slot as usize];
+        if self.roots[usize::from(bin)] == slot && is_leaf(children) {
+            self.empty(usize::from(bin));
+        } else {
+            self.find_and_unhang(slot);
+        }
+    }
+
+    /// Notes that a bin holds nothing any more.
+    #[inline]
+    fn empty(&mut self, bin: usize) {
+        self.roots[bin] = NONE;
+        let word = &mut self.filled[bin / 64];
+        *word &= !(1 << (bin % 64));
+        if *word == 0 {
+            self.filled_words &= !(1 << (bin / 64));
+        }
+    }
+
+    #[inline(never)]
+    fn find_and_unhang(&mut self, slot: u32) {
+        let Node { key, bin, .. } = self.nodes[slot as usize];
+        let bin = usize::from(bin);
+        let mut above = None;
+        let mut at = self.roots[bin];
         while at != slot {
             let node = &self.nodes[at as usize];
             let side = if key < node.key { LOWER } else { HIGHER };
-            link = child(at, side);
-            at = self.links[link];
+            above = Some((at, side));
+            at = node.children[side];
         }
+        self.unhang(slot, bin, above);
+    }
 
+    /// Takes a node that is not alone in its bin out from where it hangs.
+    fn unhang(&mut self, slot: u32, bin: usize, mut above: Option<(u32, usize)>) {
+        let [mut lower, mut higher] = self.nodes[slot as usize].children;
         // Its two sides are merged in its place, the higher priority on top.
-        let mut lower = self.links[child(slot, LOWER)];
-        let mut higher = self.links[child(slot, HIGHER)];
         while lower != NONE && higher != NONE {
             if self.nodes[lower as usize].priority >= self.nodes[higher as usize].priority {
-                self.links[link] = lower;
-                link = child(lower, HIGHER);
-                lower = self.links[link];
+                *self.link(bin, above) = lower;
+                above = Some((lower, HIGHER));
+                lower = self.nodes[lower as usize].children[HIGHER];
             } else {
-                self.links[link] = higher;
-                link = child(higher, LOWER);
-                higher = self.links[link];
+                *self.link(bin, above) = higher;
+                above = Some((higher, LOWER));
+                higher = self.nodes[higher as usize].children[LOWER];
             }
         }
-        self.links[link] = if lower == NONE { higher } else { lower };
-
-        if self.links[bin] == NONE {
-            self.filled[bin / 64] &= !(1 << (bin % 64));
-            if self.filled[bin / 64] == 0 {
-                self.filled_words &= !(1 << (bin / 64));
-            }
-        }
+        *self.link(bin, above) = if lower == NONE { higher } else { lower };
     }
 
     /// Gives a chunk that was inserted another key.
+    #[inline]
     pub(super) fn change(&mut self, slot: u32, key: Key) {
-        let node = &mut self.nodes[slot as usize];
-        let bin = bin_of(node.key.bytes);
-        // Alone in its bin, and it stays there: what is left of a region's end is mostly so.
-        let childless = self.links[child(slot, LOWER)] & self.links[child(slot, HIGHER)] == NONE;
-        if bin == bin_of(key.bytes) && self.links[bin] == slot && childless {
-            node.key = key;
-        } else {
-            self.remove(slot);
-            self.insert(slot, key);
-        }
+        self.remove(slot);
+        self.insert(slot, key);
     }
 
-    /// The slot of the smallest chunk of at least `bytes`, lowest address first among equals.
-    pub(super) fn best(&self, bytes: u64) -> Option<u32> {
-        let bin = bin_of(bytes);
-        // The request's own bin may hold chunks that are too small.
-        let mut found = NONE;
-        let mut at = self.links[bin];
+    /// Takes out the smallest chunk of at least `bytes`, lowest address first among equals.
+    #[inline]
+    pub(super) fn take_best(&mut self, bytes: u64) -> Option<u32> {
+        let mut bin = bin_of(bytes);
+        let mut root = self.roots[bin];
+        if root == NONE {
+            bin = self.next_filled(bin + 1)?;
+            root = self.roots[bin];
+        }
+        let node = &self.nodes[root as usize];
+        if is_leaf(node.children) && node.key.bytes >= bytes {
+            self.empty(bin);
+            self.chunks -= 1;
+            return Some(root);
+        }
+        self.take_best_of_several(bin, bytes)
+    }
+
+    /// [`FreeIndex::take_best`] where `bin`, the lowest that can hold such a chunk, has several, or one
+    /// that is too small.
+    #[inline(never)]
+    fn take_best_of_several(&mut self, mut bin: usize, bytes: u64) -> Option<u32> {
+        let mut found = self.best_in(bin, bytes);
+        if found.is_none() {
+            bin = self.next_filled(bin + 1)?;
+            found = self.best_in(bin, bytes);
+        }
+        let (slot, above) = found?;
+        if above.is_none() && is_leaf(self.nodes[slot as usize].children) {
+            self.empty(bin);
+        } else {
+            self.unhang(slot, bin, above);
+        }
+        self.chunks -= 1;
+        Some(slot)
+    }
+
+    /// The node with the lowest key of at least `bytes` in a bin, and what it hangs from.
+    fn best_in(&self, bin: usize, bytes: u64) -> Option<(u32, Option<(u32, usize)>)> {
+        let mut found = None;
+        let mut above = None;
+        let mut at = self.roots[bin];
         while at != NONE {
             let node = &self.nodes[at as usize];
-            if node.key.bytes >= bytes {
-                found = at;
-                at = self.links[child(at, LOWER)];
+            let side = if node.key.bytes >= bytes {
+                found = Some((at, above));
+                LOWER
             } else {
-                at = self.links[child(at, HIGHER)];
-            }
+                HIGHER
+            };
+            above = Some((at, side));
+            at = node.children[side];
         }
-        if found != NONE {
-            return Some(found);
-        }
-        let bin = self.next_filled(bin + 1)?;
-        Some(self.outermost(bin, LOWER))
+        found
     }
 
     /// Bytes of the largest chunk, 0 when there is none.
@@ -197,11 +277,18 @@ impl FreeIndex {
         };
         let word = word as usize;
         let bit = self.filled[word].checked_ilog2().unwrap_or(0) as usize;
-        let slot = self.outermost(word * 64 + bit, HIGHER);
-        self.nodes[slot as usize].key.bytes
+        let mut largest = 0;
+        let mut at = self.roots[word * 64 + bit];
+        while at != NONE {
+            let node = &self.nodes[at as usize];
+            largest = node.key.bytes;
+            at = node.children[HIGHER];
+        }
+        largest
     }
 
     /// The first filled bin from `bin` on.
+    #[inline]
     fn next_filled(&self, bin: usize) -> Option<usize> {
         let word = bin / 64;
         let rest = self.filled.get(word)? & (u64::MAX << (bin % 64));
@@ -213,21 +300,14 @@ impl FreeIndex {
         let bits = self.filled.get(word)?;
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
+}
 
-    /// The node with the lowest or the highest key of a filled bin.
-    fn outermost(&self, bin: usize, side: usize) -> u32 {
-        let mut at = self.links[bin];
-        loop {
-            let next = self.links[child(at, side)];
-            if next == NONE {
-                return at;
-            }
-            at = next;
-        }
-    }
+fn is_leaf(children: Children) -> bool {
+    children == [NONE; 2]
 }
 
 /// The bin of a size: row 0 holds the sizes below 32 quanta, row `r` those from `32 << (r - 1)` on.
+#[inline]
 fn bin_of(bytes: u64) -> usize {
     let quanta = bytes / QUANTUM;
     let shift = (quanta | 1).ilog2().saturating_sub(SPLIT);
@@ -303,8 +383,11 @@ mod tests {
                 bytes: asked,
                 ..Key::default()
             };
-            let expected = model.range((lowest, 0)..).next().map(|&(_, slot)| slot);
-            assert_eq!(index.best(asked), expected);
+            let expected = model.range((lowest, 0)..).next().copied();
+            assert_eq!(index.take_best(asked), expected.map(|(_, slot)| slot));
+            if let Some((key, slot)) = expected {
+                index.insert(slot, key);
+            }
             assert_eq!(index.len(), model.len() as u64);
             assert_eq!(
                 index.largest(),
