@@ -43,6 +43,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod background;
 mod capabilities;
 mod cpu;
 mod device;
@@ -60,6 +61,7 @@ mod road;
 mod shape;
 mod sync;
 mod tensor;
+mod turns;
 
 /// The library under a model checker: `scripts/model.sh`.
 #[cfg(all(test, orlop_model))]

@@ -5,11 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::background::Wakes;
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
 
-/// The future of work that was begun when it was made; any executor polls it. Dropping it is safe
-/// at any time: the work goes on, and its result is dropped.
+/// The future of work that was ordered when it was made; any executor polls it. Dropping it is safe
+/// at any time: work that has begun goes on, and its result is dropped.
+///
+/// It is woken on a thread of the device that does nothing else: a waker that takes its time there
+/// holds up other wakes, and no work.
 #[must_use = "the result comes when it is awaited"]
 pub struct Pending<T>(Arc<Mutex<Answer<T>>>);
 
@@ -24,10 +28,12 @@ struct Answer<T> {
 pub(crate) struct Promise<T> {
     op: &'static str,
     answer: Option<Arc<Mutex<Answer<T>>>>,
+    wakes: Option<Arc<Wakes>>,
 }
 
-/// A future and the duty to complete it.
-pub(crate) fn promise<T>(op: &'static str) -> (Promise<T>, Pending<T>) {
+/// A future and the duty to complete it. Wakers run where `wakes` says, else on the thread that
+/// completes it.
+pub(crate) fn promise<T>(op: &'static str, wakes: Option<Arc<Wakes>>) -> (Promise<T>, Pending<T>) {
     let answer = Arc::new(Mutex::new(Answer {
         result: None,
         waker: None,
@@ -36,6 +42,7 @@ pub(crate) fn promise<T>(op: &'static str) -> (Promise<T>, Pending<T>) {
     let promise = Promise {
         op,
         answer: Some(Arc::clone(&answer)),
+        wakes,
     };
     (promise, Pending(answer))
 }
@@ -63,7 +70,7 @@ impl<T> Promise<T> {
         self.complete(result);
     }
 
-    /// Leaves the result and wakes the future, whose executor may poll it at once on this thread.
+    /// Leaves the result and wakes the future, whose executor may poll it at once in the wake.
     fn complete(&mut self, result: Result<T>) {
         let Some(answer) = self.answer.take() else {
             return;
@@ -73,8 +80,10 @@ impl<T> Promise<T> {
             answer.result = Some(result);
             answer.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        match (waker, &self.wakes) {
+            (Some(waker), Some(wakes)) => wakes.run(Box::new(|| waker.wake())),
+            (Some(waker), None) => waker.wake(),
+            (None, _) => {}
         }
     }
 }
@@ -93,6 +102,8 @@ impl<T> Future for Pending<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A waker's clone and drop are the program's code too: they run without the lock.
+        let waker = context.waker().clone();
         let mut answer = self.0.lock();
         match answer.result.take() {
             Some(result) => {
@@ -104,9 +115,19 @@ impl<T> Future for Pending<T> {
                 "the future has given its result already",
             ))),
             None => {
-                answer.waker = Some(context.waker().clone());
+                let before = answer.waker.replace(waker);
+                drop(answer);
+                drop(before);
                 Poll::Pending
             }
         }
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    /// The waker goes here, not on the thread that works.
+    fn drop(&mut self) {
+        let waker = self.0.lock().waker.take();
+        drop(waker);
     }
 }

@@ -19,6 +19,8 @@ const FLOORS: &[Floor] = &[
         "capabilities",
         "sync",
         "promise",
+        "background",
+        "turns",
     ]),
     Floor::apart(&["memory"]),
     Floor::apart(&["gpu", "cpu"]),

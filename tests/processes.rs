@@ -491,9 +491,9 @@ mod proc {
         let names = tasks
             .flatten()
             .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-        names
-            .filter(|name| name.starts_with("orlop download"))
-            .count()
+        let started =
+            |name: &String| name.starts_with("orlop download") || name.starts_with("orlop wakes");
+        names.filter(started).count()
     }
 
     /// Waits until the system shows so many: threads name themselves, and end, a moment later.
@@ -505,17 +505,17 @@ mod proc {
         }
     }
 
-    /// One for each device that was asked for a future, none once it is gone.
+    /// Two for each device that was asked for a future, none once it is gone.
     pub fn threads_end(selector: &str) -> Result<()> {
-        let gpus = usize::from(!open(selector)?.is_cpu());
         let kept = open(selector)?;
+        await_threads(0);
         works(&kept)?;
-        await_threads(gpus);
+        await_threads(2);
         for _ in 0..10 {
             let alive = Alive::new(selector)?;
-            await_threads(2 * gpus);
+            await_threads(4);
             drop(alive);
-            await_threads(gpus);
+            await_threads(2);
         }
         drop(kept);
         await_threads(0);

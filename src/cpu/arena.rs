@@ -11,11 +11,13 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::background::Background;
 use crate::memory::{
     BlockId, Claim, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused,
     RegionSource, Request, TagStatistics,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::turns::Turns;
 
 /// Regions start at multiples of this many bytes: chunks are then aligned to the quantum.
 const REGION_ALIGNMENT: usize = 4096;
@@ -71,16 +73,22 @@ impl RegionSource for HostRegions {
     }
 }
 
-/// A pool of host memory.
-pub(crate) struct HostPool(Mutex<Pool<HostRegions>>);
+/// A pool of host memory, and the threads of its device.
+pub(crate) struct HostPool {
+    pool: Mutex<Pool<HostRegions>>,
+    pub(crate) background: Background,
+}
 
 impl HostPool {
     pub(crate) fn new(config: PoolConfig, claim: Claim) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Pool::new(HostRegions(claim), config))))
+        Arc::new(Self {
+            pool: Mutex::new(Pool::new(HostRegions(claim), config)),
+            background: Background::default(),
+        })
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
-        let mut pool = self.0.lock();
+        let mut pool = self.pool.lock();
         let id = pool.allocate(Request::tagged(bytes))?;
         // Places of host blocks never change, so the address is resolved once.
         let found = pool.place(id).and_then(|place| {
@@ -95,27 +103,28 @@ impl HostPool {
             start,
             bytes,
             access: RwLock::new(()),
+            turns: Turns::default(),
         }))
     }
 
     pub(crate) fn memory(&self) -> MemoryStatistics {
-        self.0.lock().statistics()
+        self.pool.lock().statistics()
     }
 
     pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {
-        self.0.lock().by_tag()
+        self.pool.lock().by_tag()
     }
 
     pub(crate) fn reset_peaks(&self) {
-        self.0.lock().reset_peaks();
+        self.pool.lock().reset_peaks();
     }
 
     pub(crate) fn reset_totals(&self) {
-        self.0.lock().reset_totals();
+        self.pool.lock().reset_totals();
     }
 
     pub(crate) fn trim(&self) {
-        self.0.lock().trim();
+        self.pool.lock().trim();
     }
 }
 
@@ -136,6 +145,7 @@ pub(crate) struct HostBlock {
     start: NonNull<u8>,
     bytes: usize,
     access: RwLock<()>,
+    turns: Turns,
 }
 
 // SAFETY: the chunk belongs to this block alone while it lives; `access` keeps readers and the
@@ -145,6 +155,11 @@ unsafe impl Send for HostBlock {}
 unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
+    /// Reads that another thread will do, and who waits for them to write in place.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
     /// The bytes, shared with other readers; waits for a writer. A thread may read a block that it
     /// already reads.
     pub(crate) fn read(&self) -> ReadBytes<'_> {
@@ -165,7 +180,7 @@ impl HostBlock {
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        self.pool.0.lock().free(self.id);
+        self.pool.pool.lock().free(self.id);
     }
 }
 

@@ -210,7 +210,7 @@ impl DeviceBuilder {
     /// As [`DeviceBuilder::build`].
     pub async fn build_async(self) -> Result<Device> {
         let op = "build_async";
-        let (promise, pending) = promise(op);
+        let (promise, pending) = promise(op, None);
         thread::Builder::new()
             .name("orlop open".to_owned())
             .spawn(move || promise.keep(self.build()))

@@ -17,6 +17,7 @@ pub(crate) use log::log_placement;
 pub use log::{PlacementEvent, PlacementLog};
 pub(crate) use storage::Storage;
 
+use crate::background::Background;
 use crate::capabilities::Capabilities;
 use crate::cpu::HostPool;
 use crate::error::{Error, Result};
@@ -167,12 +168,21 @@ impl Device {
         }
     }
 
+    /// The threads that do what futures wait for.
+    pub(crate) fn background(&self) -> &Background {
+        match &self.0.backend {
+            Backend::Cpu(pool) => &pool.background,
+            Backend::Gpu(gpu) => &gpu.background,
+        }
+    }
+
     fn backend(&self) -> &Backend {
         &self.0.backend
     }
 
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
-    /// Exact, on the CPU too. Staging (up to about 50 MiB, taken when first used) is not in it.
+    /// Exact, on the CPU too. Staging is not in it: up to about 50 MiB, taken when first
+    /// used, and 8 MiB for each thread that reads while others do.
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.memory(),
@@ -255,8 +265,8 @@ impl Device {
         }
     }
 
-    /// [`Device::synchronize`] without blocking, for the work recorded before the call: it is
-    /// submitted now, the future waits for it. A thread of the device waits, never the executor's.
+    /// [`Device::synchronize`] without blocking, for all work recorded before the call: a thread of
+    /// the device submits it and waits, after what futures before it wait for.
     ///
     /// # Errors
     /// From the future, as [`Device::synchronize`].

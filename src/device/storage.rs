@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::{Backend, Device};
 use crate::cpu::HostBlock;
 use crate::error::{Error, Result};
-use crate::gpu::{GpuBlock, out_of_memory};
+use crate::gpu::{GpuBlock, Sink, out_of_memory};
 use crate::memory::QUANTUM;
+use crate::turns::Turn;
 
 /// Bytes of a file that are on the host at a time.
 const PIECE: usize = 4 << 20;
@@ -44,11 +45,51 @@ impl Storage {
         }
     }
 
+    /// A turn to read the bytes as they are now, for whatever thread; nothing without bytes.
+    pub(crate) fn turn_to_read(&self) -> Option<Turn> {
+        match self {
+            Storage::Gpu(block) => Some(block.turns().to_read()),
+            Storage::Host(block) => Some(block.turns().to_read()),
+            Storage::Empty => None,
+        }
+    }
+
+    /// Waits until a turn has come.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(crate) fn await_turn(&self, turn: &Turn) -> Result<()> {
+        match self {
+            Storage::Gpu(block) => block.gpu().await_turn(turn),
+            Storage::Host(_) | Storage::Empty => {
+                turn.wait();
+                Ok(())
+            }
+        }
+    }
+
     /// Hands the bytes of a range to `sink`, piece by piece in order. Waits for the device.
     ///
     /// # Errors
     /// Why the bytes are missing; a lost device.
-    pub(crate) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+    pub(crate) fn read(&self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
+        self.read_in_turn(self.turn_to_read(), range, sink)
+    }
+
+    /// [`Storage::read`] in a turn that was taken before, and is over as soon as it can be.
+    ///
+    /// # Errors
+    /// As [`Storage::read`].
+    pub(crate) fn read_in_turn(
+        &self,
+        turn: Option<Turn>,
+        range: Range<u64>,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let Some(turn) = turn else {
+            return Ok(());
+        };
+        self.await_turn(&turn)?;
         match self {
             Storage::Empty => Ok(()),
             Storage::Host(block) => {
@@ -62,7 +103,7 @@ impl Storage {
             }
             Storage::Gpu(block) => block
                 .gpu()
-                .begin_download(block, range.start, range.end - range.start, false)?
+                .begin_download(block, turn, range.start, range.end - range.start)?
                 .finish(sink),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::Gpu;
 use crate::error::{Error, Result};
 use crate::memory::BlockId;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::turns::Turns;
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
 /// frees the chunk at once, whatever is still in flight: order makes that safe.
@@ -15,9 +15,8 @@ pub(crate) struct GpuBlock {
     bytes: u64,
     /// Why the contents are missing: a batch that wrote them failed.
     error: OnceLock<Error>,
-    /// Threads in the middle of reading, with copies still to record: whoever writes in place
-    /// waits for them.
-    unrecorded_reads: AtomicUsize,
+    /// Downloads with copies still to record, and who waits for them to write in place.
+    turns: Turns,
 }
 
 impl GpuBlock {
@@ -27,7 +26,7 @@ impl GpuBlock {
             id,
             bytes,
             error: OnceLock::new(),
-            unrecorded_reads: AtomicUsize::new(0),
+            turns: Turns::default(),
         })
     }
 
@@ -58,16 +57,8 @@ impl GpuBlock {
         }
     }
 
-    pub(super) fn begin_read(&self) {
-        self.unrecorded_reads.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn end_read(&self) {
-        self.unrecorded_reads.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn has_unrecorded_reads(&self) -> bool {
-        self.unrecorded_reads.load(Ordering::Acquire) != 0
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
     }
 }
 

@@ -72,13 +72,13 @@ impl Gpu {
         Self::on(&adapter, device, queue, health, options)
     }
 
-    /// Submits what is recorded; gives the buffer that a block lies in, and its offset.
+    /// Submits what is recorded; gives the buffer that a block lies in, and its offset. Whoever
+    /// asked may write there: the reads that came before are recorded first.
     ///
     /// # Errors
-    /// Why the block has no contents, `DeviceLost`.
+    /// Why the block has no contents, `DeviceLost`, `TimedOut`.
     pub(crate) fn submit_and_place(&self, block: &Arc<GpuBlock>) -> Result<(wgpu::Buffer, u64)> {
-        let _hold = self.hold();
-        let mut stream = self.stream.lock();
+        let (mut stream, _hold) = self.stream_to_write(block)?;
         stream.submit()?;
         // After the submission, which may have failed.
         block.check()?;

@@ -19,7 +19,6 @@ mod stream;
 pub(crate) mod templates;
 mod transfer;
 mod wait;
-mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +29,7 @@ pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory};
 pub(crate) use lent::Lent;
 
+use crate::background::Background;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::memory::{
@@ -43,8 +43,8 @@ pub(crate) use regions::RegionUsages;
 use regions::Regions;
 use serial::{Hold, Serial};
 use stream::{BatchLimits, Stream};
+pub(crate) use transfer::Sink;
 use wait::Progress;
-use worker::Worker;
 
 /// How a device is opened.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(crate) struct Gpu {
     pipelines: Pipelines,
     stream: Mutex<Stream>,
     pool: Mutex<Pool<Regions>>,
-    worker: Worker,
+    pub(crate) background: Background,
     health: Arc<Health>,
     progress: Arc<Progress>,
     wait_timeout: Option<Duration>,
@@ -177,7 +177,7 @@ impl Gpu {
                 limits,
             )),
             pool: Mutex::new(Pool::new(regions, options.pool)),
-            worker: Worker::default(),
+            background: Background::default(),
             capabilities,
             wait_timeout: options.wait_timeout,
             progress,
@@ -288,6 +288,12 @@ impl Gpu {
         self.device.destroy();
     }
 
+    /// All of its locks: who needs the device waits, whatever for.
+    #[cfg(test)]
+    pub(crate) fn take_locks(&self) -> impl Sized + '_ {
+        (self.hold(), self.stream.lock(), self.pool.lock())
+    }
+
     /// The pool, for schedules that walk its chunks.
     #[cfg(orlop_model)]
     pub(crate) fn look_at_pool<T>(&self, look: impl FnOnce(&Pool<Regions>) -> T) -> T {
@@ -311,7 +317,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        self.worker.join();
+        self.background.join();
         self.dropping = self.hold();
     }
 }

@@ -14,6 +14,7 @@ use super::staging::{
 };
 use super::stream::Submission;
 use crate::error::{Error, Result};
+use crate::turns::Turn;
 
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
 const READ_WINDOW: usize = 8;
@@ -142,18 +143,17 @@ impl Gpu {
             .ok_or_else(|| Error::invalid("copy", "the range is outside of the tensor's memory"))
     }
 
-    /// Records copies of `bytes` bytes at `at` now, in program order: all of them for a download
-    /// that somebody else finishes, else the first few; the rest follows as this thread reads, and
-    /// until then nobody writes the block in place.
+    /// Records the first copies of `bytes` bytes at `at`, in a turn that has come; the rest follows
+    /// as this thread reads. The turn is over when all is recorded.
     ///
     /// # Errors
     /// Why the block has no contents, `DeviceLost`, or what the device said of staging memory.
     pub(crate) fn begin_download(
         &self,
         block: &Arc<GpuBlock>,
+        turn: Turn,
         at: u64,
         bytes: u64,
-        all: bool,
     ) -> Result<Download> {
         let start = at - at % COPY_ALIGNMENT;
         let mut download = Download {
@@ -162,27 +162,11 @@ impl Gpu {
             next: start,
             end: (at + bytes).next_multiple_of(COPY_ALIGNMENT),
             window: VecDeque::new(),
-            reading: false,
+            turn: Some(turn),
             block: Arc::clone(block),
         };
-        download.block.begin_read();
-        download.reading = true;
-        download.record(self, if all { usize::MAX } else { READ_WINDOW })?;
+        download.record(self)?;
         Ok(download)
-    }
-
-    /// Runs `job` on the device's own thread.
-    ///
-    /// # Errors
-    /// When the system gives no thread.
-    pub(crate) fn in_background(
-        &self,
-        op: &'static str,
-        job: Box<dyn FnOnce() + Send>,
-    ) -> Result<()> {
-        self.worker
-            .run(job)
-            .map_err(|(_, error)| Error::execution(&self.name, op, format!("no thread: {error}")))
     }
 }
 
@@ -210,14 +194,15 @@ pub(crate) struct Download {
     next: u64,
     end: u64,
     window: VecDeque<Reading>,
-    reading: bool,
+    /// Until all is recorded: nobody writes the block in place.
+    turn: Option<Turn>,
 }
 
 impl Download {
-    /// Records copies until `ahead` are on their way.
-    fn record(&mut self, gpu: &Gpu, ahead: usize) -> Result<()> {
-        if self.next >= self.end || self.window.len() >= ahead {
-            self.recorded_all();
+    /// Records copies until [`READ_WINDOW`] are on their way.
+    fn record(&mut self, gpu: &Gpu) -> Result<()> {
+        if self.next >= self.end {
+            self.turn = None;
             return Ok(());
         }
         let _hold = gpu.hold();
@@ -226,7 +211,7 @@ impl Download {
         self.block.check()?;
         let mut slots = Vec::new();
         let failure = Arc::new(OnceLock::new());
-        while self.next < self.end && self.window.len() + slots.len() < ahead {
+        while self.next < self.end && self.window.len() + slots.len() < READ_WINDOW {
             let bytes = (self.end - self.next).min(READ_SLOT);
             let (from, start) = gpu.resolve(&self.block, self.next, bytes)?;
             let slot = stream
@@ -259,14 +244,10 @@ impl Download {
             });
         }
         drop(stream);
-        self.recorded_all();
-        Ok(())
-    }
-
-    fn recorded_all(&mut self) {
-        if self.next >= self.end && std::mem::take(&mut self.reading) {
-            self.block.end_read();
+        if self.next >= self.end {
+            self.turn = None;
         }
+        Ok(())
     }
 
     /// Waits for the bytes and hands them over in order.
@@ -290,7 +271,7 @@ impl Download {
             drop(hold);
             handed?;
             if self.window.len() <= READ_WINDOW / 2 {
-                self.record(&gpu, READ_WINDOW)?;
+                self.record(&gpu)?;
             }
         }
         Ok(())
@@ -324,12 +305,7 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        {
-            let _hold = self.block.gpu().hold();
-            self.window.clear();
-        }
-        if self.reading {
-            self.block.end_read();
-        }
+        let _hold = self.block.gpu().hold();
+        self.window.clear();
     }
 }

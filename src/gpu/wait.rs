@@ -10,8 +10,9 @@ use super::block::GpuBlock;
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
 use crate::error::{Error, Result};
-use crate::promise::{Pending, promise};
+use crate::promise::{Pending, Promise};
 use crate::sync::{MutexGuard, thread};
+use crate::turns::Turn;
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
 const IN_FLIGHT: usize = 8;
@@ -178,20 +179,13 @@ impl Gpu {
     /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.
     ///
     /// # Errors
-    /// `DeviceLost`, or when the system gives no thread.
+    /// When the system gives no thread.
     pub(crate) fn synchronize_async(self: &Arc<Self>) -> Result<Pending<()>> {
         let op = "synchronize_async";
-        let last = self.submit_all()?;
-        let deadline = self.deadline();
-        let (promise, pending) = promise(op);
         let gpu = Arc::clone(self);
-        self.in_background(
-            op,
+        self.background.order(op, |promise: Promise<()>| {
             Box::new(move || {
-                let waited = match last {
-                    Some(last) => gpu.wait_submission(op, &last, deadline),
-                    None => Ok(()),
-                };
+                let waited = gpu.finish(op, gpu.deadline());
                 // What failed is for somebody who asks: not for a future that was dropped.
                 let result = match promise.is_awaited() {
                     true => waited.and_then(|()| gpu.take_failure()),
@@ -200,9 +194,8 @@ impl Gpu {
                 // Before the future is done: its program may count on the device being closed.
                 drop(gpu);
                 promise.keep(result);
-            }),
-        )?;
-        Ok(pending)
+            })
+        })
     }
 
     fn submit_all(&self) -> Result<Option<Submission>> {
@@ -223,8 +216,22 @@ impl Gpu {
         }
     }
 
-    /// The stream, to record work that writes a block in place: when no other thread is in the
-    /// middle of reading it, and the device is not too far behind.
+    /// Waits for a turn to read.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(crate) fn await_turn(&self, turn: &Turn) -> Result<()> {
+        let mut deadline = None;
+        while !turn.has_come() {
+            let deadline = *deadline.get_or_insert_with(|| self.deadline());
+            // The writer before it goes on or gives up, whatever this thread does.
+            self.look_again("download", deadline)?;
+        }
+        Ok(())
+    }
+
+    /// The stream, to record work that writes a block in place: when the reads that came before are
+    /// recorded, and the device is not too far behind.
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
@@ -233,13 +240,15 @@ impl Gpu {
         block: &GpuBlock,
     ) -> Result<(MutexGuard<'_, Stream>, Option<Hold>)> {
         let mut deadline = None;
+        let mut turn: Option<Turn> = None;
         loop {
             let oldest = {
                 let hold = self.hold();
                 let mut stream = self.stream.lock();
                 self.health.check()?;
                 let oldest = stream.oldest_of(IN_FLIGHT);
-                if oldest.is_none() && !block.has_unrecorded_reads() {
+                // Over once the stream is ours: who reads next needs it too.
+                if oldest.is_none() && block.turns().is_my_turn_to_write(&mut turn) {
                     return Ok((stream, hold));
                 }
                 oldest
@@ -247,7 +256,7 @@ impl Gpu {
             let deadline = *deadline.get_or_insert_with(|| self.deadline());
             match oldest {
                 Some(oldest) => self.wait_submission("recording", &oldest, deadline)?,
-                // The reader records on its own thread, whatever this one does.
+                // The readers before it record on their own threads, whatever this one does.
                 None => self.look_again("recording", deadline)?,
             }
         }

@@ -68,7 +68,7 @@ impl fmt::Debug for WgpuBinding {
 impl Tensor {
     /// Where a contiguous tensor lies on its wgpu device, for passes of the program's own. All work
     /// recorded so far is submitted first, so what the program submits from now on reads the
-    /// tensor's contents as they are at this call, without waiting.
+    /// tensor's contents as they are at this call, without waiting for the device.
     ///
     /// **Later work.** Order is the queue's: what orlop records after this call (in-place `fill`,
     /// say) is submitted some time later, at the latest by [`Device::submit`] or another
@@ -76,7 +76,9 @@ impl Tensor {
     /// puts its own submission and `device.submit()` into the order it wants.
     ///
     /// **Writing** through the binding changes the tensor and all that share its storage; bytes
-    /// outside of the range belong to others.
+    /// outside of the range belong to others. Reads that were ordered before (by
+    /// [`Tensor::to_vec_async`], or on other threads) are recorded before this call returns; a
+    /// program that goes on writing through a binding awaits those that came later.
     ///
     /// **Passes.** wgpu tracks usage by buffer, and tensors share buffers: within one dispatch or
     /// one render pass bind all tensors as read-only storage (or vertex data and the like), or all

@@ -1,14 +1,13 @@
 //! Tensors to the host and to other devices.
 
-use std::sync::Arc;
-
 use crate::cpu::host_vec;
-use crate::device::{Device, Storage};
+use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::promise::{Pending, promise};
+use crate::promise::Pending;
 use crate::road;
 use crate::tensor::Tensor;
+use crate::turns::Turn;
 
 impl Tensor {
     /// The elements, row-major, on the host. Waits for the device.
@@ -55,38 +54,54 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::to_vec`] without blocking: the copy is ordered now, the future waits for it. The
-    /// executor's thread does not wait for the device: a thread of the device does. What the call
-    /// itself does takes milliseconds (staging for the whole tensor); on the CPU device, which has
-    /// no queue, it is the copy. Dropping the future is safe at any time.
+    /// [`Tensor::to_vec`] without blocking: the elements as they are at the call, whatever is
+    /// recorded later. The call itself only fixes that order; all else, copies of strided views and
+    /// the CPU's included, is done by a thread of the device, one future after another. Until it
+    /// has recorded the read, ops that write the tensor in place wait. (A program that writes it
+    /// through [`Tensor::wgpu_binding`] waits for the future first.) Dropping the future is safe at
+    /// any time.
     ///
     /// # Errors
     /// From the future, as [`Tensor::to_vec`].
     pub fn to_vec_async<T: Element>(&self) -> Pending<Vec<T>> {
-        self.order()
-            .unwrap_or_else(|error| Pending::ready(Err(error)))
+        let op = "to_vec_async";
+        let ordered = self.check_dtype::<T>(op).and_then(|()| {
+            self.device().background().order(op, |promise| {
+                let (source, turn) = (self.clone(), self.storage().turn_to_read());
+                Box::new(move || {
+                    let result = match promise.is_awaited() {
+                        true => source.read_in_turn(op, turn),
+                        // Nobody is there to hear it.
+                        false => Ok(Vec::new()),
+                    };
+                    promise.keep(result);
+                })
+            })
+        });
+        ordered.unwrap_or_else(|error| Pending::ready(Err(error)))
     }
 
-    fn order<T: Element>(&self) -> Result<Pending<Vec<T>>> {
-        let op = "to_vec_async";
-        self.check_dtype::<T>(op)?;
+    /// The elements in a turn that was taken before; drops this handle on the tensor.
+    fn read_in_turn<T: Element>(self, op: &'static str, turn: Option<Turn>) -> Result<Vec<T>> {
+        if let Some(turn) = &turn {
+            self.storage().await_turn(turn)?;
+            turn.is_here();
+        }
         let source = self.contiguous()?;
-        let range = source.byte_range();
-        let Storage::Gpu(block) = source.storage() else {
-            return Ok(Pending::ready(source.to_vec()));
+        let turn = match source.shares_storage(&self) {
+            true => turn,
+            false => {
+                // The copy is recorded, all of it.
+                drop(turn);
+                source.storage().turn_to_read()
+            }
         };
-        let gpu = Arc::clone(block.gpu());
-        let download = gpu.begin_download(block, range.start, range.end - range.start, true)?;
+        drop(self);
         let mut data = host_vec(op, source.elements())?;
-        let (promise, pending) = promise(op);
-        gpu.in_background(
-            op,
-            Box::new(move || {
-                let result = download.finish(&mut |piece| extend(&mut data, piece));
-                promise.keep(result.map(|()| data));
-            }),
-        )?;
-        Ok(pending)
+        let range = source.byte_range();
+        let mut sink = |piece: &[u8]| extend(&mut data, piece);
+        source.storage().read_in_turn(turn, range, &mut sink)?;
+        Ok(data)
     }
 
     /// The one element of a tensor with one element.
@@ -148,5 +163,84 @@ fn extend<T: Element>(data: &mut Vec<T>, piece: &[u8]) {
                 .chunks_exact(size_of::<T>())
                 .map(bytemuck::pod_read_unaligned::<T>),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use half::f16;
+
+    use super::*;
+    use crate::device::Storage;
+    use crate::dtype::DType;
+
+    /// On every device that is there, with all of its locks taken and so are the tensors: the calls
+    /// return all the same, and what they ordered is what was there.
+    #[test]
+    fn calls_wait_for_nothing() {
+        for info in Device::list().unwrap() {
+            let device = Device::select(&info.selector).unwrap();
+            let (rows, columns) = (3000, 1000);
+            let host: Vec<f32> = (0..rows * columns).map(|x| (x % 2039) as f32).collect();
+            let whole = Tensor::from_slice(&device, &host, [rows, columns]).unwrap();
+            let half = whole.cast(DType::F16).unwrap();
+            assert!(half.device() == &device, "{info}");
+            let small = Tensor::from_slice(&device, &host[..7], [7]).unwrap();
+            let turned = |tensor: &Tensor| tensor.transpose(0, 1).unwrap();
+            let empty = Tensor::empty(&device, [0], DType::F32).unwrap();
+            let (called, calls) = mpsc::channel();
+            let tensors = [whole, half, small];
+            let held = tensors.clone();
+            // A thread of its own, so that the test fails where it would hang.
+            std::thread::spawn(move || {
+                let taken = device.gpu().map(|gpu| gpu.take_locks());
+                let written: Vec<_> = held
+                    .iter()
+                    .filter_map(|tensor| match tensor.storage() {
+                        Storage::Host(block) => Some(block.write()),
+                        _ => None,
+                    })
+                    .collect();
+                let [whole, half, small] = &held;
+                let floats = [
+                    whole.to_vec_async::<f32>(),
+                    turned(whole).to_vec_async(),
+                    small.to_vec_async(),
+                    empty.to_vec_async(),
+                ];
+                let halves = [half.to_vec_async::<f16>(), turned(half).to_vec_async()];
+                let synchronized = device.synchronize_async();
+                drop(whole.to_vec_async::<f32>());
+                drop((taken, written));
+                called.send((floats, halves, synchronized)).unwrap();
+            });
+            let (floats, halves, synchronized) = calls
+                .recv_timeout(Duration::from_secs(60))
+                .unwrap_or_else(|_| panic!("{info}: a call waits"));
+            // Writers in place come after the reads.
+            for tensor in &tensors {
+                tensor.fill(-1).unwrap();
+            }
+            let [whole, turned, small, empty] =
+                floats.map(|future| pollster::block_on(future).unwrap());
+            let [half, half_turned] = halves.map(|future| pollster::block_on(future).unwrap());
+            pollster::block_on(synchronized).unwrap();
+            let across = |at: usize| host[at % rows * columns + at / rows];
+            assert_eq!(whole, host, "{info}");
+            assert!((0..).zip(&turned).all(|(at, &x)| x == across(at)), "{info}");
+            assert_eq!(turned.len(), rows * columns);
+            assert_eq!((&small[..], empty.len()), (&host[..7], 0), "{info}");
+            let right = |(x, expected): (&f16, f32)| x.to_f32() == expected;
+            assert!(half.iter().zip(host.iter().copied()).all(right), "{info}");
+            assert!(half_turned.iter().zip((0..).map(across)).all(right));
+            for tensor in &tensors {
+                let last = tensor.slice(tensor.shape().dims()[0] - 1..).unwrap();
+                let last = last.cast(DType::F32).unwrap().to_vec::<f32>().unwrap();
+                assert!(last.iter().all(|&x| x == -1.0), "{info}");
+            }
+        }
     }
 }

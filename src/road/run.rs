@@ -263,6 +263,11 @@ fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
     let Storage::Host(block) = output.storage() else {
         return Ok(());
     };
+    // Before anything is locked: the reads before it may need what is locked here.
+    let turn = block.turns().to_write();
+    if let Some(turn) = &turn {
+        turn.wait();
+    }
     let read: SmallVec<[_; 4]> = inputs
         .iter()
         .map(|tensor| match tensor.storage() {

@@ -19,12 +19,9 @@ pub(crate) use parking_lot::{
 #[cfg(orlop_model)]
 pub(crate) use checked::thread;
 #[cfg(orlop_model)]
-pub(crate) use shuttle::sync::{atomic, mpsc};
+pub(crate) use shuttle::sync::mpsc;
 #[cfg(not(orlop_model))]
-pub(crate) use std::{
-    sync::{atomic, mpsc},
-    thread,
-};
+pub(crate) use std::{sync::mpsc, thread};
 
 /// Lets go of the lock until somebody notifies.
 #[cfg(not(any(orlop_model, miri)))]

@@ -198,6 +198,62 @@ fn readers_see_whole_writes() {
     });
 }
 
+/// What a future gives is what was there at its call, with writers in place and other readers
+/// about; and whoever waits for whom, all get there.
+fn futures_are_ordered(open: fn() -> Device, count: usize) {
+    let device = open();
+    let tensor = Tensor::from_slice(&device, &vec![0i32; count], [count]).expect("room");
+    let others: Vec<_> = (0..2)
+        .map(|index| {
+            let tensor = tensor.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let seen = match index {
+                        0 => tensor.to_vec::<i32>(),
+                        _ => shuttle::future::block_on(tensor.to_vec_async::<i32>()),
+                    };
+                    let seen = seen.expect("data");
+                    assert!(seen.iter().all(|x| *x == seen[0]), "torn");
+                }
+            })
+        })
+        .collect();
+    let mut futures = Vec::new();
+    for value in 1..4 {
+        futures.push((value - 1, tensor.to_vec_async::<i32>()));
+        match tensor.storage() {
+            // The no-op device runs no kernel, so it is written from the host.
+            Storage::Gpu(_) => {
+                let data = vec![value; count];
+                let bytes = data.into_iter().flat_map(i32::to_ne_bytes);
+                let bytes: Vec<u8> = bytes.collect();
+                tensor.storage().write(&bytes).expect("recorded");
+            }
+            _ => tensor.fill(value).expect("it runs"),
+        }
+    }
+    drop(tensor);
+    for (value, future) in futures {
+        let seen = shuttle::future::block_on(future).expect("data");
+        assert_eq!(seen, vec![value; count]);
+    }
+    for other in others {
+        other.join().expect("no panic");
+    }
+}
+
+#[test]
+fn futures_are_ordered_on_a_gpu() {
+    explore(60, || futures_are_ordered(open, 40_000));
+}
+
+#[test]
+fn futures_are_ordered_on_the_cpu() {
+    explore(600, || {
+        futures_are_ordered(|| Device::select("cpu").expect("a CPU"), 64);
+    });
+}
+
 /// Futures complete whoever drops the last handle: their own thread, another, the device's own.
 #[test]
 fn futures_outlive_the_last_handle() {
