@@ -6,6 +6,7 @@
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
+#   ORLOP_NO_FUZZ=1      leave the fuzzer out (scripts/fuzz.sh)
 #
 # Stops at the first stage that fails. The last line is always "N passed, M failed"; M is 0 only when all is
 # green (a stage that fails without a failed test, such as clippy, counts as one).
@@ -14,7 +15,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -125,6 +126,8 @@ stage_layers() { scripts/layers.sh; }
 
 stage_miri() { scripts/miri.sh; }
 
+stage_fuzz() { scripts/fuzz.sh 60; }
+
 stage_examples() {
     cargo run --release --all-features --locked --example devices
     cargo run --release --all-features --locked --example matmul -- --size 256
@@ -233,4 +236,5 @@ run_stage model stage_model
 run_stage layers stage_layers
 run_stage examples stage_examples
 run_stage miri stage_miri
+run_stage fuzz stage_fuzz
 summary ''
