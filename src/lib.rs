@@ -76,7 +76,8 @@ pub use device::{
 pub use dtype::{DType, Element, Scalar};
 pub use error::{
     DTypeMismatch, DeviceFailure, Error, Execution, FileFailure, InvalidArgument, KernelCompile,
-    OutOfMemory, Result, ShapeMismatch, TimedOut, TooLarge, UnknownDevice, Unsupported,
+    Leaks, LiveTensor, OutOfMemory, Result, ShapeMismatch, TimedOut, TooLarge, UnknownDevice,
+    Unsupported,
 };
 pub use half::f16;
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};

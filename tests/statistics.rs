@@ -1,8 +1,11 @@
 //! The account against a naive model: after each of many random calls every figure is what sums over a
 //! list of blocks and a walk over all chunks say.
 
+use std::collections::BTreeMap;
+
 use orlop::memory::{
-    BlockId, Count, Growth, Pool, PoolConfig, QUANTUM, Refused, RegionSource, Request, Tag,
+    BlockId, Count, EventKind, Growth, Move, Mover, Pool, PoolConfig, QUANTUM, Refused,
+    RegionSource, Request, Tag,
 };
 
 const STEPS: u64 = 30_000;
@@ -334,4 +337,106 @@ fn what_a_request_says_is_kept() {
     ];
     assert_eq!(told, expected);
     assert_eq!(pool.statistics().counts.requested_bytes.current, 1300);
+}
+
+/// Moves nothing: there are no bytes.
+struct Nothing;
+
+impl Mover<u64> for Nothing {
+    fn move_block(&mut self, _moved: Move<'_, u64>) {}
+}
+
+/// A history that drops nothing tells the present: who lives where, and every sum on the way.
+#[test]
+fn history_and_snapshot_agree() {
+    let config = PoolConfig {
+        growth: Growth::Proportional,
+        limit: Some(1 << 20),
+        max_region: 1 << 18,
+    };
+    let source = Source {
+        capacity: u64::MAX,
+        ..Source::default()
+    };
+    let mut pool = Pool::new(source, config);
+    pool.record_history(usize::MAX);
+    let mut random = Random(9);
+    let mut live = Vec::new();
+    let tags = ["", "a", "b"].map(Tag::named);
+    for step in 0..20_000u64 {
+        if random.below(100) < 55 && live.len() < 200 {
+            let bytes = random.below(20_000);
+            let tag = tags[random.below(3) as usize];
+            let request = Request { bytes, tag };
+            live.extend(pool.allocate_moving(request, &mut Nothing));
+        } else if !live.is_empty() {
+            let at = random.below(live.len() as u64) as usize;
+            pool.free(live.swap_remove(at));
+        }
+        if step % 1000 == 0 {
+            pool.trim();
+        }
+    }
+    let snapshot = pool.snapshot();
+    let events = snapshot.statistics.events;
+    assert!(
+        events.relocations > 100 && events.failures > 0,
+        "{events:?}"
+    );
+    assert_eq!(snapshot.history_dropped, 0);
+
+    // Address to number, bytes asked for, bytes and tag; address to bytes of regions.
+    let mut blocks = BTreeMap::new();
+    let mut regions = BTreeMap::new();
+    let (mut moved, mut failed) = (0, 0);
+    for event in &snapshot.history {
+        let block = (event.block, event.requested, event.bytes, event.tag);
+        match event.kind {
+            EventKind::Allocated => assert_eq!(blocks.insert(event.address, block), None),
+            EventKind::Freed => assert_eq!(blocks.remove(&event.address), Some(block)),
+            EventKind::RegionCreated => {
+                assert_eq!(regions.insert(event.address, event.bytes), None);
+            }
+            EventKind::RegionReturned => {
+                assert_eq!(regions.remove(&event.address), Some(event.bytes));
+            }
+            EventKind::Relocated { from } => {
+                assert_eq!(blocks.remove(&from), Some(block));
+                assert_eq!(blocks.insert(event.address, block), None);
+                moved += 1;
+            }
+            EventKind::Failed => failed += 1,
+            kind => panic!("{kind:?}"),
+        }
+        assert_eq!(
+            event.allocated,
+            blocks.values().map(|block| block.2).sum::<u64>()
+        );
+        assert_eq!(event.reserved, regions.values().sum::<u64>());
+        let (last, region) = (blocks.last_key_value(), regions.last_key_value());
+        if let (Some((last, block)), Some((region, bytes))) = (last, region) {
+            assert!(last + block.2 <= region + bytes);
+        }
+    }
+    assert_eq!((moved, failed), (events.relocations, events.failures));
+    let told: BTreeMap<u64, (u64, u64, u64, Tag)> = snapshot
+        .regions
+        .iter()
+        .flat_map(|region| {
+            region.chunks.iter().filter_map(|chunk| {
+                let block = chunk.block.as_ref()?;
+                let told = (block.number, block.requested, chunk.bytes, block.tag);
+                Some((region.address + chunk.offset, told))
+            })
+        })
+        .collect();
+    assert_eq!(told, blocks);
+    let told: BTreeMap<u64, u64> = snapshot
+        .regions
+        .iter()
+        .map(|region| (region.address, region.bytes))
+        .collect();
+    assert_eq!(told, regions);
+    pool.record_history(0);
+    assert!(pool.snapshot().history.is_empty());
 }

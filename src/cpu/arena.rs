@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use crate::background::Background;
 use crate::memory::{
-    BlockId, Claim, Full, MemoryStatistics, Place, Pool, PoolConfig, QUANTUM, Refused,
-    RegionSource, Request, TagStatistics,
+    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Place, Pool, PoolConfig,
+    QUANTUM, Refused, RegionSource, Request, TagStatistics,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::turns::Turns;
@@ -115,6 +115,14 @@ impl HostPool {
         self.pool.lock().by_tag()
     }
 
+    pub(crate) fn snapshot(&self) -> MemorySnapshot {
+        self.pool.lock().snapshot()
+    }
+
+    pub(crate) fn record_history(&self, events: usize) {
+        self.pool.lock().record_history(events);
+    }
+
     pub(crate) fn reset_peaks(&self) {
         self.pool.lock().reset_peaks();
     }
@@ -167,6 +175,11 @@ impl HostBlock {
             block: self,
             _access: self.access.read_recursive(),
         }
+    }
+
+    /// Says where it was asked for.
+    pub(crate) fn set_call_site(&self, site: CallSite) {
+        self.pool.pool.lock().set_call_site(self.id, site);
     }
 
     /// The bytes for one writer; waits for readers. A thread must not hold a reader of it.

@@ -4,6 +4,7 @@ mod build;
 mod find;
 mod ledger;
 mod log;
+mod snapshot;
 mod storage;
 
 use std::fmt;
@@ -40,6 +41,8 @@ struct Inner {
     info: DeviceInfo,
     backend: Backend,
     placement: Placement,
+    /// Allocations remember where they were asked for.
+    call_sites: bool,
     standing: ledger::Standing,
     log: log::Log,
     /// Held by an op that changes a tensor of this device on the CPU, and by nobody else.
@@ -118,20 +121,25 @@ impl Device {
             max_region: info.capabilities.max_buffer_bytes,
         };
         let pool = Backend::Cpu(HostPool::new(config, claim));
-        Self::new(info, pool, settings.placement, standing)
+        Self::new(info, pool, &settings, standing)
     }
 
     fn new(
         info: DeviceInfo,
         backend: Backend,
-        placement: Placement,
+        settings: &DeviceBuilder,
         standing: ledger::Standing,
     ) -> Device {
+        match &backend {
+            Backend::Cpu(pool) => pool.record_history(settings.history_events),
+            Backend::Gpu(gpu) => gpu.record_history(settings.history_events),
+        }
         Device(Arc::new(Inner {
             name: standing.name(&info),
             info,
             backend,
-            placement,
+            placement: settings.placement,
+            call_sites: settings.call_sites,
             standing,
             log: log::Log::default(),
             writing_elsewhere: Mutex::default(),

@@ -172,12 +172,16 @@ impl Device {
         if bytes == 0 {
             return Ok(Storage::Empty);
         }
-        match self.backend() {
+        let storage = match self.backend() {
             Backend::Gpu(gpu) => gpu.allocate(bytes).map(Storage::Gpu),
             Backend::Cpu(pool) => pool
                 .allocate(bytes)
                 .map(Storage::Host)
                 .map_err(|full| out_of_memory(&self.to_string(), &full)),
+        }?;
+        if self.0.call_sites {
+            self.record_call_site(&storage);
         }
+        Ok(storage)
     }
 }

@@ -33,8 +33,8 @@ use crate::background::Background;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::memory::{
-    BlockId, Claim, Full, FullReason, MemoryStatistics, Pool, PoolConfig, QUANTUM, Request,
-    TagStatistics,
+    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Pool, PoolConfig,
+    QUANTUM, Request, TagStatistics,
 };
 use crate::sync::Mutex;
 use health::Health;
@@ -237,6 +237,19 @@ impl Gpu {
 
     pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {
         self.pool.lock().by_tag()
+    }
+
+    pub(crate) fn snapshot(&self) -> MemorySnapshot {
+        self.pool.lock().snapshot()
+    }
+
+    pub(crate) fn record_history(&self, events: usize) {
+        self.pool.lock().record_history(events);
+    }
+
+    /// Says where a block was asked for.
+    pub(crate) fn set_call_site(&self, block: BlockId, site: CallSite) {
+        self.pool.lock().set_call_site(block, site);
     }
 
     pub(crate) fn reset_peaks(&self) {

@@ -1,13 +1,16 @@
 //! The account that a pool keeps: exact counts, kept in constant time for each call.
 
-use super::best_fit::{BlockId, Idle, Place};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::best_fit::{BlockId, Idle, Place, RegionId};
+use super::history::{CallSite, Event, EventKind, History};
 use super::ladder::Full;
 use super::statistics::{Count, MemoryCounts, MemoryEvents, TagStatistics};
 use super::tags::{Request, Tag};
 
 /// What is known of a block beside its chunk.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(dead_code)]
 pub(super) struct Detail {
     pub(super) requested: u64,
     /// Number of the allocation that made it, counted from 1.
@@ -83,6 +86,24 @@ impl<const N: usize> Counters<N> {
     }
 }
 
+/// Bytes between regions in the addresses of snapshots: so that neighbours are seen apart.
+const GAP: u64 = 2 << 20;
+
+fn event(kind: EventKind, bytes: u64) -> Event {
+    Event {
+        time: Duration::ZERO,
+        kind,
+        block: 0,
+        address: 0,
+        bytes,
+        requested: 0,
+        tag: Tag::NONE,
+        call_site: None,
+        allocated: 0,
+        reserved: 0,
+    }
+}
+
 /// Everything that a pool counts.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
@@ -100,6 +121,15 @@ pub(crate) struct Account {
     allocations: u64,
     largest: u64,
     events: MemoryEvents,
+    /// Where regions start, by [`RegionId::index`]: each after all that were before it.
+    bases: Vec<u64>,
+    next_base: u64,
+    /// By [`BlockId::index`], as far as any was told.
+    call_sites: Vec<Option<Arc<CallSite>>>,
+    /// There is a history, or a call site: one branch where there is neither.
+    is_watched: bool,
+    /// What happened, when it is recorded.
+    history: Option<Box<History>>,
 }
 
 impl Account {
@@ -131,6 +161,18 @@ impl Account {
         self.by_tag[detail.tag.index()].take(amounts);
     }
 
+    /// A block that lay at `place` is free: for pools that are watched.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn forget(&mut self, block: BlockId, place: Option<Place>) {
+        if let Some(place) = place {
+            self.record_block(EventKind::Freed, block, place);
+        }
+        if let Some(site) = self.call_sites.get_mut(block.index()) {
+            *site = None;
+        }
+    }
+
     /// Free chunks in regions that also hold blocks, and their bytes, when there are `chunks` of
     /// them in all, the idle regions among them.
     fn splits(&self, chunks: u64, idle: Idle) -> [u64; 2] {
@@ -146,12 +188,20 @@ impl Account {
         }
     }
 
-    pub(super) fn region_opened(&mut self, bytes: u64) {
+    pub(super) fn region_opened(&mut self, region: RegionId, bytes: u64) {
         self.regions.add([1, bytes]);
+        if self.bases.len() <= region.index() {
+            self.bases.resize(region.index() + 1, 0);
+        }
+        self.bases[region.index()] = self.next_base;
+        // Nothing but pictures depends on it, so that it may pass the number range.
+        self.next_base = self.next_base.wrapping_add(bytes).wrapping_add(GAP);
+        self.record_region(EventKind::RegionCreated, region, bytes);
     }
 
-    pub(super) fn region_closed(&mut self, bytes: u64) {
+    pub(super) fn region_closed(&mut self, region: RegionId, bytes: u64) {
         self.regions.take([1, bytes]);
+        self.record_region(EventKind::RegionReturned, region, bytes);
     }
 
     /// A request found no room, so that idle regions went back or blocks moved before it was tried again.
@@ -161,9 +211,15 @@ impl Account {
 
     /// A block in use has moved.
     pub(crate) fn relocated(&mut self, block: BlockId, from: Place, to: Place) {
-        let _ = (block, from);
         self.events.relocations += 1;
         self.events.relocated_bytes += to.bytes;
+        let from = self.address(from);
+        self.record_block(EventKind::Relocated { from }, block, to);
+    }
+
+    /// Blocks moved so far.
+    pub(super) fn relocations(&self) -> u64 {
+        self.events.relocations
     }
 
     #[allow(dead_code)]
@@ -171,6 +227,7 @@ impl Account {
     pub(crate) fn spilled(&mut self, bytes: u64) {
         self.events.spills += 1;
         self.events.spilled_bytes += bytes;
+        self.record_bytes(EventKind::Spilled, bytes, bytes);
     }
 
     #[allow(dead_code)]
@@ -178,12 +235,13 @@ impl Account {
     pub(crate) fn refaulted(&mut self, bytes: u64) {
         self.events.refaults += 1;
         self.events.refaulted_bytes += bytes;
+        self.record_bytes(EventKind::Refaulted, bytes, bytes);
     }
 
     /// A request failed for good.
     pub(crate) fn failed(&mut self, full: &Full) {
-        let _ = full;
         self.events.failures += 1;
+        self.record_bytes(EventKind::Failed, full.rounded, full.asked);
     }
 
     /// Bytes in regions that are not in blocks.
@@ -195,16 +253,104 @@ impl Account {
         self.regions.now(1)
     }
 
-    #[allow(dead_code)]
     /// What is known of a block in use.
-    pub(super) fn detail(&self, block: BlockId) -> Option<Detail> {
-        self.details.get(block.index()).copied()
+    pub(super) fn detail(&self, block: BlockId) -> Detail {
+        self.details.get(block.index()).copied().unwrap_or_default()
     }
 
-    #[allow(dead_code)]
     /// Allocations since the pool was made.
     pub(super) fn allocations(&self) -> u64 {
         self.allocations
+    }
+
+    /// Where a region starts.
+    pub(super) fn base(&self, region: RegionId) -> u64 {
+        self.bases.get(region.index()).copied().unwrap_or_default()
+    }
+
+    fn address(&self, place: Place) -> u64 {
+        self.base(place.region).wrapping_add(place.offset)
+    }
+
+    pub(super) fn call_site(&self, block: BlockId) -> Option<Arc<CallSite>> {
+        self.call_sites.get(block.index()).cloned().flatten()
+    }
+
+    /// Says where a block in use was asked for.
+    pub(super) fn locate(&mut self, block: BlockId, site: CallSite) {
+        let site = Arc::new(site);
+        let number = self.detail(block).number;
+        if let Some(history) = &mut self.history {
+            history.locate(number, &site);
+        }
+        if self.call_sites.len() <= block.index() {
+            self.call_sites.resize(block.index() + 1, None);
+        }
+        self.call_sites[block.index()] = Some(site);
+        self.is_watched = true;
+    }
+
+    /// Whether events or call sites are recorded.
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    pub(super) fn record_history(&mut self, most: usize) {
+        self.history = (most > 0).then(|| Box::new(History::new(most)));
+        self.is_watched = self.history.is_some() || !self.call_sites.is_empty();
+    }
+
+    pub(super) fn history_events(&self) -> (Vec<Event>, u64) {
+        let history = self.history.as_ref();
+        history.map_or_else(Default::default, |history| history.events())
+    }
+
+    /// Since the history began.
+    pub(super) fn time(&self) -> Option<Duration> {
+        self.history.as_ref().map(|history| history.now())
+    }
+
+    /// Enters an event of a block that lies at `place`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn record_block(&mut self, kind: EventKind, block: BlockId, place: Place) {
+        if self.history.is_none() {
+            return;
+        }
+        let detail = self.detail(block);
+        self.record(Event {
+            block: detail.number,
+            address: self.address(place),
+            requested: detail.requested,
+            tag: detail.tag,
+            call_site: self.call_site(block),
+            ..event(kind, place.bytes)
+        });
+    }
+
+    #[cold]
+    fn record_region(&mut self, kind: EventKind, region: RegionId, bytes: u64) {
+        let address = self.base(region);
+        self.record(Event {
+            address,
+            ..event(kind, bytes)
+        });
+    }
+
+    #[cold]
+    fn record_bytes(&mut self, kind: EventKind, bytes: u64, requested: u64) {
+        self.record(Event {
+            requested,
+            ..event(kind, bytes)
+        });
+    }
+
+    fn record(&mut self, mut event: Event) {
+        event.allocated = self.blocks.now(1);
+        event.reserved = self.regions.now(1);
+        if let Some(history) = &mut self.history {
+            history.push(event);
+        }
     }
 
     pub(super) fn counts(&self, chunks: u64, idle: Idle) -> MemoryCounts {

@@ -36,6 +36,13 @@ pub struct RegionId {
     generation: u32,
 }
 
+impl RegionId {
+    /// The region's place in vectors beside the pool; numbers are reused.
+    pub(super) fn index(self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

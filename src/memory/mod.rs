@@ -35,20 +35,24 @@ mod account;
 mod best_fit;
 mod free_index;
 mod growth;
+mod history;
 mod holes;
 mod ladder;
 mod ledger;
 mod pool;
 mod relocate;
+mod snapshot;
 mod statistics;
 mod tags;
 
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
+pub use history::{CallSite, Event, EventKind};
 pub use ladder::{Full, FullReason, WhenFull};
 pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
 pub use relocate::{Move, Mover};
+pub use snapshot::{BlockSnapshot, ChunkSnapshot, MemorySnapshot, RegionSnapshot, TagDiff};
 pub use statistics::{Count, MemoryCounts, MemoryEvents, MemoryStatistics, TagStatistics};
 pub use tags::{Request, Tag, tagged};
 

@@ -5,6 +5,7 @@ use std::fmt;
 use super::account::Account;
 use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
+use super::history::EventKind;
 use super::ladder::{Full, FullReason};
 use super::relocate::Mover;
 use super::statistics::{MemoryStatistics, TagStatistics};
@@ -111,7 +112,7 @@ impl<S: RegionSource> Pool<S> {
         let asked = request.bytes.max(1);
         let max_region = self.config.max_region;
         let rounded = round_up(asked).filter(|&rounded| rounded <= max_region);
-        let changes = self.best_fit.idle().changes;
+        let changes = (self.best_fit.idle().changes, self.account.relocations());
         let outcome = match rounded {
             Some(rounded) => self.climb(rounded, mover).map(|block| (block, rounded)),
             None => Err(FullReason::OverRegionLimit { max_region }),
@@ -120,8 +121,14 @@ impl<S: RegionSource> Pool<S> {
             Ok((block, rounded)) => {
                 self.account.allocated(block, rounded, request);
                 // Else there are fewer free bytes, and no more chunks.
-                if self.best_fit.idle().changes != changes {
+                if (self.best_fit.idle().changes, self.account.relocations()) != changes {
                     self.divided();
+                }
+                if self.account.is_watched()
+                    && let Some(place) = self.best_fit.place(block)
+                {
+                    self.account
+                        .record_block(EventKind::Allocated, block, place);
                 }
                 Ok(block)
             }
@@ -158,10 +165,16 @@ impl<S: RegionSource> Pool<S> {
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.
     pub fn free(&mut self, block: BlockId) -> bool {
+        // What is free has no place.
+        let is_watched = self.account.is_watched();
+        let place = is_watched.then(|| self.best_fit.place(block)).flatten();
         let Some(bytes) = self.best_fit.free(block) else {
             return false;
         };
         self.account.freed(block, bytes);
+        if is_watched {
+            self.account.forget(block, place);
+        }
         self.divided();
         true
     }
@@ -215,7 +228,7 @@ impl<S: RegionSource> Pool<S> {
             return false;
         };
         let (held, bytes) = held;
-        self.account.region_closed(bytes);
+        self.account.region_closed(region, bytes);
         self.source.destroy(held);
         true
     }
@@ -306,8 +319,8 @@ impl<S: RegionSource> Pool<S> {
 
     /// Takes a region that the source made into the account.
     pub(super) fn open_region(&mut self, region: S::Region, bytes: u64) {
-        self.account.region_opened(bytes);
-        self.best_fit.open_region(region, bytes);
+        let region = self.best_fit.open_region(region, bytes);
+        self.account.region_opened(region, bytes);
     }
 
     /// Bytes that may still be reserved.

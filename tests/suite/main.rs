@@ -31,6 +31,7 @@ mod placement;
 mod products;
 mod rng;
 mod scopes;
+mod snapshots;
 mod stress;
 mod text;
 mod threads;
@@ -103,6 +104,7 @@ fn tests() -> Vec<Test> {
         threads::tests(),
         placement::tests(),
         scopes::tests(),
+        snapshots::tests(),
         ledger::tests(),
         errors::tests(),
         large::tests(),

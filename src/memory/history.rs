@@ -1,0 +1,144 @@
+//! What happened in a pool: the latest events, when they are recorded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::tags::Tag;
+
+/// A place in code that asked for memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallSite {
+    /// The function.
+    pub function: String,
+    /// Its source file; empty where the program has no debug information.
+    pub file: String,
+    /// The line in it, 0 where it is not known.
+    pub line: u32,
+}
+
+impl std::fmt::Display for CallSite {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.function)?;
+        if !self.file.is_empty() {
+            write!(formatter, " at {}:{}", self.file, self.line)?;
+        }
+        Ok(())
+    }
+}
+
+/// What an event of a pool was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A block was taken.
+    Allocated,
+    /// A block was given back.
+    Freed,
+    /// A region was taken from the source.
+    RegionCreated,
+    /// A region was given back to the source.
+    RegionReturned,
+    /// A block in use moved to [`Event::address`].
+    Relocated {
+        /// Where it was.
+        from: u64,
+    },
+    /// Contents of so many bytes went to the host.
+    Spilled,
+    /// Contents of so many bytes came back from the host.
+    Refaulted,
+    /// A request of so many bytes failed.
+    Failed,
+}
+
+impl EventKind {
+    /// One word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::Allocated => "allocated",
+            EventKind::Freed => "freed",
+            EventKind::RegionCreated => "region created",
+            EventKind::RegionReturned => "region returned",
+            EventKind::Relocated { .. } => "relocated",
+            EventKind::Spilled => "spilled",
+            EventKind::Refaulted => "refaulted",
+            EventKind::Failed => "failed",
+        }
+    }
+}
+
+/// One event of a pool's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// Since the history began, with the pool.
+    pub time: Duration,
+    /// What it was.
+    pub kind: EventKind,
+    /// Number of the block's allocation, counted from 1; 0 for what is no block.
+    pub block: u64,
+    /// The address of the block or region (see [`RegionSnapshot::address`](super::RegionSnapshot));
+    /// 0 where there is none.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// What they are for.
+    pub tag: Tag,
+    /// Where they were asked for, when call sites are recorded.
+    pub call_site: Option<Arc<CallSite>>,
+    /// Bytes in blocks after it.
+    pub allocated: u64,
+    /// Bytes in regions after it.
+    pub reserved: u64,
+}
+
+/// The latest events, as many as were asked for.
+#[derive(Debug)]
+pub(super) struct History {
+    began: Instant,
+    most: usize,
+    events: VecDeque<Event>,
+    dropped: u64,
+}
+
+impl History {
+    pub(super) fn new(most: usize) -> History {
+        History {
+            began: Instant::now(),
+            most,
+            events: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Now, as times of events count.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn push(&mut self, mut event: Event) {
+        event.time = self.now();
+        if self.events.len() == self.most {
+            self.events.pop_front();
+            self.dropped += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Adds its call site to the event that made a block, if it is still there.
+    pub(super) fn locate(&mut self, block: u64, site: &Arc<CallSite>) {
+        // Other threads may have come between, but not many.
+        let mut latest = self.events.iter_mut().rev().take(1000);
+        let made = latest.find(|event| event.block == block && event.kind == EventKind::Allocated);
+        if let Some(made) = made {
+            made.call_site = Some(Arc::clone(site));
+        }
+    }
+
+    pub(super) fn events(&self) -> (Vec<Event>, u64) {
+        (self.events.iter().cloned().collect(), self.dropped)
+    }
+}
