@@ -40,6 +40,7 @@ const UNSAFE: &[&str] = &[
     "cpu/product.rs",
     "gpu/hal.rs",
     "gpu/pipelines.rs",
+    "gpu/serial.rs",
 ];
 const SINGLE: &[&str] = &[
     "naga",

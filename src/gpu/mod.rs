@@ -139,6 +139,9 @@ impl Gpu {
         options: GpuOptions,
     ) -> Result<Arc<Self>> {
         let serial = adapter.is_gl().then(Serial::gl);
+        if serial.is_some() {
+            Serial::close_at_exit();
+        }
         let mut capabilities = adapter.capabilities.clone();
         if !options.immediates {
             capabilities.immediate_bytes = 0;
