@@ -49,6 +49,7 @@ mod cpu;
 mod device;
 mod dtype;
 mod error;
+mod faults;
 mod gpu;
 pub mod interop;
 pub mod kernels;
@@ -79,6 +80,8 @@ pub use error::{
     Leaks, LiveTensor, OutOfMemory, Result, ShapeMismatch, TimedOut, TooLarge, UnknownDevice,
     Unsupported,
 };
+#[cfg(feature = "fault-injection")]
+pub use faults::{Fault, Faults};
 pub use half::f16;
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use memory::tagged;

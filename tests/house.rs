@@ -12,6 +12,7 @@ use serde_json::Value;
 const FLOORS: &[Floor] = &[
     Floor::shared(&[
         "error",
+        "faults",
         "dtype",
         "shape",
         "layout",

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::background::Background;
+use crate::faults::{Fault, FaultHook, INJECTED};
 use crate::memory::{
     BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Place, Pool, PoolConfig,
     QUANTUM, Refused, RegionSource, Request, TagStatistics,
@@ -54,22 +55,28 @@ impl Drop for HostRegion {
 }
 
 /// Takes regions from the system; the device's seat in the host's ledger.
-struct HostRegions(Claim);
+struct HostRegions {
+    claim: Claim,
+    faults: FaultHook,
+}
 
 impl RegionSource for HostRegions {
     type Region = HostRegion;
 
     fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
-        self.0.take(bytes)?;
+        if self.faults.strikes(Fault::Region) {
+            return Err(Refused(INJECTED.to_owned()));
+        }
+        self.claim.take(bytes)?;
         let region = HostRegion::new(bytes);
         if region.is_err() {
-            self.0.give(bytes);
+            self.claim.give(bytes);
         }
         region
     }
 
     fn destroy(&mut self, region: HostRegion) {
-        self.0.give(region.layout.size() as u64);
+        self.claim.give(region.layout.size() as u64);
     }
 }
 
@@ -80,9 +87,9 @@ pub(crate) struct HostPool {
 }
 
 impl HostPool {
-    pub(crate) fn new(config: PoolConfig, claim: Claim) -> Arc<Self> {
+    pub(crate) fn new(config: PoolConfig, claim: Claim, faults: FaultHook) -> Arc<Self> {
         Arc::new(Self {
-            pool: Mutex::new(Pool::new(HostRegions(claim), config)),
+            pool: Mutex::new(Pool::new(HostRegions { claim, faults }, config)),
             background: Background::default(),
         })
     }
@@ -243,7 +250,11 @@ mod tests {
             limit: Some(1 << 20),
             max_region: 1 << 20,
         };
-        HostPool::new(config, Arc::new(Ledger::default()).join(config.limit))
+        HostPool::new(
+            config,
+            Arc::new(Ledger::default()).join(config.limit),
+            FaultHook::default(),
+        )
     }
 
     /// Runs under Miri: pointers, locks, frees and reuse.

@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device, ledger};
 use crate::error::{Error, Result};
+use crate::faults::FaultHook;
+#[cfg(feature = "fault-injection")]
+use crate::faults::Faults;
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::memory::{Growth, PoolConfig};
 use crate::promise::promise;
@@ -36,6 +39,7 @@ pub struct DeviceBuilder {
     max_binding_bytes: Option<u64>,
     region_usages: RegionUsages,
     wait_timeout: Option<Duration>,
+    pub(super) faults: FaultHook,
     pub(super) history_events: usize,
     pub(super) call_sites: bool,
 }
@@ -53,6 +57,7 @@ impl DeviceBuilder {
             max_binding_bytes: None,
             region_usages: RegionUsages::default(),
             wait_timeout: None,
+            faults: FaultHook::default(),
             history_events: 0,
             call_sites: false,
         }
@@ -138,6 +143,15 @@ impl DeviceBuilder {
     #[must_use]
     pub fn wait_timeout(mut self, limit: Duration) -> Self {
         self.wait_timeout = Some(limit);
+        self
+    }
+
+    /// Fails steps of the device on purpose, for tests: as `faults` is armed. Needs the feature
+    /// `fault-injection`.
+    #[cfg(feature = "fault-injection")]
+    #[must_use]
+    pub fn faults(mut self, faults: &Faults) -> Self {
+        self.faults = FaultHook::to(faults);
         self
     }
 
@@ -282,6 +296,7 @@ impl DeviceBuilder {
             max_binding_bytes: self.max_binding_bytes,
             region_usages: self.region_usages,
             wait_timeout: self.wait_timeout,
+            faults: self.faults.clone(),
         };
         Ok((options, standing))
     }

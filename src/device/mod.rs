@@ -120,7 +120,7 @@ impl Device {
             limit: settings.memory_limit,
             max_region: info.capabilities.max_buffer_bytes,
         };
-        let pool = Backend::Cpu(HostPool::new(config, claim));
+        let pool = Backend::Cpu(HostPool::new(config, claim, settings.faults.clone()));
         Self::new(info, pool, &settings, standing)
     }
 

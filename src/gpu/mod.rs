@@ -32,6 +32,7 @@ pub(crate) use lent::Lent;
 use crate::background::Background;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
+use crate::faults::FaultHook;
 use crate::memory::{
     BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Pool, PoolConfig,
     QUANTUM, Request, TagStatistics,
@@ -64,6 +65,8 @@ pub(crate) struct GpuOptions {
     pub region_usages: RegionUsages,
     /// After which waits give up.
     pub wait_timeout: Option<Duration>,
+    /// Steps that are to fail.
+    pub faults: FaultHook,
 }
 
 /// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
@@ -156,6 +159,7 @@ impl Gpu {
                 Arc::clone(&health),
                 options.region_usages,
                 options.claim,
+                options.faults.clone(),
             )?
         };
         let limits = BatchLimits {
@@ -178,6 +182,7 @@ impl Gpu {
                 Arc::clone(&health),
                 Arc::clone(&progress),
                 limits,
+                options.faults,
             )),
             pool: Mutex::new(Pool::new(regions, options.pool)),
             background: Background::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::health::{self, Caught, Health};
 use crate::error::{Error, Result};
+use crate::faults::{Fault, FaultHook, INJECTED};
 use crate::memory::{Claim, QUANTUM, Refused, RegionSource};
 
 /// What regions can be used for beside what orlop needs.
@@ -21,6 +22,7 @@ pub(crate) struct Regions {
     device: wgpu::Device,
     health: Arc<Health>,
     usages: wgpu::BufferUsages,
+    faults: FaultHook,
     /// The device's seat in its adapter's ledger.
     claim: Claim,
     /// A region was given back since this was last cleared: cached bind groups may keep its
@@ -36,6 +38,7 @@ impl Regions {
         health: Arc<Health>,
         extra: RegionUsages,
         claim: Claim,
+        faults: FaultHook,
     ) -> Result<Self> {
         let watched = Arc::clone(&health);
         claim.lapses_when(move || watched.is_known_lost());
@@ -47,6 +50,7 @@ impl Regions {
                 | wgpu::BufferUsages::COPY_DST
                 | extra.0,
             claim,
+            faults,
             returned: false,
         };
         if extra != RegionUsages::default() {
@@ -86,6 +90,9 @@ impl RegionSource for Regions {
 
 impl Regions {
     fn buffer(&self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
+        if self.faults.strikes(Fault::Region) {
+            return Err(Refused(INJECTED.to_owned()));
+        }
         let created = health::scoped(&self.device, || {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop region"),

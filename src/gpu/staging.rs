@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::health::{self, Caught};
+use crate::faults::{Fault, FaultHook, INJECTED};
 
 /// Copies and their offsets are multiples of this many bytes (wgpu).
 pub(crate) const COPY_ALIGNMENT: u64 = 4;
@@ -35,21 +36,34 @@ const MAPPED: u8 = 1;
 const FAILED: u8 = 2;
 
 /// Where a map callback leaves its result. It takes no lock and wakes nobody.
-#[derive(Clone, Default)]
-pub(crate) struct MapState(Arc<AtomicU8>);
+#[derive(Clone)]
+pub(crate) struct MapState {
+    state: Arc<AtomicU8>,
+    faults: FaultHook,
+}
 
 impl MapState {
+    fn new(faults: &FaultHook) -> Self {
+        Self {
+            state: Arc::default(),
+            faults: faults.clone(),
+        }
+    }
+
     pub(crate) fn done(&self) -> bool {
-        self.0.load(Ordering::Acquire) != WAITING
+        self.state.load(Ordering::Acquire) != WAITING
     }
 
     pub(crate) fn mapped(&self) -> bool {
-        self.0.load(Ordering::Acquire) == MAPPED
+        self.state.load(Ordering::Acquire) == MAPPED
     }
 
     fn map(&self, device: &wgpu::Device, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) {
-        self.0.store(WAITING, Ordering::Release);
-        let state = Arc::clone(&self.0);
+        if self.faults.strikes(Fault::Mapping) {
+            return self.state.store(FAILED, Ordering::Release);
+        }
+        self.state.store(WAITING, Ordering::Release);
+        let state = Arc::clone(&self.state);
         // The callback gets the error too.
         health::observed(device, || {
             buffer.slice(..bytes).map_async(mode, move |result| {
@@ -97,11 +111,13 @@ struct Ring {
     free: Vec<UploadSlot>,
     recorded: Vec<UploadSlot>,
     in_flight: Vec<UploadSlot>,
+    faults: FaultHook,
 }
 
 impl Ring {
-    fn new(slot_bytes: u64) -> Self {
+    fn new(slot_bytes: u64, faults: &FaultHook) -> Self {
         Self {
+            faults: faults.clone(),
             slot_bytes,
             created: 0,
             free: Vec::new(),
@@ -131,6 +147,9 @@ impl Ring {
     }
 
     fn create(&mut self, device: &wgpu::Device) -> Result<UploadSlot, Caught> {
+        if self.faults.strikes(Fault::Mapping) {
+            return Err(Caught::OutOfMemory(INJECTED.to_owned()));
+        }
         let buffer = health::scoped(device, || {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop upload slot"),
@@ -140,8 +159,8 @@ impl Ring {
             })
         })?;
         self.created += 1;
-        let state = MapState::default();
-        state.0.store(MAPPED, Ordering::Release);
+        let state = MapState::new(&self.faults);
+        state.state.store(MAPPED, Ordering::Release);
         Ok(UploadSlot { buffer, state })
     }
 
@@ -164,7 +183,7 @@ impl ReadSlot {
     /// Asks for the mapping; call it after the copy was submitted.
     pub(crate) fn map(&mut self, device: &wgpu::Device, bytes: u64) {
         // A callback of an earlier mapping that was given up may still come.
-        self.state = MapState::default();
+        self.state = MapState::new(&self.state.faults);
         self.state
             .map(device, &self.buffer, wgpu::MapMode::Read, bytes);
     }
@@ -178,6 +197,7 @@ pub(crate) struct Staging {
     open: Option<(UploadSlot, u64)>,
     small_reads: Vec<ReadSlot>,
     large_reads: Vec<ReadSlot>,
+    faults: FaultHook,
 }
 
 /// Answer of [`Staging::take_large`].
@@ -190,10 +210,11 @@ pub(crate) enum Taken {
 }
 
 impl Staging {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(faults: FaultHook) -> Self {
         Self {
-            large: Ring::new(LARGE_SLOT),
-            small: Ring::new(SMALL_SLOT),
+            large: Ring::new(LARGE_SLOT, &faults),
+            small: Ring::new(SMALL_SLOT, &faults),
+            faults,
             open: None,
             small_reads: Vec::new(),
             large_reads: Vec::new(),
@@ -292,7 +313,7 @@ impl Staging {
         })?;
         Ok(ReadSlot {
             buffer,
-            state: MapState::default(),
+            state: MapState::new(&self.faults),
         })
     }
 

@@ -12,6 +12,7 @@ use super::staging::Staging;
 use super::templates::ParamsSpace;
 use super::wait::Progress;
 use crate::error::{Error, Result};
+use crate::faults::{Fault, FaultHook};
 use crate::launch::Dispatch;
 use crate::memory::BlockId;
 
@@ -54,6 +55,7 @@ pub(crate) struct Stream {
     failed: Option<Error>,
     pub bindings: Bindings,
     pub staging: Staging,
+    faults: FaultHook,
     limits: BatchLimits,
     name: String,
     device: wgpu::Device,
@@ -70,6 +72,7 @@ impl Stream {
         health: Arc<Health>,
         progress: Arc<Progress>,
         limits: BatchLimits,
+        faults: FaultHook,
     ) -> Self {
         Self {
             batch: Batch::default(),
@@ -78,7 +81,8 @@ impl Stream {
             submissions: 0,
             failed: None,
             bindings: Bindings::new(BIND_GROUPS),
-            staging: Staging::new(),
+            staging: Staging::new(faults.clone()),
+            faults,
             limits,
             name: name.to_owned(),
             device,
@@ -126,11 +130,15 @@ impl Stream {
     /// Records a copy between two different buffers.
     pub(crate) fn copy(
         &mut self,
-        from: (wgpu::Buffer, u64),
+        mut from: (wgpu::Buffer, u64),
         to: (wgpu::Buffer, u64),
         bytes: u64,
         effect: Effect,
     ) {
+        if self.faults.strikes(Fault::Copy) {
+            // From beyond the end, so that wgpu itself refuses it.
+            from.1 = from.0.size();
+        }
         self.batch.copy(from, to, bytes, effect);
     }
 

@@ -14,6 +14,8 @@ mod create;
 mod devices;
 mod elementwise;
 mod errors;
+#[cfg(feature = "fault-injection")]
+mod faults;
 #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
 mod formats;
 mod futures;
@@ -107,6 +109,8 @@ fn tests() -> Vec<Test> {
         snapshots::tests(),
         ledger::tests(),
         errors::tests(),
+        #[cfg(feature = "fault-injection")]
+        faults::tests(),
         large::tests(),
         devices::tests(),
         stress::tests(),

@@ -1,0 +1,258 @@
+//! Faults injected at every step of a mixed workload, for all steps: each failure is a typed error,
+//! what did not depend on it is whole, the account is exact, and the device works on.
+
+use std::collections::BTreeSet;
+
+use orlop::memory::QUANTUM;
+use orlop::{DType, Device, Error, Fault, Faults, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::operand::same;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("faults::every_step", Scope::Device, every_step),
+        Test::new(
+            "faults::each_kind_for_good",
+            Scope::Device,
+            each_kind_for_good,
+        ),
+        Test::new("faults::are_counted", Scope::Device, are_counted),
+    ]
+}
+
+/// Bytes of the larger tensors: two upload slots, and more than a download records ahead.
+const LARGE: usize = 9 << 20;
+
+/// What a workload has made, and what it met.
+#[derive(Default)]
+struct Harvest {
+    /// A tensor, what it must hold, and the upload or creation that it comes from.
+    made: Vec<(Tensor, Vec<f32>, &'static str)>,
+    errors: Vec<Error>,
+}
+
+impl Harvest {
+    /// Keeps a tensor that was made; nothing else happens when it was not.
+    fn keep(
+        &mut self,
+        root: &'static str,
+        made: Result<Tensor>,
+        values: Vec<f32>,
+    ) -> Option<Tensor> {
+        let tensor = self.note(made)?;
+        self.made.push((tensor.clone(), values, root));
+        Some(tensor)
+    }
+
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.errors.push(error)).ok()
+    }
+
+    /// What was read is right, if it was read.
+    fn read(&mut self, result: Result<Vec<f32>>, values: &[f32]) {
+        if let Some(found) = self.note(result) {
+            assert!(found == values, "a read gave wrong numbers");
+        }
+    }
+}
+
+/// Everything that takes a step which can fail.
+fn work(device: &Device) -> Harvest {
+    let mut harvest = Harvest::default();
+    let trimmed = device.trim();
+    harvest.note(trimmed);
+    let small: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+    let doubled: Vec<f32> = small.iter().map(|value| value * 2.0).collect();
+    let large: Vec<f32> = (0..LARGE / 4).map(|at| (at % 8191) as f32).collect();
+
+    let a = harvest.keep("a", Tensor::from_slice(device, &small, 1000), small.clone());
+    let b = harvest.keep(
+        "b",
+        Tensor::from_slice(device, &large, large.len()),
+        large.clone(),
+    );
+    let zeros = Tensor::zeros(device, 300_000, DType::F32);
+    harvest.keep("zeros", zeros, vec![0.0; 300_000]);
+    if let Some(a) = &a {
+        harvest.keep("a", a + a, doubled.clone());
+        let matrices = a
+            .reshape([10, 100])
+            .and_then(|a| a.matmul(&a.transpose(0, 1)?));
+        let product = (0..100).map(|at| {
+            let (row, column) = (at / 10 * 100, at % 10 * 100);
+            (0..100)
+                .map(|k| small[row + k] as f64 * small[column + k] as f64)
+                .sum::<f64>() as f32
+        });
+        // Sums in another order: near is enough, and then what is there is what must stay.
+        if let Some(found) = harvest.note(matrices) {
+            let near: Vec<f32> = product.collect();
+            let read = found.to_vec::<f32>();
+            if let Some(read) = harvest.note(read) {
+                assert!(
+                    near.iter()
+                        .zip(&read)
+                        .all(|(a, b)| (a - b).abs() <= a * 1e-5)
+                );
+                harvest.made.push((found, read, "a"));
+            }
+        }
+    }
+    let ones = Tensor::ones(device, 512, DType::F32);
+    if let Some(ones) = harvest.note(ones) {
+        let filled = harvest.note(ones.fill(7)).is_some();
+        let value = if filled { 7.0 } else { 1.0 };
+        harvest.made.push((ones, vec![value; 512], "ones"));
+    }
+    // Where kernels have no f16, a fill goes to the CPU and back.
+    let halves = Tensor::ones(device, 512, DType::F16).and_then(|halves| {
+        halves.fill(3)?;
+        halves.to_vec::<orlop::f16>()
+    });
+    if let Some(halves) = harvest.note(halves) {
+        assert!(halves.iter().all(|half| half.to_f32() == 3.0));
+    }
+    if let Some(b) = &b {
+        harvest.read(b.to_vec(), &large);
+        let elsewhere = b.to(&Device::cpu()).and_then(|there| there.to_vec::<f32>());
+        harvest.read(elsewhere, &large);
+        harvest.read(pollster::block_on(b.to_vec_async()), &large);
+        let back = b.to(&Device::cpu()).and_then(|there| there.to(device));
+        harvest.keep("back", back, large.clone());
+    }
+    if let Some(a) = &a {
+        harvest.read(a.to_vec(), &small);
+    }
+    let trimmed = device.trim();
+    harvest.note(trimmed);
+    let synchronized = device.synchronize();
+    harvest.note(synchronized);
+    harvest
+}
+
+/// The workload, after which nothing fails any more: what it left is checked and dropped.
+fn work_and_check(device: &Device, witness: &Tensor, faults: &Faults) -> Result<()> {
+    let before = faults.injected();
+    let harvest = work(device);
+    faults.disarm();
+    let injected = faults.injected() - before;
+    for error in &harvest.errors {
+        let typed = matches!(error, Error::OutOfMemory(_) | Error::Execution(_));
+        assert!(typed, "not an error of a fault: {error:?}");
+    }
+    assert!(
+        injected > 0 || harvest.errors.is_empty(),
+        "{:?}",
+        harvest.errors
+    );
+
+    let bytes = |count: usize| (count as u64 * 4).next_multiple_of(QUANTUM);
+    let counts = harvest.made.iter().map(|(_, values, _)| values.len());
+    let live: u64 = counts.chain([3]).map(bytes).sum();
+    let memory = device.memory();
+    assert_eq!(memory.allocated, live, "{memory:?}");
+    assert_eq!(memory.live_blocks, harvest.made.len() as u64 + 1);
+
+    let mut lost = BTreeSet::new();
+    for (tensor, values, root) in &harvest.made {
+        match tensor.to_vec::<f32>() {
+            Ok(found) => assert!(found == *values, "a tensor of {root} holds wrong numbers"),
+            Err(Error::Execution(_)) if injected > 0 => {
+                lost.insert(*root);
+            }
+            Err(error) => panic!("a tensor of {root}: {error}"),
+        }
+    }
+    assert!(
+        lost.len() as u64 <= injected,
+        "{injected} faults took {lost:?}"
+    );
+    // What failed is told once; then there is nothing left of it.
+    let _ = device.synchronize();
+    device.synchronize()?;
+    drop(harvest);
+    assert_eq!(device.memory().live_blocks, 1);
+    same(witness, &[1.0f32, 2.0, 3.0])
+}
+
+fn every_step(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let witness = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3)?;
+    work_and_check(&device, &witness, &faults)?;
+    let mut steps = 0;
+    for nth in 1.. {
+        let before = faults.injected();
+        faults.fail_step(nth);
+        work_and_check(&device, &witness, &faults)?;
+        if faults.injected() == before {
+            break;
+        }
+        steps = nth;
+    }
+    let least = if context.is_cpu() { 3 } else { 40 };
+    assert!(steps >= least, "the workload has only {steps} steps");
+    work_and_check(&device, &witness, &faults)?;
+    drop(witness);
+    device.trim()?;
+    let memory = device.memory();
+    assert_eq!((memory.allocated, memory.reserved), (0, 0), "{memory:?}");
+    Ok(())
+}
+
+/// From some step on all of one kind fail; afterwards all is as before.
+fn each_kind_for_good(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let witness = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3)?;
+    for fault in [Fault::Region, Fault::Mapping, Fault::Copy] {
+        for nth in [1, 2, 3, 5, 8] {
+            faults.fail_from(fault, nth);
+            work_and_check(&device, &witness, &faults)?;
+        }
+    }
+    work_and_check(&device, &witness, &faults)?;
+    drop(witness);
+    assert_eq!(device.memory().allocated, 0);
+    Ok(())
+}
+
+fn are_counted(context: &Context) -> Result<()> {
+    let (faults, other) = (Faults::new(), Faults::new());
+    assert_ne!(faults, other);
+    let device = context.builder().faults(&faults).build()?;
+    let refused = |error: Option<Error>| {
+        let text = error.map(|error| error.to_string());
+        assert!(
+            text.as_ref()
+                .is_some_and(|text| text.contains("a fault was injected")),
+            "{text:?}"
+        );
+    };
+    faults.fail_from(Fault::Region, 1);
+    refused(Tensor::zeros(&device, 64, DType::F32).err());
+    let asked = faults.passed(Fault::Region);
+    assert!(asked > 0 && faults.injected() == asked);
+    // The pool is refused what it wants, and gets half of it.
+    faults.fail(Fault::Region, 1);
+    let one = Tensor::ones(&device, 64, DType::F32)?;
+    assert_eq!(faults.passed(Fault::Region), asked + 2);
+    assert_eq!(device.memory().reserved, 512 << 10);
+    if !context.is_cpu() {
+        faults.fail(Fault::Mapping, 1);
+        refused(Tensor::from_slice(&device, &[1.0f32], 1).err());
+        faults.fail(Fault::Copy, 1);
+        let lost = Tensor::from_slice(&device, &[1.0f32], 1)?;
+        let error = lost.to_vec::<f32>().err();
+        assert!(matches!(error, Some(Error::Execution(_))), "{error:?}");
+        faults.fail(Fault::Copy, 1);
+        assert!(one.to_vec::<f32>().is_err());
+        let _ = device.synchronize();
+        assert_eq!(faults.passed(Fault::Copy), 3);
+    }
+    same(&one, &[1.0f32; 64])?;
+    assert_eq!(other.injected() + other.passed(Fault::Region), 0);
+    Ok(())
+}
