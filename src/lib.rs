@@ -88,4 +88,4 @@ pub use memory::tagged;
 pub use ops::Sizes;
 pub use promise::Pending;
 pub use shape::Shape;
-pub use tensor::Tensor;
+pub use tensor::{Pinned, Tensor};

@@ -138,8 +138,8 @@ impl HostPool {
         self.pool.lock().reset_totals();
     }
 
-    pub(crate) fn trim(&self) {
-        self.pool.lock().trim();
+    pub(crate) fn trim_to(&self, bytes: u64) {
+        self.pool.lock().trim_to(bytes);
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
         assert!(b.read().iter().all(|&byte| byte == 2));
         drop((b, c));
         assert_eq!(pool.memory().allocated, 0);
-        pool.trim();
+        pool.trim_to(0);
         assert_eq!(pool.memory().reserved, 0);
         assert!(pool.allocate(2 << 20).is_err());
     }
@@ -332,7 +332,7 @@ mod tests {
                             _ => drop(kept.pop()),
                         }
                         if round % 8 == 0 {
-                            pool.trim();
+                            pool.trim_to(0);
                         }
                         for (block, value) in &kept {
                             assert!(block.read().iter().all(|byte| byte == value));
@@ -346,7 +346,7 @@ mod tests {
             }
         });
         assert_eq!((pool.memory().allocated, pool.memory().live_blocks), (0, 0));
-        pool.trim();
+        pool.trim_to(0);
         assert_eq!(pool.memory().reserved, 0);
     }
 }

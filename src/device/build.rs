@@ -9,7 +9,7 @@ use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
 use crate::faults::Faults;
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
-use crate::memory::{Growth, PoolConfig};
+use crate::memory::{Growth, PoolConfig, WhenFull};
 use crate::promise::promise;
 use crate::sync::thread;
 
@@ -32,6 +32,7 @@ pub struct DeviceBuilder {
     selector: Option<String>,
     visible: Option<Vec<String>>,
     pub(super) growth: Growth,
+    pub(super) when_full: WhenFull,
     pub(super) memory_limit: Option<u64>,
     pub(super) placement: Placement,
     kernel_checks: bool,
@@ -50,6 +51,7 @@ impl DeviceBuilder {
             selector: None,
             visible: None,
             growth: Growth::default(),
+            when_full: WhenFull::default(),
             memory_limit: None,
             placement: Placement::default(),
             kernel_checks: false,
@@ -83,10 +85,20 @@ impl DeviceBuilder {
         self
     }
 
-    /// How reserved memory grows.
+    /// How reserved memory grows. What is preallocated is taken when the device is opened, as much of
+    /// it as there is; [`Device::memory`] shows how much that is.
     #[must_use]
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = growth;
+        self
+    }
+
+    /// What happens when no free chunk holds a tensor and no region can be had for it: live tensors
+    /// are moved together (the default), those that were used least recently go to host memory as
+    /// well, or the op fails with [`Error::OutOfMemory`] at once. On the CPU tensors stay where they are.
+    #[must_use]
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
         self
     }
 
@@ -179,7 +191,8 @@ impl DeviceBuilder {
     /// # Errors
     /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
-    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; as [`Device::list`].
+    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
+    /// a fraction to preallocate that is none or of an unknown total; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
@@ -209,7 +222,7 @@ impl DeviceBuilder {
             Some(error) => Err(error),
             // Without a setting of its own it is the shared one.
             None if self == Self::new() => Ok(Device::cpu()),
-            None => Ok(self.open_cpu()),
+            None => self.open_cpu(),
         }
     }
 
@@ -257,17 +270,44 @@ impl DeviceBuilder {
 
     fn open(self, found: Found) -> Result<Device> {
         let Some(adapter) = found.adapter else {
-            return Ok(self.open_cpu());
+            return self.open_cpu();
         };
         let (options, standing) = self.options(&found.info, adapter, None)?;
         let gpu = Backend::Gpu(Gpu::open(adapter, options)?);
         Ok(Device::new(found.info, gpu, &self, standing))
     }
 
-    fn open_cpu(self) -> Device {
+    fn open_cpu(mut self) -> Result<Device> {
+        self.growth = self.region_growth(DeviceInfo::cpu().memory_total)?;
         // The shared one is the first: it has no number.
         let _shared = Device::cpu();
-        Device::new_cpu(self)
+        Ok(Device::new_cpu(self))
+    }
+
+    /// The growth policy, with a fraction as a number of bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a fraction of nothing known, or that is none.
+    fn region_growth(&self, total: Option<u64>) -> Result<Growth> {
+        let Growth::Preallocate { fraction } = self.growth else {
+            return Ok(self.growth);
+        };
+        let refused = |problem: String| Err(Error::invalid("growth", problem));
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return refused(format!(
+                "a fraction of {fraction} cannot be preallocated: it is above 0 and at most 1"
+            ));
+        }
+        match self.memory_limit.or(total) {
+            Some(whole) => Ok(Growth::PreallocateBytes {
+                bytes: (whole as f64 * fraction) as u64,
+            }),
+            None => refused(
+                "the adapter does not tell its memory, of which a fraction was to be preallocated: \
+                 set a memory_limit, or use PreallocateBytes"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// The settings for an adapter, with a seat in its ledger. Without a `memory_limit` the budget
@@ -286,11 +326,12 @@ impl DeviceBuilder {
         let options = GpuOptions {
             name: standing.name(info),
             pool: PoolConfig {
-                growth: self.growth,
+                growth: self.region_growth(info.memory_total)?,
                 limit: claim.budget(),
                 max_region: info.capabilities.max_buffer_bytes,
             },
             claim,
+            when_full: self.when_full,
             kernel_checks: self.kernel_checks,
             immediates: self.immediates,
             max_binding_bytes: self.max_binding_bytes,

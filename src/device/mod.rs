@@ -230,12 +230,21 @@ impl Device {
     /// # Errors
     /// [`Error::DeviceLost`].
     pub fn trim(&self) -> Result<()> {
+        self.trim_to(0)
+    }
+
+    /// Gives regions without a tensor back to the adapter, the largest first, until at most `bytes`
+    /// are reserved or no such region is left; and idle staging.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`].
+    pub fn trim_to(&self, bytes: u64) -> Result<()> {
         match &self.0.backend {
             Backend::Cpu(pool) => {
-                pool.trim();
+                pool.trim_to(bytes);
                 Ok(())
             }
-            Backend::Gpu(gpu) => gpu.trim(),
+            Backend::Gpu(gpu) => gpu.trim_to(bytes),
         }
     }
 

@@ -4,29 +4,43 @@ use std::sync::{Arc, OnceLock};
 
 use super::Gpu;
 use crate::error::{Error, Result};
-use crate::memory::BlockId;
-use crate::turns::Turns;
+use crate::memory::{BlockId, QUANTUM, Request};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::turns::{Turn, Turns};
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
-/// frees the chunk at once, whatever is still in flight: order makes that safe.
+/// frees the chunk at once, whatever is still in flight: order makes that safe. While it is spilled
+/// it has a copy on the host, and no chunk.
 pub(crate) struct GpuBlock {
     gpu: Arc<Gpu>,
-    id: BlockId,
-    bytes: u64,
+    /// The id, as bits. It and `copy` change under the memory lock only.
+    id: AtomicU64,
+    request: Request,
+    /// The contents, while they are on the host.
+    copy: Mutex<Option<Arc<Vec<u8>>>>,
     /// Why the contents are missing: a batch that wrote them failed.
     error: OnceLock<Error>,
     /// Downloads with copies still to record, and who waits for them to write in place.
     turns: Turns,
+    /// Ops that need it in device memory until they are recorded.
+    held: AtomicUsize,
+    /// When it was used last, counted in uses of any block of the device.
+    last_used: AtomicU64,
 }
 
 impl GpuBlock {
-    pub(super) fn new(gpu: Arc<Gpu>, id: BlockId, bytes: u64) -> Arc<Self> {
+    pub(super) fn new(gpu: Arc<Gpu>, id: BlockId, request: Request) -> Arc<Self> {
+        let last_used = AtomicU64::new(gpu.now());
         Arc::new(Self {
             gpu,
-            id,
-            bytes,
+            id: AtomicU64::new(id.to_bits()),
+            request,
+            copy: Mutex::new(None),
             error: OnceLock::new(),
             turns: Turns::default(),
+            held: AtomicUsize::new(0),
+            last_used,
         })
     }
 
@@ -36,11 +50,17 @@ impl GpuBlock {
 
     /// Bytes of its chunk.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.request.bytes.next_multiple_of(QUANTUM)
     }
 
+    /// What it was taken for.
+    pub(super) fn request(&self) -> Request {
+        self.request
+    }
+
+    /// Names its chunk; nothing while it is spilled.
     pub(crate) fn id(&self) -> BlockId {
-        self.id
+        BlockId::from_bits(self.id.load(Ordering::Acquire))
     }
 
     /// Says why the contents are missing; the first reason stays.
@@ -60,10 +80,71 @@ impl GpuBlock {
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }
+
+    /// A turn to read: until it is over the contents stay where they are.
+    pub(crate) fn turn_to_read(&self) -> Turn {
+        // Not between the last look of who spills it and its going.
+        let _stays = self.gpu.spill.is_some().then(|| self.gpu.memory.lock());
+        self.turns.to_read()
+    }
+
+    pub(super) fn used(&self) {
+        self.last_used.store(self.gpu.now(), Ordering::Relaxed);
+    }
+
+    pub(super) fn last_used(&self) -> u64 {
+        self.last_used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn let_go(&self) {
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn is_resident(&self) -> bool {
+        self.copy.lock().is_none()
+    }
+
+    /// Whether nobody needs it where it is.
+    pub(super) fn may_be_spilled(&self) -> bool {
+        self.is_resident()
+            && self.held.load(Ordering::Acquire) == 0
+            && !self.turns.has_readers()
+            && self.error.get().is_none()
+    }
+
+    /// The contents, while they are on the host.
+    pub(super) fn copy(&self) -> Option<Arc<Vec<u8>>> {
+        self.copy.lock().clone()
+    }
+
+    /// From now on the contents are on the host.
+    pub(super) fn spill(&self, copy: Vec<u8>) {
+        *self.copy.lock() = Some(Arc::new(copy));
+        self.settle(BlockId::NOWHERE);
+    }
+
+    /// From now on the contents are in the chunk.
+    pub(super) fn forget_copy(&self) {
+        if self.copy.lock().take().is_some()
+            && let Some(spill) = &self.gpu.spill
+        {
+            spill.forget(self.bytes());
+        }
+    }
+
+    /// From now on this is its chunk.
+    pub(super) fn settle(&self, id: BlockId) {
+        self.id.store(id.to_bits(), Ordering::Release);
+    }
 }
 
 impl Drop for GpuBlock {
     fn drop(&mut self) {
-        self.gpu.free(self.id);
+        self.forget_copy();
+        self.gpu.free(self.id());
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Gpu;
 use super::batch::{Effect, Target};
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
 use super::pipelines::Kernel;
 use super::regions::Regions;
+use super::{Access, Gpu};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, WINDOW_ALIGNMENT, Window};
 use crate::memory::{Pool, QUANTUM};
@@ -64,6 +64,7 @@ impl Gpu {
     /// An operand without contents, a lost device; then nothing was recorded.
     pub(crate) fn record(
         &self,
+        access: &Access<'_>,
         op: &'static str,
         launches: &[Launch],
         kernels: &Kernels,
@@ -73,7 +74,7 @@ impl Gpu {
         let written = blocks
             .get(output)
             .ok_or_else(|| Error::invalid(op, "a launch without operands"))?;
-        let (mut stream, _hold) = self.stream_to_write(written)?;
+        let (mut stream, _hold) = self.stream_to_write(written, access.order())?;
         let first = launches.first().zip(kernels.first());
         if let Some((dispatch, kernel)) =
             first.and_then(|(launch, kernel)| Some((launch.dispatches.first()?, kernel)))
@@ -83,9 +84,10 @@ impl Gpu {
         // Under the lock: another thread's submission may have failed what wrote an operand.
         for block in blocks {
             block.check()?;
+            block.used();
         }
         let groups = {
-            let mut pool = self.pool.lock();
+            let mut pool = self.memory.lock();
             if std::mem::take(&mut pool.source_mut().returned) {
                 stream
                     .bindings

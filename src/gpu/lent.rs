@@ -8,6 +8,8 @@ use super::adapters::{self, Adapter};
 use super::block::GpuBlock;
 use super::health::Health;
 use super::serial::Serial;
+use super::spill::Pin;
+use super::wait::Order;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
 use crate::sync::thread;
@@ -77,12 +79,17 @@ impl Gpu {
     ///
     /// # Errors
     /// Why the block has no contents, `DeviceLost`, `TimedOut`.
-    pub(crate) fn submit_and_place(&self, block: &Arc<GpuBlock>) -> Result<(wgpu::Buffer, u64)> {
-        let (mut stream, _hold) = self.stream_to_write(block)?;
+    pub(crate) fn submit_and_place(
+        self: &Arc<Self>,
+        block: &Arc<GpuBlock>,
+    ) -> Result<(wgpu::Buffer, u64, Pin)> {
+        let pin = self.pin(block)?;
+        let (mut stream, _hold) = self.stream_to_write(block, Order::Waits)?;
         stream.submit()?;
         // After the submission, which may have failed.
         block.check()?;
-        self.resolve(block, 0, block.bytes())
+        let (buffer, offset) = self.resolve(block, 0, block.bytes())?;
+        Ok((buffer, offset, pin))
     }
 
     /// Copies bytes of a buffer of somebody else's to the start of a block, in order.
@@ -90,17 +97,19 @@ impl Gpu {
     /// # Errors
     /// `InvalidArgument` with what the device says of the buffer, `DeviceLost`.
     pub(crate) fn copy_in(
-        &self,
+        self: &Arc<Self>,
         op: &'static str,
         buffer: &wgpu::Buffer,
         offset: u64,
         block: &Arc<GpuBlock>,
         bytes: u64,
     ) -> Result<()> {
-        let (mut stream, _hold) = self.stream_to_write(block)?;
-        let (to, start) = self.resolve(block, 0, bytes)?;
-        stream.submit_apart(op, |encoder| {
-            encoder.copy_buffer_to_buffer(buffer, offset, &to, start, bytes);
+        self.with_access(&[block], Some(block), |access| {
+            let (mut stream, _hold) = self.stream_to_write(block, access.order())?;
+            let (to, start) = self.resolve(block, 0, bytes)?;
+            stream.submit_apart(op, |encoder| {
+                encoder.copy_buffer_to_buffer(buffer, offset, &to, start, bytes);
+            })
         })
     }
 }

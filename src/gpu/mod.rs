@@ -11,9 +11,12 @@ mod encode;
 mod hal;
 mod health;
 mod lent;
+mod memory;
 mod pipelines;
 mod regions;
+mod relocate;
 mod serial;
+mod spill;
 mod staging;
 mod stream;
 pub(crate) mod templates;
@@ -28,6 +31,7 @@ pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory};
 pub(crate) use lent::Lent;
+pub(crate) use spill::{Access, Held, Pin};
 
 use crate::background::Background;
 use crate::capabilities::Capabilities;
@@ -35,14 +39,18 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::memory::{
     BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Pool, PoolConfig,
-    QUANTUM, Request, TagStatistics,
+    Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use health::Health;
+use memory::Memory;
 use pipelines::Pipelines;
 pub(crate) use regions::RegionUsages;
 use regions::Regions;
+use relocate::Bounce;
 use serial::{Hold, Serial};
+use spill::Spill;
 use stream::{BatchLimits, Stream};
 pub(crate) use transfer::Sink;
 use wait::Progress;
@@ -53,6 +61,8 @@ pub(crate) struct GpuOptions {
     /// The device's selector and name, for errors.
     pub name: String,
     pub pool: PoolConfig,
+    /// What happens when neither a free chunk nor a new region is to be had.
+    pub when_full: WhenFull,
     /// The device's seat in its adapter's ledger.
     pub claim: Claim,
     /// naga's runtime checks in kernels.
@@ -78,7 +88,13 @@ pub(crate) struct Gpu {
     pub(crate) capabilities: Capabilities,
     pipelines: Pipelines,
     stream: Mutex<Stream>,
-    pool: Mutex<Pool<Regions>>,
+    memory: Mutex<Memory>,
+    /// Where blocks may move, what they pass through.
+    bounce: Option<Bounce>,
+    /// Where tensors may go to the host.
+    spill: Option<Spill>,
+    /// Counts uses of blocks.
+    clock: AtomicU64,
     pub(crate) background: Background,
     health: Arc<Health>,
     progress: Arc<Progress>,
@@ -152,15 +168,23 @@ impl Gpu {
         if let Some(bytes) = options.max_binding_bytes {
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
-        let regions = {
+        let (pool, bounce) = {
             let _hold = serial.map(Serial::hold);
-            Regions::new(
+            let regions = Regions::new(
                 device.clone(),
                 Arc::clone(&health),
                 options.region_usages,
                 options.claim,
                 options.faults.clone(),
-            )?
+            )?;
+            let bounce = match options.when_full {
+                WhenFull::Fail => None,
+                WhenFull::Relocate | WhenFull::SpillToHost { .. } => Some(
+                    Bounce::new(&device)
+                        .map_err(|caught| health.explain(&device, "open", caught.into_message()))?,
+                ),
+            };
+            (Pool::new(regions, options.pool), bounce)
         };
         let limits = BatchLimits {
             dispatches: if serial.is_some() { 16 } else { 128 },
@@ -184,7 +208,13 @@ impl Gpu {
                 limits,
                 options.faults,
             )),
-            pool: Mutex::new(Pool::new(regions, options.pool)),
+            memory: Mutex::new(Memory::new(pool)),
+            bounce,
+            spill: match options.when_full {
+                WhenFull::SpillToHost { most } => Some(Spill::new(most)),
+                WhenFull::Fail | WhenFull::Relocate => None,
+            },
+            clock: AtomicU64::new(0),
             background: Background::default(),
             capabilities,
             wait_timeout: options.wait_timeout,
@@ -209,76 +239,112 @@ impl Gpu {
     /// # Errors
     /// `OutOfMemory` with the pool's figures, `DeviceLost`.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<GpuBlock>> {
-        self.health.check()?;
+        self.with_access(&[], None, |access| self.allocate_in(access, bytes))
+    }
+
+    /// Memory for `bytes` bytes, for an op with access.
+    ///
+    /// # Errors
+    /// As [`Gpu::allocate`].
+    pub(crate) fn allocate_in(
+        self: &Arc<Self>,
+        access: &Access<'_>,
+        bytes: u64,
+    ) -> Result<Arc<GpuBlock>> {
         let request = Request::tagged(bytes);
-        let first = {
-            let _hold = self.hold();
-            self.pool.lock().allocate(request)
-        };
-        let block = match first {
-            Err(full) if matches!(full.reason, FullReason::Refused(_)) => {
+        let id = self.take(access, request)?;
+        let block = GpuBlock::new(Arc::clone(self), id, request);
+        self.memory.lock().adopt(id, &block);
+        Ok(block)
+    }
+
+    /// A chunk: the ladder of the pool, and above it the rungs that wait for the device.
+    ///
+    /// # Errors
+    /// As [`Gpu::allocate`].
+    fn take(self: &Arc<Self>, access: &Access<'_>, request: Request) -> Result<BlockId> {
+        self.health.check()?;
+        let mut has_waited = false;
+        // Blocks that could not be spilled.
+        let mut passed = Vec::new();
+        let reason = loop {
+            let reason = match self.attempt(request)? {
+                Ok(id) => return Ok(id),
+                Err(reason) => reason,
+            };
+            self.health.check()?;
+            if matches!(reason, FullReason::Refused(_)) && !has_waited {
                 // Memory that was given back is free only after the last work that used it.
-                self.trim()?;
+                self.trim_to(0)?;
                 self.finish("allocation", self.deadline())?;
-                let _hold = self.hold();
-                self.pool.lock().allocate(request)
+                has_waited = true;
+                continue;
             }
-            other => other,
+            let helps = !matches!(reason, FullReason::OverRegionLimit { .. });
+            match access {
+                Access::Alone(..) if helps && self.spill_next(request, &mut passed)? => {}
+                // It is tried again, alone.
+                Access::Shared(..) if helps => return Err(full_for_now(&self.name, request)),
+                _ => break reason,
+            }
         };
-        let block = block.map_err(|full| {
-            self.health
-                .check()
-                .err()
-                .unwrap_or_else(|| out_of_memory(&self.name, &full))
-        })?;
-        let bytes = bytes.next_multiple_of(QUANTUM);
-        Ok(GpuBlock::new(Arc::clone(self), block, bytes))
+        let full = self.memory.lock().failed(request, reason);
+        let mut error = out_of_memory(&self.name, &full);
+        if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
+            details.diagnosis.push_str(&spill.diagnosis(&passed));
+        }
+        Err(error)
+    }
+
+    /// Counts a use of a block.
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
     fn free(&self, block: BlockId) {
-        self.pool.lock().free(block);
+        self.memory.lock().release(block);
     }
 
     pub(crate) fn memory(&self) -> MemoryStatistics {
-        self.pool.lock().statistics()
+        self.memory.lock().statistics()
     }
 
     pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {
-        self.pool.lock().by_tag()
+        self.memory.lock().by_tag()
     }
 
     pub(crate) fn snapshot(&self) -> MemorySnapshot {
-        self.pool.lock().snapshot()
+        self.memory.lock().snapshot()
     }
 
     pub(crate) fn record_history(&self, events: usize) {
-        self.pool.lock().record_history(events);
+        self.memory.lock().record_history(events);
     }
 
     /// Says where a block was asked for.
     pub(crate) fn set_call_site(&self, block: BlockId, site: CallSite) {
-        self.pool.lock().set_call_site(block, site);
+        self.memory.lock().set_call_site(block, site);
     }
 
     pub(crate) fn reset_peaks(&self) {
-        self.pool.lock().reset_peaks();
+        self.memory.lock().reset_peaks();
     }
 
     pub(crate) fn reset_totals(&self) {
-        self.pool.lock().reset_totals();
+        self.memory.lock().reset_totals();
     }
 
-    /// Gives idle regions and idle staging back to the adapter.
+    /// Gives idle regions, until at most `bytes` are reserved, and idle staging back to the adapter.
     ///
     /// # Errors
     /// `DeviceLost`.
-    pub(crate) fn trim(&self) -> Result<()> {
+    pub(crate) fn trim_to(&self, bytes: u64) -> Result<()> {
         let _hold = self.hold();
         let mut stream = self.stream.lock();
         // The open batch may use a region that goes; submitting it lets the memory go after it.
         stream.submit()?;
-        let mut pool = self.pool.lock();
-        pool.trim();
+        let mut pool = self.memory.lock();
+        pool.trim_to(bytes);
         pool.source_mut().returned = false;
         stream
             .bindings
@@ -312,13 +378,13 @@ impl Gpu {
     /// All of its locks: who needs the device waits, whatever for.
     #[cfg(test)]
     pub(crate) fn take_locks(&self) -> impl Sized + '_ {
-        (self.hold(), self.stream.lock(), self.pool.lock())
+        (self.hold(), self.stream.lock(), self.memory.lock())
     }
 
     /// The pool, for schedules that walk its chunks.
     #[cfg(orlop_model)]
     pub(crate) fn look_at_pool<T>(&self, look: impl FnOnce(&Pool<Regions>) -> T) -> T {
-        look(&self.pool.lock())
+        look(&self.memory.lock())
     }
 
     /// Total and free memory of its adapter now.
@@ -341,6 +407,19 @@ impl Drop for Gpu {
         self.background.join();
         self.dropping = self.hold();
     }
+}
+
+/// What nobody reads: the op is tried again with the device's memory to itself.
+fn full_for_now(device: &str, request: Request) -> Error {
+    Error::OutOfMemory(Box::new(OutOfMemory {
+        device: device.to_owned(),
+        asked: request.bytes,
+        limit: None,
+        allocated: 0,
+        reserved: 0,
+        largest_free: 0,
+        diagnosis: String::new(),
+    }))
 }
 
 /// What a full pool says, as an error of a device.

@@ -13,6 +13,7 @@ use super::staging::{
     self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
 };
 use super::stream::Submission;
+use super::wait::Order;
 use crate::error::{Error, Result};
 use crate::turns::Turn;
 
@@ -27,22 +28,34 @@ impl Gpu {
     ///
     /// # Errors
     /// `DeviceLost`, or what the device said of staging memory.
-    pub(crate) fn upload(&self, block: &Arc<GpuBlock>, start: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn upload_now(
+        &self,
+        block: &Arc<GpuBlock>,
+        order: Order,
+        start: u64,
+        data: &[u8],
+    ) -> Result<()> {
         if data.len() <= SMALL_UPLOAD {
-            self.upload_small(block, start, data)?;
+            self.upload_small(block, order, start, data)?;
         } else {
             for (at, piece) in (0..).zip(data.chunks(LARGE_SLOT as usize)) {
-                self.upload_piece(block, start + at * LARGE_SLOT, piece)?;
+                self.upload_piece(block, order, start + at * LARGE_SLOT, piece)?;
             }
         }
         Ok(())
     }
 
-    fn upload_small(&self, block: &Arc<GpuBlock>, at: u64, data: &[u8]) -> Result<()> {
+    fn upload_small(
+        &self,
+        block: &Arc<GpuBlock>,
+        order: Order,
+        at: u64,
+        data: &[u8],
+    ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
-        let (mut stream, _hold) = self.stream_to_write(block)?;
+        let (mut stream, _hold) = self.stream_to_write(block, order)?;
         let staged = stream.staging.stage_small(&self.device, data);
         let (from, offset) = staged.map_err(|caught| self.staging_failed(caught))?;
         let bytes = (data.len() as u64).next_multiple_of(COPY_ALIGNMENT);
@@ -55,7 +68,13 @@ impl Gpu {
         }
     }
 
-    fn upload_piece(&self, block: &Arc<GpuBlock>, at: u64, piece: &[u8]) -> Result<()> {
+    fn upload_piece(
+        &self,
+        block: &Arc<GpuBlock>,
+        order: Order,
+        at: u64,
+        piece: &[u8],
+    ) -> Result<()> {
         let slot = self.take_upload_slot()?;
         // The copy into mapped memory is the expensive part: no stream lock here.
         let written = {
@@ -64,7 +83,7 @@ impl Gpu {
             staging::unmap(&self.device, &slot.buffer);
             written
         };
-        let locked = self.stream_to_write(block);
+        let locked = self.stream_to_write(block, order);
         let (mut stream, _hold) = match locked {
             Ok(locked) => locked,
             Err(error) => {
@@ -136,7 +155,7 @@ impl Gpu {
         at: u64,
         bytes: u64,
     ) -> Result<(wgpu::Buffer, u64)> {
-        let pool = self.pool.lock();
+        let pool = self.memory.lock();
         pool.place(block.id())
             .filter(|place| at.checked_add(bytes).is_some_and(|end| end <= place.bytes))
             .and_then(|place| Some((pool.region(place.region)?.clone(), place.offset + at)))
@@ -163,8 +182,13 @@ impl Gpu {
             end: (at + bytes).next_multiple_of(COPY_ALIGNMENT),
             window: VecDeque::new(),
             turn: Some(turn),
+            copy: block.copy(),
             block: Arc::clone(block),
         };
+        if download.copy.is_some() {
+            return Ok(download);
+        }
+        block.used();
         download.record(self)?;
         Ok(download)
     }
@@ -196,6 +220,8 @@ pub(crate) struct Download {
     window: VecDeque<Reading>,
     /// Until all is recorded: nobody writes the block in place.
     turn: Option<Turn>,
+    /// The block's contents, where they are on the host.
+    copy: Option<Arc<Vec<u8>>>,
 }
 
 impl Download {
@@ -255,6 +281,11 @@ impl Download {
     /// # Errors
     /// `DeviceLost`, or what the device said.
     pub(crate) fn finish(mut self, sink: Sink<'_>) -> Result<()> {
+        if let Some(copy) = self.copy.take() {
+            let start = self.next as usize + self.skip;
+            sink(&copy[start..start + self.left]);
+            return Ok(());
+        }
         let gpu = Arc::clone(self.block.gpu());
         let deadline = gpu.deadline();
         while let Some(reading) = self.window.pop_front() {

@@ -37,6 +37,15 @@ impl Progress {
     }
 }
 
+/// Who sees to it that a write comes after the reads before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Whoever writes waits for a turn.
+    Waits,
+    /// It is the writer's turn, or what is written does not change the contents.
+    Kept,
+}
+
 /// When a wait gives up.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
@@ -230,6 +239,20 @@ impl Gpu {
         Ok(())
     }
 
+    /// Waits for a turn to write, and keeps it: reads from now on come after it.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn line_up_to_write(&self, block: &GpuBlock) -> Result<Turn> {
+        let turn = block.turns().line_up_to_write();
+        let deadline = self.deadline();
+        while !turn.has_come() {
+            self.health.check()?;
+            self.look_again("recording", deadline)?;
+        }
+        Ok(turn)
+    }
+
     /// The stream, to record work that writes a block in place: when the reads that came before are
     /// recorded, and the device is not too far behind.
     ///
@@ -238,6 +261,7 @@ impl Gpu {
     pub(super) fn stream_to_write(
         &self,
         block: &GpuBlock,
+        order: Order,
     ) -> Result<(MutexGuard<'_, Stream>, Option<Hold>)> {
         let mut deadline = None;
         let mut turn: Option<Turn> = None;
@@ -248,7 +272,8 @@ impl Gpu {
                 self.health.check()?;
                 let oldest = stream.oldest_of(IN_FLIGHT);
                 // Over once the stream is ours: who reads next needs it too.
-                if oldest.is_none() && block.turns().is_my_turn_to_write(&mut turn) {
+                let is_next = order == Order::Kept || block.turns().is_my_turn_to_write(&mut turn);
+                if oldest.is_none() && is_next {
                     return Ok((stream, hold));
                 }
                 oldest

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::device::{Device, Storage};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::gpu::Pin;
 use crate::layout::Layout;
 use crate::road;
 use crate::shape::Shape;
@@ -19,6 +20,7 @@ pub struct WgpuBinding {
     offset: u64,
     size: u64,
     tensor: Tensor,
+    _pin: Pin,
 }
 
 impl WgpuBinding {
@@ -113,12 +115,13 @@ impl Tensor {
                  `copy()` of it, or the binding of the whole tensor"
             ));
         }
-        let (buffer, place) = block.gpu().submit_and_place(block)?;
+        let (buffer, place, pin) = block.gpu().submit_and_place(block)?;
         Ok(WgpuBinding {
             buffer,
             offset: place + start,
             size: (self.elements() as u64 * bytes).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT),
             tensor: self.clone(),
+            _pin: pin,
         })
     }
 

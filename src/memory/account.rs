@@ -217,12 +217,6 @@ impl Account {
         self.record_block(EventKind::Relocated { from }, block, to);
     }
 
-    /// Blocks moved so far.
-    pub(super) fn relocations(&self) -> u64 {
-        self.events.relocations
-    }
-
-    #[allow(dead_code)]
     /// The contents of a block went to the host, and its bytes are free.
     pub(crate) fn spilled(&mut self, bytes: u64) {
         self.events.spills += 1;
@@ -230,7 +224,6 @@ impl Account {
         self.record_bytes(EventKind::Spilled, bytes, bytes);
     }
 
-    #[allow(dead_code)]
     /// Contents came back from the host into a block of so many bytes.
     pub(crate) fn refaulted(&mut self, bytes: u64) {
         self.events.refaults += 1;

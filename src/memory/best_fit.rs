@@ -19,12 +19,20 @@ impl BlockId {
         self.slot as usize
     }
 
-    /// An id that names nothing.
-    #[cfg(test)]
-    pub(super) fn stale() -> Self {
+    /// An id that names nothing, in any pool.
+    pub(crate) const NOWHERE: Self = BlockId {
+        slot: NONE,
+        generation: u32::MAX,
+    };
+
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.generation)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
         BlockId {
-            slot: 0,
-            generation: u32::MAX,
+            slot: (bits >> 32) as u32,
+            generation: bits as u32,
         }
     }
 }

@@ -138,6 +138,7 @@ impl<S: RegionSource> Pool<S> {
         // Fourth rung: blocks move together.
         let moved = outcome.is_err() && mover.is_some_and(|mover| self.make_hole(bytes, mover));
         if moved {
+            self.divided();
             outcome = Ok(());
         }
         if returned || moved {

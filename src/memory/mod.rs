@@ -53,6 +53,7 @@ pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
 pub use relocate::{Move, Mover};
 pub use snapshot::{BlockSnapshot, ChunkSnapshot, MemorySnapshot, RegionSnapshot, TagDiff};
+pub(crate) use statistics::Bytes;
 pub use statistics::{Count, MemoryCounts, MemoryEvents, MemoryStatistics, TagStatistics};
 pub use tags::{Request, Tag, tagged};
 

@@ -109,38 +109,41 @@ impl<S: RegionSource> Pool<S> {
         request: Request,
         mover: Option<&mut dyn Mover<S::Region>>,
     ) -> Result<BlockId, Box<Full>> {
-        let asked = request.bytes.max(1);
+        self.attempt(request, mover)
+            .map_err(|reason| self.failed(request, reason))
+    }
+
+    /// As [`Pool::allocate_moving`]; that it fails is not in the account, since more may be done.
+    pub(crate) fn attempt(
+        &mut self,
+        request: Request,
+        mover: Option<&mut dyn Mover<S::Region>>,
+    ) -> Result<BlockId, FullReason> {
         let max_region = self.config.max_region;
-        let rounded = round_up(asked).filter(|&rounded| rounded <= max_region);
-        let changes = (self.best_fit.idle().changes, self.account.relocations());
-        let outcome = match rounded {
-            Some(rounded) => self.climb(rounded, mover).map(|block| (block, rounded)),
-            None => Err(FullReason::OverRegionLimit { max_region }),
-        };
-        match outcome {
-            Ok((block, rounded)) => {
-                self.account.allocated(block, rounded, request);
-                // Else there are fewer free bytes, and no more chunks.
-                if (self.best_fit.idle().changes, self.account.relocations()) != changes {
-                    self.divided();
-                }
-                if self.account.is_watched()
-                    && let Some(place) = self.best_fit.place(block)
-                {
-                    self.account
-                        .record_block(EventKind::Allocated, block, place);
-                }
-                Ok(block)
+        let rounded = round_up(request.bytes.max(1))
+            .filter(|&rounded| rounded <= max_region)
+            .ok_or(FullReason::OverRegionLimit { max_region })?;
+        let changes = self.best_fit.idle().changes;
+        let outcome = self.climb(rounded, mover);
+        if let Ok(block) = outcome {
+            self.account.allocated(block, rounded, request);
+            if self.account.is_watched()
+                && let Some(place) = self.best_fit.place(block)
+            {
+                self.account
+                    .record_block(EventKind::Allocated, block, place);
             }
-            Err(reason) => Err(self.failed(request, reason)),
         }
+        // Else there are fewer free bytes, and no more chunks.
+        if self.best_fit.idle().changes != changes || outcome.is_err() {
+            self.divided();
+        }
+        outcome
     }
 
     /// What a request fails with; it is in the account already.
     #[cold]
-    pub(super) fn failed(&mut self, request: Request, reason: FullReason) -> Box<Full> {
-        // Regions may have come and gone on the way.
-        self.divided();
+    pub(crate) fn failed(&mut self, request: Request, reason: FullReason) -> Box<Full> {
         let mut full = Full {
             asked: request.bytes,
             rounded: round_up(request.bytes.max(1)).unwrap_or(round_down(u64::MAX)),
@@ -161,6 +164,31 @@ impl<S: RegionSource> Pool<S> {
     /// Undoes one [`Pool::pin`]. `false` for a stale id.
     pub fn unpin(&mut self, block: BlockId) -> bool {
         self.best_fit.unpin(block)
+    }
+
+    /// Whether a block must stay where it is.
+    pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
+        self.best_fit.is_pinned(block)
+    }
+
+    /// Whether a free chunk holds `bytes`.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.best_fit.largest_free() >= bytes
+    }
+
+    /// Free bytes, and what the budget still allows.
+    pub(crate) fn room(&self) -> u64 {
+        self.account.free().saturating_add(self.headroom())
+    }
+
+    /// Counts a block whose contents went to the host.
+    pub(crate) fn spilled(&mut self, bytes: u64) {
+        self.account.spilled(bytes);
+    }
+
+    /// Counts a block whose contents came back.
+    pub(crate) fn refaulted(&mut self, bytes: u64) {
+        self.account.refaulted(bytes);
     }
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.

@@ -419,7 +419,7 @@ mod tests {
         assert!(pool.unpin(pinned));
         pool.allocate_moving(2 * QUANTUM, &mut Copies).unwrap();
         check(&pool, &live);
-        assert!(!pool.pin(BlockId::stale()));
+        assert!(!pool.pin(BlockId::NOWHERE));
     }
 
     #[test]

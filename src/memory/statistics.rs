@@ -120,7 +120,7 @@ impl MemoryStatistics {
 }
 
 /// Shows a number of bytes with a binary unit.
-pub(super) struct Bytes(pub(super) u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,12 +1,14 @@
 //! The function that every op goes through.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
 use crate::device::{Device, PlacementEvent, Storage, log_placement};
 use crate::error::{Error, Result};
-use crate::gpu::{Blocks, Kernels};
+use crate::gpu::{Blocks, GpuBlock, Held, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::tensor::Tensor;
@@ -111,17 +113,32 @@ fn travel(
     };
     let launches = plan(op, &target, operands, output, existing.is_none())?;
 
-    // 4. Allocate.
-    let output = match existing {
-        Some(existing) => existing.clone(),
-        None => Tensor::new(target.clone(), target.allocate(size as u64)?, layout, dtype),
+    // 4. Allocate, and 5. record.
+    let output = match launches {
+        Some(prepared) => {
+            let fresh = |block| {
+                let storage = Storage::Gpu(block);
+                Tensor::new(target.clone(), storage, layout.clone(), dtype)
+            };
+            launch(
+                name,
+                &target,
+                &prepared,
+                operands,
+                existing,
+                size as u64,
+                fresh,
+            )?
+        }
+        None => {
+            let output = match existing {
+                Some(existing) => existing.clone(),
+                None => Tensor::new(target.clone(), target.allocate(size as u64)?, layout, dtype),
+            };
+            twin(op, operands, &output)?;
+            output
+        }
     };
-
-    // 5. Record.
-    match launches {
-        Some((launches, kernels)) => record(name, &launches, &kernels, operands, &output)?,
-        None => twin(op, operands, &output)?,
-    }
 
     // Results of fallbacks return home, unless home cannot hold them.
     let result = match (&elsewhere, into) {
@@ -229,32 +246,52 @@ fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// Records launches on a GPU's operands, with scratch that is free again once they are recorded.
-fn record(
+/// Takes memory for the output (unless it is there) and for scratch, which is free again once all is
+/// recorded, and records launches on them and on the inputs, all in device memory.
+fn launch(
     op: &'static str,
-    launches: &Launches,
-    kernels: &Kernels,
+    target: &Device,
+    (launches, kernels): &(Launches, Kernels),
     inputs: &[Tensor],
-    output: &Tensor,
-) -> Result<()> {
-    let scratch = match scratch_bytes(launches, inputs.len()) {
-        0 => None,
-        bytes => Some(output.device().allocate(bytes)?),
-    };
-    let storages = inputs.iter().chain([output]).map(Tensor::storage);
-    let blocks: Option<Blocks<'_>> = storages
-        .chain(&scratch)
-        .map(|storage| match storage {
-            Storage::Gpu(block) => Some(block),
-            _ => None,
-        })
-        .collect();
-    match (blocks, output.storage()) {
-        (Some(blocks), Storage::Gpu(written)) => {
-            let gpu = written.gpu();
-            gpu.record(op, launches, kernels, &blocks, inputs.len())
+    existing: Option<&Tensor>,
+    bytes: u64,
+    fresh: impl Fn(Arc<GpuBlock>) -> Tensor,
+) -> Result<Tensor> {
+    let missing = || Error::invalid(op, "an operand has no memory");
+    let operands: Option<Blocks<'_>> = inputs.iter().chain(existing).map(block).collect();
+    let operands = operands.ok_or_else(missing)?;
+    let scratch = scratch_bytes(launches, inputs.len());
+    let gpu = target.gpu().ok_or_else(missing)?;
+    let written = existing.and_then(block);
+    gpu.with_access(&operands, written, |access| {
+        let output = match existing {
+            Some(_) => None,
+            None => Some(Held::new(&gpu.allocate_in(access, bytes)?)),
+        };
+        let scratch = match scratch {
+            0 => None,
+            bytes => Some(gpu.allocate_in(access, bytes)?),
+        };
+        let taken = output.as_ref().map(Held::block);
+        let blocks: Blocks<'_> = operands
+            .iter()
+            .copied()
+            .chain(taken)
+            .chain(&scratch)
+            .collect();
+        gpu.record(access, op, launches, kernels, &blocks, inputs.len())?;
+        match (existing, taken) {
+            (Some(existing), _) => Ok(existing.clone()),
+            (None, Some(block)) => Ok(fresh(Arc::clone(block))),
+            (None, None) => Err(missing()),
         }
-        _ => Err(Error::invalid(op, "an operand has no memory")),
+    })
+}
+
+fn block(tensor: &Tensor) -> Option<&Arc<GpuBlock>> {
+    match tensor.storage() {
+        Storage::Gpu(block) => Some(block),
+        Storage::Host(_) | Storage::Empty => None,
     }
 }
 

@@ -19,9 +19,12 @@ pub(crate) use parking_lot::{
 #[cfg(orlop_model)]
 pub(crate) use checked::thread;
 #[cfg(orlop_model)]
-pub(crate) use shuttle::sync::mpsc;
+pub(crate) use shuttle::sync::{atomic, mpsc};
 #[cfg(not(orlop_model))]
-pub(crate) use std::{sync::mpsc, thread};
+pub(crate) use std::{
+    sync::{atomic, mpsc},
+    thread,
+};
 
 /// Lets go of the lock until somebody notifies.
 #[cfg(not(any(orlop_model, miri)))]

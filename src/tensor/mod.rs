@@ -5,6 +5,7 @@ use std::fmt;
 use crate::device::{Device, Storage};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::gpu::Pin;
 use crate::layout::{Layout, SliceRanges};
 use crate::shape::Shape;
 
@@ -135,6 +136,46 @@ impl Tensor {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `axis` is above the rank.
     pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
         Ok(self.view(self.layout.unsqueeze(axis)?))
+    }
+}
+
+/// Keeps a tensor's memory where it is until it is dropped: see [`Tensor::pin`].
+pub struct Pinned {
+    // Before the tensor, whose memory it is.
+    _pin: Option<Pin>,
+    tensor: Tensor,
+}
+
+impl Pinned {
+    /// The tensor that stays.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned({:?})", self.tensor)
+    }
+}
+
+impl Tensor {
+    /// Keeps the tensor's storage where it is in device memory, until what is returned is dropped:
+    /// it is neither moved to make room for others nor spilled to the host. A spilled one is brought
+    /// back first. On the CPU nothing moves anyway.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) when it cannot be brought back;
+    /// [`Error::DeviceLost`](crate::Error::DeviceLost).
+    pub fn pin(&self) -> Result<Pinned> {
+        let pin = match &self.storage {
+            Storage::Gpu(block) => Some(block.gpu().pin(block)?),
+            Storage::Host(_) | Storage::Empty => None,
+        };
+        Ok(Pinned {
+            _pin: pin,
+            tensor: self.clone(),
+        })
     }
 }
 

@@ -18,6 +18,7 @@ mod errors;
 mod faults;
 #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
 mod formats;
+mod full;
 mod futures;
 mod grid;
 mod interop;
@@ -103,6 +104,7 @@ fn tests() -> Vec<Test> {
         futures::tests(),
         order::tests(),
         memory::tests(),
+        full::tests(),
         threads::tests(),
         placement::tests(),
         scopes::tests(),

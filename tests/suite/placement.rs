@@ -352,7 +352,8 @@ fn no_room_at_home(context: &Context) -> Result<()> {
         DType::F32,
     )?;
     assert_eq!(device.memory().allocated, limit);
-    let before = (device.memory(), device.placement_log());
+    let mut before = (device.memory(), device.placement_log());
+    before.0.events.failures += 1;
     let Err(Error::OutOfMemory(error)) = run() else {
         panic!("the budget is used up");
     };

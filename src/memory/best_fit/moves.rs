@@ -24,6 +24,10 @@ impl<R> BestFit<R> {
         self.change_pins(block, |pins| pins.saturating_sub(1))
     }
 
+    pub(in crate::memory) fn is_pinned(&self, block: BlockId) -> bool {
+        self.live_entry(block).is_some_and(|entry| entry.pins > 0)
+    }
+
     fn change_pins(&mut self, block: BlockId, change: impl FnOnce(u32) -> u32) -> bool {
         if self.live_entry(block).is_none() {
             return false;

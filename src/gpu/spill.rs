@@ -1,0 +1,296 @@
+//! Tensors whose bytes are on the host for a while, because the device is full.
+//!
+//! The contents of a spilled block are a copy on the host; it has no chunk. It gets one again when an
+//! op needs it. Whoever needs room that moving blocks cannot make does so *alone*: no other op of
+//! the device is between finding its operands and being recorded, so nothing that is brought back
+//! for one op is spilled for another, and an op whose operands and results do not fit together
+//! fails instead of taking turns with itself. Reads by the host go on meanwhile: a spilled block is
+//! read from its copy, and one that is being read is not spilled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Gpu;
+use super::block::GpuBlock;
+use super::wait::Order;
+use crate::error::{Error, Result};
+use crate::memory::{BlockId, Bytes, Request};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread};
+
+/// How often an op lets one that wants to be alone go first, and for how long.
+const POLITE: (usize, Duration) = (50, Duration::from_micros(100));
+
+/// Who may use the device's memory, and how much of it is on the host.
+pub(crate) struct Spill {
+    /// Most bytes on the host.
+    most: u64,
+    bytes: AtomicU64,
+    ops: RwLock<()>,
+    /// Ops that wait to be alone.
+    waiting: AtomicUsize,
+}
+
+/// The right to find operands, take memory and record, as one op. The outermost lock of all, but for
+/// turns at what is written: they are waited for before it, since reads may have to wait for it.
+// The guards are held, not read.
+#[allow(dead_code)]
+pub(crate) enum Access<'a> {
+    /// The device does not spill.
+    Free,
+    /// Beside other ops: nothing is spilled.
+    Shared(RwLockReadGuard<'a, ()>),
+    /// No other op is at it: what it does not hold may be spilled.
+    Alone(RwLockWriteGuard<'a, ()>),
+}
+
+impl Access<'_> {
+    /// Who waits for the reads before a write.
+    pub(super) fn order(&self) -> Order {
+        match self {
+            Access::Free => Order::Waits,
+            Access::Shared(_) | Access::Alone(_) => Order::Kept,
+        }
+    }
+}
+
+impl Spill {
+    pub(super) fn new(most: Option<u64>) -> Self {
+        Self {
+            most: most.unwrap_or(u64::MAX),
+            bytes: AtomicU64::new(0),
+            ops: RwLock::new(()),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes on the host now.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// A copy on the host is gone.
+    pub(super) fn forget(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// What was done and why it was not enough, for the error.
+    pub(super) fn diagnosis(&self, stayed: &[Arc<GpuBlock>]) -> String {
+        let host = Bytes(self.bytes());
+        let stayed = Bytes(stayed.iter().map(|block| block.bytes()).sum());
+        match self.most {
+            u64::MAX => format!("; {host} are on the host already"),
+            most => format!(
+                "; {host} of at most {} are on the host, {stayed} more found no place there",
+                Bytes(most)
+            ),
+        }
+    }
+
+    /// Never waits for one that merely waits to be alone, since it may wait for this thread's reads;
+    /// but lets it go first for a while.
+    fn share(&self) -> RwLockReadGuard<'_, ()> {
+        for _ in 0..POLITE.0 {
+            if self.waiting.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            thread::sleep(POLITE.1);
+        }
+        self.ops.read_recursive()
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let guard = self.ops.write();
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        guard
+    }
+}
+
+/// Keeps a block in device memory until it is dropped: operands until their op is recorded.
+pub(crate) struct Held(Arc<GpuBlock>);
+
+impl Held {
+    pub(crate) fn new(block: &Arc<GpuBlock>) -> Self {
+        block.hold();
+        Self(Arc::clone(block))
+    }
+
+    pub(crate) fn block(&self) -> &Arc<GpuBlock> {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+/// Keeps a block where it is in device memory until it is dropped.
+pub(crate) struct Pin(Arc<GpuBlock>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.gpu().memory.lock().unpin(self.0.id());
+    }
+}
+
+impl Gpu {
+    /// Keeps a block where it is, in device memory.
+    ///
+    /// # Errors
+    /// As [`Gpu::with_access`].
+    pub(crate) fn pin(self: &Arc<Self>, block: &Arc<GpuBlock>) -> Result<Pin> {
+        self.with_access(&[block], None, |_| {
+            self.memory.lock().pin(block.id());
+            Ok(Pin(Arc::clone(block)))
+        })
+    }
+
+    /// Runs `step`, which takes memory and records work on `blocks`, with all of them in device
+    /// memory, `written` being one that exists and changes. Where it runs out of memory and the device spills, it runs a second time with the
+    /// device's memory to itself.
+    ///
+    /// # Errors
+    /// What `step` says; `OutOfMemory` when `blocks` do not fit together; `DeviceLost`.
+    pub(crate) fn with_access<T>(
+        self: &Arc<Self>,
+        blocks: &[&Arc<GpuBlock>],
+        written: Option<&Arc<GpuBlock>>,
+        mut step: impl FnMut(&Access<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let Some(spill) = &self.spill else {
+            return step(&Access::Free);
+        };
+        let _turn = match written {
+            Some(written) => Some(self.line_up_to_write(written)?),
+            None => None,
+        };
+        {
+            let access = Access::Shared(spill.share());
+            if blocks.iter().all(|block| block.is_resident()) {
+                match step(&access) {
+                    Err(Error::OutOfMemory(_)) => {}
+                    done => return done,
+                }
+            }
+        }
+        let access = Access::Alone(spill.alone());
+        let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
+        for block in blocks {
+            self.bring_back(block, &access)?;
+        }
+        step(&access)
+    }
+
+    /// Records a copy of `data` to `start` of `block`, a multiple of 4.
+    ///
+    /// # Errors
+    /// As [`Gpu::with_access`], and what the device said of staging memory.
+    pub(crate) fn upload(
+        self: &Arc<Self>,
+        block: &Arc<GpuBlock>,
+        start: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        self.with_access(&[block], Some(block), |access| {
+            self.upload_now(block, access.order(), start, data)
+        })
+    }
+
+    /// Spills the block that was used least recently, of those that an op does not hold; false when
+    /// that cannot make room for `request`. `passed` are blocks that could not be spilled.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn spill_next(
+        &self,
+        request: Request,
+        passed: &mut Vec<Arc<GpuBlock>>,
+    ) -> Result<bool> {
+        let Some(spill) = &self.spill else {
+            return Ok(false);
+        };
+        let (residents, room) = {
+            let memory = self.memory.lock();
+            (memory.residents(), memory.room())
+        };
+        let is_passed = |block: &Arc<GpuBlock>| passed.iter().any(|at| Arc::ptr_eq(at, block));
+        let victims: Vec<_> = residents
+            .into_iter()
+            .filter(|block| block.may_be_spilled() && !is_passed(block))
+            .collect();
+        let yields: u64 = victims.iter().map(|block| block.bytes()).sum();
+        if room.saturating_add(yields) < request.bytes {
+            return Ok(false);
+        }
+        let oldest = victims.into_iter().min_by_key(|block| block.last_used());
+        let Some(oldest) = oldest else {
+            return Ok(false);
+        };
+        let fits = spill.bytes().saturating_add(oldest.bytes()) <= spill.most;
+        if !fits || !self.spill_block(spill, &oldest)? {
+            passed.push(oldest);
+        }
+        Ok(true)
+    }
+
+    /// Copies a block to the host and frees its chunk; false when it has to stay.
+    fn spill_block(&self, spill: &Spill, block: &Arc<GpuBlock>) -> Result<bool> {
+        let bytes = block.bytes();
+        let mut copy = Vec::new();
+        if copy.try_reserve_exact(bytes as usize).is_err() {
+            return Ok(false);
+        }
+        match self
+            // Its turn need not have come: nobody writes beside this op.
+            .begin_download(block, block.turns().to_read(), 0, bytes)
+            .and_then(|download| download.finish(&mut |piece| copy.extend_from_slice(piece)))
+        {
+            Ok(()) => {}
+            Err(error @ (Error::DeviceLost(_) | Error::TimedOut(_))) => return Err(error),
+            // Staging, or contents that were never there.
+            Err(_) => return Ok(false),
+        }
+        let mut memory = self.memory.lock();
+        if !block.may_be_spilled() || memory.is_pinned(block.id()) {
+            return Ok(false);
+        }
+        memory.release(block.id());
+        memory.spilled(bytes);
+        block.spill(copy);
+        spill.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Ok(true)
+    }
+
+    /// Gives a spilled block a chunk with its contents.
+    fn bring_back(self: &Arc<Self>, block: &Arc<GpuBlock>, access: &Access<'_>) -> Result<()> {
+        let Some(copy) = block.copy() else {
+            return Ok(());
+        };
+        let id = self.take(access, block.request())?;
+        {
+            let mut memory = self.memory.lock();
+            memory.adopt(id, block);
+            block.settle(id);
+        }
+        // Until all of it is recorded the copy is what readers get.
+        let uploaded = self.upload_now(block, Order::Kept, 0, &copy);
+        let mut memory = self.memory.lock();
+        match uploaded {
+            Ok(()) => {
+                block.forget_copy();
+                memory.refaulted(block.bytes());
+                Ok(())
+            }
+            Err(error) => {
+                block.settle(BlockId::NOWHERE);
+                memory.release(id);
+                Err(error)
+            }
+        }
+    }
+}

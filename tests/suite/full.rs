@@ -1,0 +1,426 @@
+//! What happens when a device is full: blocks move, tensors go to the host and come back, and when
+//! nothing helps the error says so.
+
+use std::collections::VecDeque;
+
+use orlop::memory::{Growth, WhenFull};
+use orlop::{DType, Device, Error, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::operand::same;
+use crate::rng::Rng;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new(
+            "full::scattered_holes_merge",
+            Scope::Gpu,
+            scattered_holes_merge,
+        ),
+        Test::new("full::large_blocks_slide", Scope::Gpu, large_blocks_slide),
+        Test::new("full::pinned_tensors_stay", Scope::Gpu, pinned_tensors_stay),
+        Test::new("full::fail_moves_nothing", Scope::Gpu, fail_moves_nothing),
+        Test::new("full::random_moves", Scope::Gpu, random_moves),
+        Test::new(
+            "full::spilled_tensors_come_back",
+            Scope::Gpu,
+            spilled_tensors_come_back,
+        ),
+        Test::new(
+            "full::a_working_set_over_the_budget",
+            Scope::Gpu,
+            over_the_budget,
+        ),
+        Test::new(
+            "full::host_bytes_are_bounded",
+            Scope::Gpu,
+            host_bytes_are_bounded,
+        ),
+        Test::new(
+            "full::threads_share_a_small_device",
+            Scope::Gpu,
+            threads_share,
+        ),
+        Test::new("full::growth_policies", Scope::Device, growth_policies),
+        Test::new("full::trim_to", Scope::Device, trim_to),
+    ]
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// One region of `bytes`, and no more.
+fn one_region(context: &Context, bytes: u64, when_full: WhenFull) -> Result<Device> {
+    context
+        .builder()
+        .growth(Growth::PreallocateBytes { bytes })
+        .memory_limit(bytes)
+        .when_full(when_full)
+        .build()
+}
+
+/// Numbers that tell one tensor from another.
+fn numbers(bytes: u64, seed: u64) -> Vec<u32> {
+    (0..bytes / 4)
+        .map(|at| {
+            (at as u32)
+                .wrapping_mul(2_654_435_761)
+                .wrapping_add(seed as u32)
+        })
+        .collect()
+}
+
+fn tensor(device: &Device, bytes: u64, seed: u64) -> Result<Tensor> {
+    let host = numbers(bytes, seed);
+    Tensor::from_slice(device, &host, [host.len()])
+}
+
+fn check(tensor: &Tensor, bytes: u64, seed: u64) -> Result<()> {
+    same(&tensor, &numbers(bytes, seed))
+}
+
+/// Every second of 16 tensors goes; what is left moves so that one of half the memory has room, while
+/// work on them is under way and views look at them.
+fn scattered_holes_merge(context: &Context) -> Result<()> {
+    let device = one_region(context, 4 * MIB, WhenFull::Relocate)?;
+    let mut tensors: Vec<_> = (0..16)
+        .map(|seed| tensor(&device, 256 * KIB, seed).map(Some))
+        .collect::<Result<_>>()?;
+    for tensor in tensors.iter_mut().step_by(2) {
+        *tensor = None;
+    }
+    let view = tensors[3].as_ref().map(|tensor| tensor.slice(100..200));
+    let view = view.expect("kept")?;
+    let sums: Vec<_> = tensors[1].iter().map(|tensor| tensor.add(tensor)).collect();
+    assert_eq!(device.memory().events.relocations, 0);
+    let large = tensor(&device, MIB + 768 * KIB, 99)?;
+    assert!(device.memory().events.relocations > 0);
+    check(&large, MIB + 768 * KIB, 99)?;
+    for (seed, tensor) in (0..).zip(&tensors) {
+        if let Some(tensor) = tensor {
+            check(tensor, 256 * KIB, seed)?;
+        }
+    }
+    same(&view, &numbers(256 * KIB, 3)[100..200])?;
+    let doubled: Vec<u32> = numbers(256 * KIB, 1)
+        .iter()
+        .map(|n| n.wrapping_mul(2))
+        .collect();
+    for sum in sums {
+        same(&sum?, &doubled)?;
+    }
+    assert_eq!(device.memory().reserved, 4 * MIB);
+    Ok(())
+}
+
+/// No hole elsewhere takes a block: it slides down over itself, in pieces through the bounce buffer.
+fn large_blocks_slide(context: &Context) -> Result<()> {
+    let device = one_region(context, 8 * MIB, WhenFull::Relocate)?;
+    let (hole, kept) = (
+        tensor(&device, 300 * KIB, 1)?,
+        tensor(&device, 5 * MIB + 256, 2)?,
+    );
+    let after = tensor(
+        &device,
+        8 * MIB - (5 * MIB + 256) - 300 * KIB - 200 * KIB,
+        3,
+    )?;
+    drop(hole);
+    let merged = tensor(&device, 500 * KIB, 4)?;
+    check(&kept, 5 * MIB + 256, 2)?;
+    check(&after, 8 * MIB - (5 * MIB + 256) - 300 * KIB - 200 * KIB, 3)?;
+    check(&merged, 500 * KIB, 4)?;
+    let memory = device.memory();
+    assert_eq!((memory.free, memory.reserved), (0, 8 * MIB));
+    assert_eq!(memory.events.relocations, 2);
+    drop((kept, after, merged));
+    assert_eq!(device.memory().largest_free, 8 * MIB);
+    Ok(())
+}
+
+fn pinned_tensors_stay(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, WhenFull::Relocate)?;
+    let hole = tensor(&device, 512 * KIB, 1)?;
+    let kept = tensor(&device, 512 * KIB, 2)?;
+    let hole_after = tensor(&device, 512 * KIB, 3)?;
+    let last = tensor(&device, 512 * KIB, 4)?;
+    let (pinned, _stays) = (last.pin()?, kept.pin()?);
+    drop((hole, hole_after));
+    let large = || tensor(&device, MIB, 5);
+    assert!(matches!(large(), Err(Error::OutOfMemory(_))));
+    assert_eq!(device.memory().events.relocations, 0);
+    assert!(pinned.tensor().shares_storage(&last));
+    drop(pinned);
+    let large = large()?;
+    assert_eq!(device.memory().events.relocations, 1);
+    check(&kept, 512 * KIB, 2)?;
+    check(&last, 512 * KIB, 4)?;
+    check(&large, MIB, 5)
+}
+
+fn fail_moves_nothing(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, WhenFull::Fail)?;
+    let mut tensors: Vec<_> = (0..8)
+        .map(|seed| tensor(&device, 256 * KIB, seed))
+        .collect::<Result<_>>()?;
+    tensors.remove(1);
+    tensors.remove(4);
+    let full = tensor(&device, 512 * KIB, 9).expect_err("two holes");
+    let text = full.to_string();
+    for part in [
+        "512.0 KiB",
+        "the largest hole 256.0 KiB",
+        "moving blocks together",
+    ] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    assert_eq!(device.memory().events.relocations, 0);
+    assert_eq!(device.memory().events.failures, 1);
+    Ok(())
+}
+
+/// Random sizes within a budget of one region or several: as long as enough is free in one region
+/// nothing fails, and every byte is right.
+fn random_moves(context: &Context) -> Result<()> {
+    let growths = [
+        Growth::PreallocateBytes { bytes: 3 * MIB },
+        Growth::Proportional,
+        Growth::Step { bytes: 512 * KIB },
+    ];
+    for (round, growth) in (0..).zip(growths) {
+        let device = context
+            .builder()
+            .growth(growth)
+            .memory_limit(3 * MIB)
+            .build()?;
+        let mut rng = Rng::new(round);
+        let mut live: Vec<(Tensor, u64, u64)> = Vec::new();
+        for turn in 0..300 {
+            if rng.below(7) < 4 {
+                let bytes =
+                    4 * (1 + rng.below(if turn % 3 == 0 { 150_000 } else { 30_000 }) as u64);
+                let is_free = 3 * MIB - device.memory().allocated >= bytes.next_multiple_of(256);
+                match tensor(&device, bytes, turn) {
+                    Ok(tensor) => live.push((tensor, bytes, turn)),
+                    Err(Error::OutOfMemory(full)) => {
+                        let one = matches!(growth, Growth::PreallocateBytes { .. });
+                        assert!(!(one && is_free), "{full:?}");
+                    }
+                    Err(error) => return Err(error),
+                }
+            } else if !live.is_empty() {
+                let (tensor, bytes, seed) = live.swap_remove(rng.below(live.len() as _) as usize);
+                if turn % 4 == 0 {
+                    check(&tensor, bytes, seed)?;
+                }
+            }
+        }
+        for (tensor, bytes, seed) in &live {
+            check(tensor, *bytes, *seed)?;
+        }
+        assert!(device.memory().events.relocations > 0);
+        assert!(device.memory().reserved <= 3 * MIB);
+        drop(live);
+        assert_eq!(device.memory().allocated, 0);
+    }
+    Ok(())
+}
+
+const SPILL: WhenFull = WhenFull::SpillToHost { most: None };
+
+/// Twelve tensors where four have room: all are right whenever they are looked at, changed in place
+/// or computed with, and the account says what is where.
+fn spilled_tensors_come_back(context: &Context) -> Result<()> {
+    let bytes = 512 * KIB;
+    let device = one_region(context, 4 * bytes, SPILL)?;
+    let tensors: Vec<_> = (0..12)
+        .map(|seed| tensor(&device, bytes, seed))
+        .collect::<Result<_>>()?;
+    let events = device.memory().events;
+    assert_eq!((events.spills, events.failures), (8, 0));
+    assert_eq!(device.memory().allocated, 4 * bytes);
+    // Reading brings nothing back.
+    for (seed, tensor) in (0..).zip(&tensors) {
+        check(tensor, bytes, seed)?;
+        same(&tensor.slice(7..9)?, &numbers(bytes, seed)[7..9])?;
+    }
+    assert_eq!(device.memory().events.refaults, 0);
+    // Computing does, and what is used least recently goes.
+    for pair in [[0, 11], [5, 6], [10, 1]] {
+        let [a, b] = pair;
+        let sum = tensors[a].add(&tensors[b])?;
+        let expected: Vec<u32> = numbers(bytes, a as u64)
+            .iter()
+            .zip(numbers(bytes, b as u64))
+            .map(|(a, b)| a.wrapping_add(b))
+            .collect();
+        same(&sum, &expected)?;
+    }
+    let events = device.memory().events;
+    assert!(events.refaults >= 5, "{events:?}");
+    // In place, through a view, on the host or not.
+    for (seed, tensor) in (0u32..).zip(&tensors) {
+        tensor.slice(3..5)?.fill(seed)?;
+    }
+    for (seed, tensor) in (0..).zip(&tensors) {
+        let mut expected = numbers(bytes, seed);
+        expected[3..5].fill(seed as u32);
+        same(&tensor, &expected)?;
+    }
+    drop(tensors);
+    let memory = device.memory();
+    assert_eq!((memory.allocated, memory.events.failures), (0, 0));
+    Ok(())
+}
+
+fn over_the_budget(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, SPILL)?;
+    let a = tensor(&device, 900 * KIB, 1)?;
+    let b = tensor(&device, 900 * KIB, 2)?;
+    let full = a.add(&b).expect_err("three of 900 KiB are more than 2 MiB");
+    assert!(matches!(full, Error::OutOfMemory(_)), "{full}");
+    let larger = tensor(&device, 3 * MIB, 3).expect_err("more than the budget");
+    assert!(matches!(larger, Error::OutOfMemory(_)), "{larger}");
+    check(&a, 900 * KIB, 1)?;
+    check(&b, 900 * KIB, 2)?;
+    let sum = a.slice(..1000)?.add(&b.slice(..1000)?)?;
+    let expected: Vec<u32> = numbers(4000, 1)
+        .iter()
+        .zip(numbers(4000, 2))
+        .map(|(a, b)| a.wrapping_add(b))
+        .collect();
+    same(&sum, &expected)?;
+    assert_eq!(device.memory().events.failures, 2);
+    Ok(())
+}
+
+fn host_bytes_are_bounded(context: &Context) -> Result<()> {
+    let most = Some(MIB);
+    let device = one_region(context, MIB, WhenFull::SpillToHost { most })?;
+    let mut tensors = Vec::new();
+    let full = loop {
+        match tensor(&device, 256 * KIB, tensors.len() as u64) {
+            Ok(tensor) => tensors.push(tensor),
+            Err(full) => break full,
+        }
+    };
+    assert_eq!(tensors.len(), 8);
+    assert!(full.to_string().contains("host"), "{full}");
+    for (seed, tensor) in (0..).zip(&tensors) {
+        check(tensor, 256 * KIB, seed)?;
+    }
+    // What is dropped there makes room there.
+    tensors.truncate(4);
+    tensors.push(tensor(&device, 256 * KIB, 4)?);
+    for (seed, tensor) in (0..).zip(&tensors) {
+        check(tensor, 256 * KIB, seed)?;
+    }
+    Ok(())
+}
+
+/// Each thread's working set has room, those of all together have not: everybody gets through.
+fn threads_share(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, SPILL)?;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..6u64)
+            .map(|worker| {
+                let device = &device;
+                scope.spawn(move || -> Result<()> {
+                    let mut rng = Rng::new(worker);
+                    let mut live: VecDeque<(Tensor, u64, u64)> = VecDeque::new();
+                    for turn in 0..40 {
+                        let bytes = 4 * (1 + rng.below(60_000) as u64);
+                        let seed = worker * 1000 + turn;
+                        live.push_back((tensor(device, bytes, seed)?, bytes, seed));
+                        let at = rng.below(live.len() as _) as usize;
+                        let (tensor, bytes, seed) = &live[at];
+                        let sum = tensor.add(tensor)?;
+                        let doubled: Vec<u32> = numbers(*bytes, *seed)
+                            .iter()
+                            .map(|n| n.wrapping_mul(2))
+                            .collect();
+                        same(&sum, &doubled)?;
+                        check(tensor, *bytes, *seed)?;
+                        if live.len() > 8 {
+                            live.pop_front();
+                        }
+                    }
+                    for (tensor, bytes, seed) in &live {
+                        check(tensor, *bytes, *seed)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("no panic"))
+    })?;
+    let memory = device.memory();
+    assert!(memory.events.spills > 0);
+    assert_eq!((memory.allocated, memory.events.failures), (0, 0));
+    Ok(())
+}
+
+fn growth_policies(context: &Context) -> Result<()> {
+    let regions = |growth: Growth, sizes: &[u64]| -> Result<(u64, u64)> {
+        let device = context.builder().growth(growth).build()?;
+        let _kept: Vec<_> = sizes
+            .iter()
+            .map(|&bytes| Tensor::empty(&device, [bytes as usize / 4], DType::U32))
+            .collect::<Result<_>>()?;
+        let memory = device.memory();
+        Ok((memory.regions, memory.reserved))
+    };
+    let bytes = 6 * MIB;
+    assert_eq!(
+        regions(Growth::PreallocateBytes { bytes }, &[])?,
+        (1, bytes)
+    );
+    assert_eq!(
+        regions(Growth::PreallocateBytes { bytes }, &[MIB; 6])?,
+        (1, bytes)
+    );
+    let step = Growth::Step { bytes: 2 * MIB };
+    assert_eq!(regions(step, &[MIB, MIB, 3 * MIB])?, (2, 6 * MIB));
+    let doubling = Growth::Doubling { first: MIB };
+    assert_eq!(regions(doubling, &[MIB, MIB, MIB, MIB])?, (3, 7 * MIB));
+    // A fraction is one of the budget.
+    let device = context
+        .builder()
+        .memory_limit(8 * MIB)
+        .growth(Growth::Preallocate { fraction: 0.5 })
+        .build()?;
+    assert_eq!(device.memory().reserved, 4 * MIB);
+    for fraction in [0.0, -1.0, 1.5, f64::NAN] {
+        let refused = context
+            .builder()
+            .memory_limit(8 * MIB)
+            .growth(Growth::Preallocate { fraction })
+            .build();
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{fraction}"
+        );
+    }
+    Ok(())
+}
+
+fn trim_to(context: &Context) -> Result<()> {
+    let device = context
+        .builder()
+        .growth(Growth::Step { bytes: MIB })
+        .build()?;
+    let tensors: Vec<_> = (0..5)
+        .map(|_| Tensor::empty(&device, [MIB as usize / 4], DType::U32))
+        .collect::<Result<_>>()?;
+    drop(tensors);
+    device.trim_to(3 * MIB)?;
+    assert_eq!(device.memory().reserved, 3 * MIB);
+    device.trim_to(3 * MIB - 1)?;
+    assert_eq!(device.memory().reserved, 2 * MIB);
+    device.trim()?;
+    assert_eq!(device.memory().reserved, 0);
+    Ok(())
+}
