@@ -77,7 +77,7 @@ fn tensor(device: &Device, bytes: u64, seed: u64) -> Result<Tensor> {
 }
 
 fn check(tensor: &Tensor, bytes: u64, seed: u64) -> Result<()> {
-    same(&tensor, &numbers(bytes, seed))
+    same(tensor, &numbers(bytes, seed))
 }
 
 /// Every second of 16 tensors goes; what is left moves so that one of half the memory has room, while
@@ -210,7 +210,7 @@ fn random_moves(context: &Context) -> Result<()> {
                     Err(error) => return Err(error),
                 }
             } else if !live.is_empty() {
-                let (tensor, bytes, seed) = live.swap_remove(rng.below(live.len() as _) as usize);
+                let (tensor, bytes, seed) = live.swap_remove(rng.below(live.len() as _));
                 if turn % 4 == 0 {
                     check(&tensor, bytes, seed)?;
                 }
@@ -266,7 +266,7 @@ fn spilled_tensors_come_back(context: &Context) -> Result<()> {
     for (seed, tensor) in (0..).zip(&tensors) {
         let mut expected = numbers(bytes, seed);
         expected[3..5].fill(seed as u32);
-        same(&tensor, &expected)?;
+        same(tensor, &expected)?;
     }
     drop(tensors);
     let memory = device.memory();
@@ -333,7 +333,7 @@ fn threads_share(context: &Context) -> Result<()> {
                         let bytes = 4 * (1 + rng.below(60_000) as u64);
                         let seed = worker * 1000 + turn;
                         live.push_back((tensor(device, bytes, seed)?, bytes, seed));
-                        let at = rng.below(live.len() as _) as usize;
+                        let at = rng.below(live.len() as _);
                         let (tensor, bytes, seed) = &live[at];
                         let sum = tensor.add(tensor)?;
                         let doubled: Vec<u32> = numbers(*bytes, *seed)
