@@ -324,7 +324,7 @@ fn bad_arguments_are_refused_in_one_line() {
         "ORLOP_DEVICE",
         "abacus",
     );
-    for name in ["devices", "placement", "memory"] {
+    for name in ["devices", "placement", "memory", "replay"] {
         assert_refused(
             &run(example(name).arg("--frobnicate")),
             name,
@@ -478,4 +478,162 @@ fn a_renderer_draws_a_tensor_on_its_own_device() {
             assert_refused(&output, word, word);
         }
     }
+}
+
+const TRACES: [&str; 4] = ["gpt2_train", "llm_decode", "lstm_train", "resnet_train"];
+
+fn trace(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
+    folder.join(format!("{name}.trace"))
+}
+
+/// The lines that `replay --json` prints, one for each trace.
+fn replay(traces: &[&str], arguments: &[&str]) -> Vec<Value> {
+    let mut command = example("replay");
+    command.args(traces.iter().map(|name| trace(name)));
+    let output = run(command.arg("--json").args(arguments));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout).lines();
+    let reports: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).expect("one JSON object a line"))
+        .collect();
+    assert_eq!(reports.len(), traces.len());
+    for (report, name) in reports.iter().zip(traces) {
+        assert_eq!(report["trace"], *name);
+        assert_eq!(report["verified"], true, "{report}");
+        for key in [
+            "events",
+            "allocations",
+            "peak_live",
+            "peak_reserved",
+            "ratio",
+        ] {
+            assert!(report[key].as_f64() > Some(0.0), "{key}: {report}");
+        }
+        for key in [
+            "ns_per_allocation",
+            "moved_bytes",
+            "relocations",
+            "spilled_bytes",
+        ] {
+            assert!(report[key].as_f64() >= Some(0.0), "{key}: {report}");
+        }
+        let [peak, reserved] = ["peak_live", "peak_reserved"].map(|key| report[key].as_f64());
+        let ratio = reserved.zip(peak).map(|(reserved, peak)| reserved / peak);
+        let told = report["ratio"].as_f64();
+        assert!(ratio.zip(told).is_some_and(|(a, b)| (a - b).abs() < 1e-4));
+    }
+    reports
+}
+
+/// Bytes that a trace allocates in all.
+fn allocated(name: &str) -> f64 {
+    let text = std::fs::read_to_string(trace(name)).expect("a trace");
+    let bytes = |line: &str| {
+        line.strip_prefix("a ")?
+            .split(' ')
+            .nth(1)?
+            .parse::<f64>()
+            .ok()
+    };
+    text.lines().filter_map(bytes).sum()
+}
+
+#[test]
+fn traces_need_little_more_than_they_use() {
+    for report in replay(&TRACES, &[]) {
+        assert!(report["ratio"].as_f64() <= Some(1.10), "{report}");
+        assert_eq!([&report["failures"], &report["relocations"]], [0, 0]);
+    }
+    for (report, name) in replay(&TRACES, &["--limit", "1.02x"]).iter().zip(TRACES) {
+        assert!(report["ratio"].as_f64() <= Some(1.02), "{report}");
+        assert_eq!(report["failures"], 0, "{report}");
+        let moved = report["moved_bytes"].as_f64().expect("a number");
+        assert!(moved < 0.05 * allocated(name), "{report}");
+    }
+    let scattered = replay(&TRACES, &["--limit", "1.02x", "--when-full", "fail"]);
+    let failures = |report: &Value| report["failures"].as_u64();
+    assert!(scattered.iter().any(|report| failures(report) > Some(0)));
+    for report in replay(&TRACES, &["--limit", "0.5x", "--when-full=spill"]) {
+        assert_eq!(report["failures"], 0, "{report}");
+        assert!(report["spilled_bytes"].as_u64() > Some(0), "{report}");
+    }
+    for growth in [
+        "preallocate:1G",
+        "step:1M",
+        "doubling:2M",
+        "preallocate:0.5",
+    ] {
+        replay(&["lstm_train"], &["--growth", growth, "--limit", "2G"]);
+    }
+}
+
+#[test]
+fn traces_hold_every_byte_on_every_device() {
+    for info in devices() {
+        let device = ["--device", &info.selector];
+        let [report] = &replay(&["lstm_train"], &device)[..] else {
+            panic!("one trace, one report");
+        };
+        assert!(report["ratio"].as_f64() <= Some(1.10), "{info}: {report}");
+        assert_eq!(report["failures"], 0, "{info}: {report}");
+        if info.backend == "native" {
+            continue;
+        }
+        let relocated = [&device[..], &["--limit", "1.02x"]].concat();
+        for report in replay(&["lstm_train"], &relocated) {
+            assert!(report["ratio"].as_f64() <= Some(1.02), "{info}: {report}");
+            assert!(report["relocations"].as_u64() > Some(0), "{info}: {report}");
+            assert_eq!(report["failures"], 0, "{info}: {report}");
+        }
+        let spilled = [&device[..], &["--limit", "0.5x", "--when-full", "spill"]].concat();
+        for report in replay(&["lstm_train"], &spilled) {
+            assert!(report["ratio"].as_f64() <= Some(0.5), "{info}: {report}");
+            assert!(
+                report["spilled_bytes"].as_u64() > Some(0),
+                "{info}: {report}"
+            );
+            assert_eq!(report["failures"], 0, "{info}: {report}");
+        }
+    }
+}
+
+#[test]
+fn malformed_traces_are_refused_with_their_line() {
+    let folder = Folder::new("traces");
+    for (name, content, words) in [
+        ("verb", "a 0 256\nb 1 2\n", ["line 2", "b 1 2"]),
+        ("short", "a 0 256\n\n# nothing\na 1\n", ["line 4", "a 1"]),
+        ("long", "a 0 256 7\n", ["line 1", "a 0 256 7"]),
+        ("bytes", "a 0 -256\n", ["line 1", "-256"]),
+        ("twice", "a 0 1\na 0 2\n", ["line 2", "in use"]),
+        ("freed", "a 0 1\nf 0\nf 0\n", ["line 3", "not in use"]),
+        (
+            "sum",
+            "a 0 18446744073709551615\na 1 1\n",
+            ["line 2", "u64"],
+        ),
+    ] {
+        let path = folder.path(name);
+        std::fs::write(&path, content).expect("a file");
+        // The good one is not replayed either.
+        let output = run(example("replay").arg(trace("lstm_train")).arg(&path));
+        for word in words {
+            assert_refused(&output, name, word);
+        }
+        assert!(text(&output.stderr).contains(&*path.to_string_lossy()));
+    }
+    for (arguments, word) in [
+        (&["/no/such/trace"][..], "/no/such/trace"),
+        (&[], "FILE"),
+        (&["x", "--growth", "sideways"], "proportional"),
+        (&["x", "--limit", "much"], "much"),
+        (&["x", "--when-full", "explode"], "relocate"),
+    ] {
+        assert_refused(&run(example("replay").args(arguments)), word, word);
+    }
+    let empty = folder.path("empty");
+    std::fs::write(&empty, "").expect("a file");
+    let report = json(&run(example("replay").arg(&empty).arg("--json")));
+    assert_eq!([&report["events"], &report["peak_reserved"]], [0, 0]);
 }
