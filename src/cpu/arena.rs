@@ -3,19 +3,20 @@
 //! The one place where host memory is handled by pointer. Soundness rests on three facts:
 //! chunks of live blocks never overlap (the pool's invariant), a region outlives every block in it
 //! (it is returned only when idle) and is never moved, and each block has a lock that keeps
-//! readers and the one writer apart.
+//! readers, the one writer, and who moves it to another chunk apart.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::background::Background;
 use crate::faults::{Fault, FaultHook, INJECTED};
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Place, Pool, PoolConfig,
-    QUANTUM, Refused, RegionSource, Request, TagStatistics,
+    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover, OwnedPool,
+    Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource, Request, TagStatistics, WhenFull,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::turns::Turns;
@@ -82,36 +83,56 @@ impl RegionSource for HostRegions {
 
 /// A pool of host memory, and the threads of its device.
 pub(crate) struct HostPool {
-    pool: Mutex<Pool<HostRegions>>,
+    pool: Mutex<OwnedPool<HostRegions, HostBlock>>,
+    /// Whether blocks may move to make room.
+    moves: bool,
     pub(crate) background: Background,
 }
 
 impl HostPool {
-    pub(crate) fn new(config: PoolConfig, claim: Claim, faults: FaultHook) -> Arc<Self> {
+    pub(crate) fn new(
+        config: PoolConfig,
+        when_full: WhenFull,
+        claim: Claim,
+        faults: FaultHook,
+    ) -> Arc<Self> {
+        let pool = Pool::new(HostRegions { claim, faults }, config);
         Arc::new(Self {
-            pool: Mutex::new(Pool::new(HostRegions { claim, faults }, config)),
+            pool: Mutex::new(OwnedPool::new(pool)),
+            moves: when_full != WhenFull::Fail,
             background: Background::default(),
         })
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
+        // Dropped after the pool's lock: they may hold the last handles on blocks.
+        let mut still = Still::default();
         let mut pool = self.pool.lock();
-        let id = pool.allocate(Request::tagged(bytes))?;
-        // Places of host blocks never change, so the address is resolved once.
-        let found = pool.place(id).and_then(|place| {
-            let region = pool.region(place.region)?;
+        let request = Request::tagged(bytes);
+        let (memory, owners) = pool.parts();
+        let id = match self.moves {
+            true => {
+                still.owners = owners;
+                let taken = memory.allocate_moving(request, &mut still);
+                still.owners = &[];
+                taken?
+            }
+            false => memory.allocate(request)?,
+        };
+        let found = memory.place(id).and_then(|place| {
+            let region = memory.region(place.region)?;
             chunk_start(region, place).map(|start| (start, place.bytes as usize))
         });
-        drop(pool);
         let (start, bytes) = found.unwrap_or((NonNull::dangling(), 0));
-        Ok(Arc::new(HostBlock {
+        let block = Arc::new(HostBlock {
             pool: Arc::clone(self),
             id,
-            start,
             bytes,
-            access: RwLock::new(()),
+            start: RwLock::new(Start(start)),
             turns: Turns::default(),
-        }))
+        });
+        pool.adopt(id, &block);
+        Ok(block)
     }
 
     pub(crate) fn memory(&self) -> MemoryStatistics {
@@ -153,21 +174,81 @@ fn chunk_start(region: &HostRegion, place: Place) -> Option<NonNull<u8>> {
     Some(unsafe { region.start.add(place.offset as usize) })
 }
 
+/// Where a chunk starts.
+#[derive(Clone, Copy)]
+struct Start(NonNull<u8>);
+
+// SAFETY: an address; the bytes there are reached through a block's lock only.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
 /// One chunk of a host pool. Dropping it frees the chunk.
 pub(crate) struct HostBlock {
     pool: Arc<HostPool>,
     id: BlockId,
-    start: NonNull<u8>,
     bytes: usize,
-    access: RwLock<()>,
+    /// Its lock keeps readers, the writer, and who moves the chunk apart.
+    start: RwLock<Start>,
     turns: Turns,
 }
 
-// SAFETY: the chunk belongs to this block alone while it lives; `access` keeps readers and the
-// writer apart.
-unsafe impl Send for HostBlock {}
-// SAFETY: as above; shared references reach the bytes only through the lock.
-unsafe impl Sync for HostBlock {}
+/// Blocks that nobody reads or writes while their pool moves some of them.
+#[derive(Default)]
+struct Still<'a> {
+    owners: &'a [Weak<HostBlock>],
+    held: HashMap<BlockId, StillBlock>,
+}
+
+struct StillBlock {
+    // Before the block whose lock it is.
+    start: RwLockWriteGuard<'static, Start>,
+    _block: Arc<HostBlock>,
+}
+
+impl Mover<HostRegion> for Still<'_> {
+    /// Whoever uses a block keeps it where it is: nobody waits for others with the pool locked.
+    fn may_move(&mut self, block: BlockId) -> bool {
+        if self.held.contains_key(&block) {
+            return true;
+        }
+        let owner = self.owners.get(block.index()).and_then(Weak::upgrade);
+        let Some(owner) = owner.filter(|owner| owner.id == block) else {
+            return false;
+        };
+        let Some(start) = owner.start.try_write() else {
+            return false;
+        };
+        // SAFETY: the lock lives in the block, which lies still in its `Arc`; that is kept beside the
+        // guard and dropped after it.
+        let start = unsafe {
+            std::mem::transmute::<RwLockWriteGuard<'_, Start>, RwLockWriteGuard<'static, Start>>(
+                start,
+            )
+        };
+        let block_ = StillBlock {
+            start,
+            _block: owner,
+        };
+        self.held.insert(block, block_);
+        true
+    }
+
+    fn move_block(&mut self, moved: Move<'_, HostRegion>) {
+        let places = (
+            chunk_start(moved.from_region, moved.from),
+            chunk_start(moved.to_region, moved.to),
+        );
+        let (Some(still), (Some(from), Some(to))) = (self.held.get_mut(&moved.block), places)
+        else {
+            return;
+        };
+        // SAFETY: both chunks lie inside their regions; the old one is this block's, whose write lock
+        // is held, the new one is nobody's but its. They may overlap.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), moved.from.bytes as usize) };
+        *still.start = Start(to);
+    }
+}
 
 impl HostBlock {
     /// Reads that another thread will do, and who waits for them to write in place.
@@ -179,9 +260,15 @@ impl HostBlock {
     /// already reads.
     pub(crate) fn read(&self) -> ReadBytes<'_> {
         ReadBytes {
-            block: self,
-            _access: self.access.read_recursive(),
+            bytes: self.bytes,
+            start: self.start.read_recursive(),
         }
+    }
+
+    /// Keeps it where it is.
+    pub(crate) fn pin(self: &Arc<Self>) -> HostPin {
+        self.pool.pool.lock().pin(self.id);
+        HostPin(Arc::clone(self))
     }
 
     /// Says where it was asked for.
@@ -192,21 +279,30 @@ impl HostBlock {
     /// The bytes for one writer; waits for readers. A thread must not hold a reader of it.
     pub(crate) fn write(&self) -> WriteBytes<'_> {
         WriteBytes {
-            block: self,
-            _access: self.access.write(),
+            bytes: self.bytes,
+            start: self.start.write(),
         }
     }
 }
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        self.pool.pool.lock().free(self.id);
+        self.pool.pool.lock().release(self.id);
+    }
+}
+
+/// Keeps a block where it is until it is dropped.
+pub(crate) struct HostPin(Arc<HostBlock>);
+
+impl Drop for HostPin {
+    fn drop(&mut self) {
+        self.0.pool.pool.lock().unpin(self.0.id);
     }
 }
 
 pub(crate) struct ReadBytes<'a> {
-    block: &'a HostBlock,
-    _access: RwLockReadGuard<'a, ()>,
+    start: RwLockReadGuard<'a, Start>,
+    bytes: usize,
 }
 
 impl Deref for ReadBytes<'_> {
@@ -214,20 +310,20 @@ impl Deref for ReadBytes<'_> {
     fn deref(&self) -> &[u8] {
         // SAFETY: the chunk is inside its region, which lives while the block does; its bytes are
         // initialised; the read lock is held, so nobody writes.
-        unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.block.bytes) }
+        unsafe { std::slice::from_raw_parts(self.start.0.as_ptr(), self.bytes) }
     }
 }
 
 pub(crate) struct WriteBytes<'a> {
-    block: &'a HostBlock,
-    _access: RwLockWriteGuard<'a, ()>,
+    start: RwLockWriteGuard<'a, Start>,
+    bytes: usize,
 }
 
 impl Deref for WriteBytes<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: as for `ReadBytes`; the write lock is held.
-        unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.block.bytes) }
+        unsafe { std::slice::from_raw_parts(self.start.0.as_ptr(), self.bytes) }
     }
 }
 
@@ -235,14 +331,14 @@ impl DerefMut for WriteBytes<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `ReadBytes`; the write lock is held, and `&mut self` makes this the only
         // slice made from it.
-        unsafe { std::slice::from_raw_parts_mut(self.block.start.as_ptr(), self.block.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.0.as_ptr(), self.bytes) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Ledger;
+    use crate::memory::{Growth, Ledger};
 
     fn pool() -> Arc<HostPool> {
         let config = PoolConfig {
@@ -252,6 +348,7 @@ mod tests {
         };
         HostPool::new(
             config,
+            WhenFull::Relocate,
             Arc::new(Ledger::default()).join(config.limit),
             FaultHook::default(),
         )
@@ -348,5 +445,47 @@ mod tests {
         assert_eq!((pool.memory().allocated, pool.memory().live_blocks), (0, 0));
         pool.trim_to(0);
         assert_eq!(pool.memory().reserved, 0);
+    }
+
+    /// Runs under Miri: two threads use their blocks while a third makes the pool move them.
+    #[test]
+    fn threads_use_blocks_that_move() {
+        let (bytes, rounds) = (16 * QUANTUM, if cfg!(miri) { 8 } else { 2000 });
+        let config = PoolConfig {
+            growth: Growth::PreallocateBytes { bytes },
+            limit: Some(bytes),
+            max_region: bytes,
+        };
+        let claim = Arc::new(Ledger::default()).join(config.limit);
+        let pool = HostPool::new(config, WhenFull::Relocate, claim, FaultHook::default());
+        let mut blocks: Vec<_> = (0..16)
+            .map(|_| Some(pool.allocate(QUANTUM).unwrap()))
+            .collect();
+        for block in blocks.iter_mut().step_by(2) {
+            *block = None;
+        }
+        std::thread::scope(|scope| {
+            for worker in 0..2u8 {
+                let mine = blocks[1 + 2 * worker as usize].take().unwrap();
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        mine.write().fill(round as u8 ^ worker);
+                        assert!(mine.read().iter().all(|&byte| byte == round as u8 ^ worker));
+                    }
+                });
+            }
+            for _ in 0..rounds {
+                // Room enough once blocks have moved, but those in use stay.
+                let large = pool.allocate(4 * QUANTUM);
+                let small: Vec<_> = (0..2).map(|_| pool.allocate(QUANTUM).unwrap()).collect();
+                drop(large);
+                drop(small);
+            }
+        });
+        let kept = blocks.iter().flatten().count() as u64;
+        assert_eq!(pool.memory().live_blocks, kept);
+        let large = pool.allocate(bytes - kept * QUANTUM).unwrap();
+        large.write().fill(1);
+        assert!(pool.memory().events.relocations > 0);
     }
 }

@@ -4,7 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod parallel;
 pub(crate) mod product;
 
-pub(crate) use arena::{HostBlock, HostPool};
+pub(crate) use arena::{HostBlock, HostPin, HostPool};
 
 use crate::error::{Error, Result};
 

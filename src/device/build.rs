@@ -95,7 +95,8 @@ impl DeviceBuilder {
 
     /// What happens when no free chunk holds a tensor and no region can be had for it: live tensors
     /// are moved together (the default), those that were used least recently go to host memory as
-    /// well, or the op fails with [`Error::OutOfMemory`] at once. On the CPU tensors stay where they are.
+    /// well, or the op fails with [`Error::OutOfMemory`] at once. The CPU has no host to spill to: there
+    /// tensors move, unless an op is at them.
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;

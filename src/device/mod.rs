@@ -16,7 +16,7 @@ pub use find::DeviceInfo;
 pub use ledger::{AdapterLedger, LedgerEntry};
 pub(crate) use log::log_placement;
 pub use log::{PlacementEvent, PlacementLog};
-pub(crate) use storage::Storage;
+pub(crate) use storage::{Storage, StoragePin};
 
 use crate::background::Background;
 use crate::capabilities::Capabilities;
@@ -120,7 +120,12 @@ impl Device {
             limit: settings.memory_limit,
             max_region: info.capabilities.max_buffer_bytes,
         };
-        let pool = Backend::Cpu(HostPool::new(config, claim, settings.faults.clone()));
+        let pool = Backend::Cpu(HostPool::new(
+            config,
+            settings.when_full,
+            claim,
+            settings.faults.clone(),
+        ));
         Self::new(info, pool, &settings, standing)
     }
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Backend, Device};
-use crate::cpu::HostBlock;
+use crate::cpu::{HostBlock, HostPin};
 use crate::error::{Error, Result};
-use crate::gpu::{GpuBlock, Sink, out_of_memory};
+use crate::gpu::{GpuBlock, Pin, Sink, out_of_memory};
 use crate::memory::QUANTUM;
 use crate::turns::Turn;
 
@@ -22,7 +22,26 @@ pub(crate) enum Storage {
     Empty,
 }
 
+/// Keeps a storage where it is until it is dropped.
+pub(crate) enum StoragePin {
+    Gpu(#[allow(dead_code)] Pin),
+    Host(#[allow(dead_code)] HostPin),
+    Empty,
+}
+
 impl Storage {
+    /// Keeps the storage where it is; brings it back first if it is spilled.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub(crate) fn pin(&self) -> Result<StoragePin> {
+        Ok(match self {
+            Storage::Gpu(block) => StoragePin::Gpu(block.gpu().pin(block)?),
+            Storage::Host(block) => StoragePin::Host(block.pin()),
+            Storage::Empty => StoragePin::Empty,
+        })
+    }
+
     /// True when both are the same bytes.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (self, other) {

@@ -11,7 +11,6 @@ mod encode;
 mod hal;
 mod health;
 mod lent;
-mod memory;
 mod pipelines;
 mod regions;
 mod relocate;
@@ -38,13 +37,12 @@ use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Pool, PoolConfig,
-    Request, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
+    PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use health::Health;
-use memory::Memory;
 use pipelines::Pipelines;
 pub(crate) use regions::RegionUsages;
 use regions::Regions;
@@ -88,7 +86,7 @@ pub(crate) struct Gpu {
     pub(crate) capabilities: Capabilities,
     pipelines: Pipelines,
     stream: Mutex<Stream>,
-    memory: Mutex<Memory>,
+    memory: Mutex<OwnedPool<Regions, GpuBlock>>,
     /// Where blocks may move, what they pass through.
     bounce: Option<Bounce>,
     /// Where tensors may go to the host.
@@ -208,7 +206,7 @@ impl Gpu {
                 limits,
                 options.faults,
             )),
-            memory: Mutex::new(Memory::new(pool)),
+            memory: Mutex::new(OwnedPool::new(pool)),
             bounce,
             spill: match options.when_full {
                 WhenFull::SpillToHost { most } => Some(Spill::new(most)),

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use crate::device::{Device, Storage};
+use crate::device::{Device, Storage, StoragePin};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::gpu::Pin;
 use crate::layout::{Layout, SliceRanges};
 use crate::shape::Shape;
 
@@ -142,7 +141,7 @@ impl Tensor {
 /// Keeps a tensor's memory where it is until it is dropped: see [`Tensor::pin`].
 pub struct Pinned {
     // Before the tensor, whose memory it is.
-    _pin: Option<Pin>,
+    _pin: StoragePin,
     tensor: Tensor,
 }
 
@@ -162,18 +161,14 @@ impl fmt::Debug for Pinned {
 impl Tensor {
     /// Keeps the tensor's storage where it is in device memory, until what is returned is dropped:
     /// it is neither moved to make room for others nor spilled to the host. A spilled one is brought
-    /// back first. On the CPU nothing moves anyway.
+    /// back first.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) when it cannot be brought back;
     /// [`Error::DeviceLost`](crate::Error::DeviceLost).
     pub fn pin(&self) -> Result<Pinned> {
-        let pin = match &self.storage {
-            Storage::Gpu(block) => Some(block.gpu().pin(block)?),
-            Storage::Host(_) | Storage::Empty => None,
-        };
         Ok(Pinned {
-            _pin: pin,
+            _pin: self.storage.pin()?,
             tensor: self.clone(),
         })
     }

@@ -15,13 +15,25 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test::new(
             "full::scattered_holes_merge",
-            Scope::Gpu,
+            Scope::Device,
             scattered_holes_merge,
         ),
-        Test::new("full::large_blocks_slide", Scope::Gpu, large_blocks_slide),
-        Test::new("full::pinned_tensors_stay", Scope::Gpu, pinned_tensors_stay),
-        Test::new("full::fail_moves_nothing", Scope::Gpu, fail_moves_nothing),
-        Test::new("full::random_moves", Scope::Gpu, random_moves),
+        Test::new(
+            "full::large_blocks_slide",
+            Scope::Device,
+            large_blocks_slide,
+        ),
+        Test::new(
+            "full::pinned_tensors_stay",
+            Scope::Device,
+            pinned_tensors_stay,
+        ),
+        Test::new(
+            "full::fail_moves_nothing",
+            Scope::Device,
+            fail_moves_nothing,
+        ),
+        Test::new("full::random_moves", Scope::Device, random_moves),
         Test::new(
             "full::spilled_tensors_come_back",
             Scope::Gpu,

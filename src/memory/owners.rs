@@ -1,0 +1,71 @@
+//! A pool, and who owns its blocks.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
+
+use super::best_fit::BlockId;
+use super::pool::{Pool, RegionSource};
+
+/// A pool whose blocks belong to handles: so that who moves or spills a block finds them.
+pub(crate) struct OwnedPool<S: RegionSource, B> {
+    pool: Pool<S>,
+    /// By the index of the block's id. Weak: a dropped tensor's memory is free at once.
+    owners: Vec<Weak<B>>,
+}
+
+impl<S: RegionSource, B> OwnedPool<S, B> {
+    pub(crate) fn new(pool: Pool<S>) -> Self {
+        Self {
+            pool,
+            owners: Vec::new(),
+        }
+    }
+
+    /// Says whose a block is.
+    pub(crate) fn adopt(&mut self, id: BlockId, owner: &Arc<B>) {
+        let index = id.index();
+        if self.owners.len() <= index {
+            self.owners.resize_with(index + 1, Weak::new);
+        }
+        self.owners[index] = Arc::downgrade(owner);
+    }
+
+    /// Frees a block; nothing for one that has no chunk.
+    pub(crate) fn release(&mut self, id: BlockId) {
+        if self.pool.free(id)
+            && let Some(owner) = self.owners.get_mut(id.index())
+        {
+            *owner = Weak::new();
+        }
+    }
+
+    /// The handle of a block; none while it is being made or dropped.
+    pub(crate) fn owner(&self, id: BlockId) -> Weak<B> {
+        self.owners.get(id.index()).cloned().unwrap_or_default()
+    }
+
+    /// The handles of all blocks. Whoever gets them drops them after the pool's lock: each may be the
+    /// last one.
+    pub(crate) fn residents(&self) -> Vec<Arc<B>> {
+        self.owners.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The pool and the owners apart.
+    pub(crate) fn parts(&mut self) -> (&mut Pool<S>, &[Weak<B>]) {
+        (&mut self.pool, &self.owners)
+    }
+}
+
+impl<S: RegionSource, B> Deref for OwnedPool<S, B> {
+    type Target = Pool<S>;
+
+    fn deref(&self) -> &Pool<S> {
+        &self.pool
+    }
+}
+
+impl<S: RegionSource, B> DerefMut for OwnedPool<S, B> {
+    fn deref_mut(&mut self) -> &mut Pool<S> {
+        &mut self.pool
+    }
+}
