@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that the software adapters of the tests are there: lavapipe (Vulkan), llvmpipe (GL through
-# EGL), SwiftShader (Vulkan); and a C linker, which cargo needs.
+# EGL), SwiftShader (Vulkan); a C linker, which cargo needs; and Python, which reads what is written for it.
 #
 #   source scripts/adapters.sh           sets VK_ADD_DRIVER_FILES and XDG_RUNTIME_DIR in this shell (bash)
 #   eval "$(scripts/adapters.sh)"        the same; run by hand it prints what to export
@@ -46,6 +46,7 @@ _orlop_packages_debian() {
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done
     command -v cc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    command -v python3 >/dev/null 2>&1 || missing+=(python3) # reads a snapshot's pickle
     [ "${#missing[@]}" -gt 0 ] || return 0
     if _orlop_may_install; then
         _orlop_say "installing ${missing[*]}"

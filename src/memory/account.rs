@@ -86,7 +86,8 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// Bytes between regions in the addresses of snapshots: so that neighbours are seen apart.
+/// Bytes before each region in the addresses of snapshots: so that neighbours are seen apart, and no
+/// block lies at 0.
 const GAP: u64 = 2 << 20;
 
 fn event(kind: EventKind, bytes: u64) -> Event {
@@ -193,9 +194,10 @@ impl Account {
         if self.bases.len() <= region.index() {
             self.bases.resize(region.index() + 1, 0);
         }
-        self.bases[region.index()] = self.next_base;
         // Nothing but pictures depends on it, so that it may pass the number range.
-        self.next_base = self.next_base.wrapping_add(bytes).wrapping_add(GAP);
+        let base = self.next_base.wrapping_add(GAP);
+        self.bases[region.index()] = base;
+        self.next_base = base.wrapping_add(bytes);
         self.record_region(EventKind::RegionCreated, region, bytes);
     }
 
@@ -232,9 +234,13 @@ impl Account {
     }
 
     /// A request failed for good.
-    pub(crate) fn failed(&mut self, full: &Full) {
+    pub(super) fn failed(&mut self, request: Request, full: &Full) {
         self.events.failures += 1;
-        self.record_bytes(EventKind::Failed, full.rounded, full.asked);
+        self.record(Event {
+            requested: request.bytes,
+            tag: request.tag,
+            ..event(EventKind::Failed, full.rounded)
+        });
     }
 
     /// Bytes in regions that are not in blocks.

@@ -151,7 +151,7 @@ impl<S: RegionSource> Pool<S> {
             statistics: Box::default(),
             largest_by_moving: self.largest_after_sliding(),
         };
-        self.account.failed(&full);
+        self.account.failed(request, &full);
         *full.statistics = self.statistics();
         Box::new(full)
     }

@@ -1,5 +1,12 @@
 //! What lives in a device's memory: snapshots, live tensors, leaks.
 
+#[cfg(feature = "snapshots")]
+mod json;
+#[cfg(feature = "snapshots")]
+mod page;
+#[cfg(feature = "snapshots")]
+mod pickle;
+
 use std::backtrace::Backtrace;
 
 use super::{Backend, Device, Storage};

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The page of a memory snapshot in a real browser: scripts/page.sh [folder for pictures]
+#
+# Opens the pages that tests/snapshots.rs leaves (it is run if they are not there) in headless Chromium and
+# checks that they drew all that is in them, without an error and without the network.
+#
+#   ORLOP_NO_BROWSER=1   do not run; the only way to pass without Chromium
+#   ORLOP_NO_INSTALL=1   install nothing
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${ORLOP_NO_BROWSER:-}" = 1 ]; then
+    echo "page: not run (ORLOP_NO_BROWSER=1)"
+    exit 0
+fi
+browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+if ! browser >/dev/null && [ "${ORLOP_NO_INSTALL:-}" != 1 ] && command -v apt-get >/dev/null; then
+    as_root=()
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+    echo "page: installing chromium"
+    ${as_root[@]+"${as_root[@]}"} apt-get -qq update </dev/null >&2 || true
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+        chromium </dev/null >/dev/null 2>&1 || true
+fi
+if ! browser >/dev/null; then
+    echo "page: there is no Chromium and it could not be installed; ORLOP_NO_BROWSER=1 leaves it out."
+    exit 1
+fi
+
+pages="${CARGO_TARGET_DIR:-target}/tmp"
+if [ ! -s "$pages/bare.html" ]; then
+    cargo test --release --all-features --locked --test snapshots the_page
+fi
+home=$(mktemp -d "${TMPDIR:-/tmp}/orlop-page.XXXXXX")
+trap 'rm -rf "$home"' EXIT
+chromium() { # arguments, page
+    timeout 120 "$(browser)" --headless=new --no-sandbox --disable-gpu --user-data-dir="$home" --hide-scrollbars \
+        --proxy-server=127.0.0.1:9 --window-size=1320,1900 --virtual-time-budget=20000 "$@" 2>/dev/null
+}
+for name in snapshot large bare; do
+    page="file://$(realpath "$pages/$name.html")"
+    chromium --dump-dom "$page" >"$home/dom"
+    root=$(grep -o '<html[^>]*>' "$home/dom" | head -n 1)
+    echo "page: $name: $root"
+    attribute() { sed -n "s/.*data-$1=\"\([^\"]*\)\".*/\1/p" <<<"$root"; }
+    [ -z "$(attribute error)" ] && [ "$(attribute ready)" = yes ] || { echo "page: $name has an error"; exit 1; }
+    [ "$(attribute pieces)" -gt 0 ] || { echo "page: $name shows no chunk"; exit 1; }
+    if [ "$name" != bare ]; then
+        [ "$(attribute drawn)" = "$(attribute lives)" ] && [ "$(attribute lives)" -gt 1000 ] && [ "$(attribute marks)" -gt 0 ] \
+            || { echo "page: $name does not show everything"; exit 1; }
+    fi
+    [ -z "${1:-}" ] || chromium --screenshot="$1/$name.png" "$page" >/dev/null
+done
