@@ -5,6 +5,7 @@
 #   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass (default: cpu,lavapipe,swiftshader,gl)
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
+#   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
 #   ORLOP_NO_FUZZ=1      leave the fuzzer out (scripts/fuzz.sh)
 #
@@ -15,7 +16,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -119,6 +120,8 @@ stage_suite() {
     done
     return "$status"
 }
+
+stage_page() { scripts/page.sh; }
 
 stage_model() { scripts/model.sh; }
 
@@ -231,6 +234,7 @@ run_stage lints stage_lints
 run_stage shaders stage_shaders
 run_stage docs stage_docs
 run_stage tests stage_tests
+run_stage page stage_page
 run_stage suite stage_suite
 run_stage model stage_model
 run_stage layers stage_layers

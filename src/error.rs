@@ -259,6 +259,8 @@ pub struct LiveTensor {
     pub tag: String,
     /// Allocations on the device since it was made.
     pub age: u64,
+    /// Whether it is on the host for now, to make room.
+    pub spilled: bool,
     /// The first function outside of orlop that asked for it, when
     /// [`record_call_sites`](crate::DeviceBuilder::record_call_sites) is on.
     pub call_site: Option<String>,

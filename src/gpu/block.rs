@@ -19,6 +19,8 @@ pub(crate) struct GpuBlock {
     request: Request,
     /// The contents, while they are on the host.
     copy: Mutex<Option<Arc<Vec<u8>>>>,
+    /// The number of its allocation, known once it was spilled; else 0.
+    number: AtomicU64,
     /// Why the contents are missing: a batch that wrote them failed.
     error: OnceLock<Error>,
     /// Downloads with copies still to record, and who waits for them to write in place.
@@ -37,6 +39,7 @@ impl GpuBlock {
             id: AtomicU64::new(id.to_bits()),
             request,
             copy: Mutex::new(None),
+            number: AtomicU64::new(0),
             error: OnceLock::new(),
             turns: Turns::default(),
             held: AtomicUsize::new(0),
@@ -122,9 +125,15 @@ impl GpuBlock {
     }
 
     /// From now on the contents are on the host.
-    pub(super) fn spill(&self, copy: Vec<u8>) {
+    pub(super) fn spill(&self, copy: Vec<u8>, number: u64) {
+        self.number.store(number, Ordering::Release);
         *self.copy.lock() = Some(Arc::new(copy));
         self.settle(BlockId::NOWHERE);
+    }
+
+    /// The number under which the pool knows it while it is spilled.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
     }
 
     /// From now on the contents are in the chunk.
@@ -144,6 +153,9 @@ impl GpuBlock {
 
 impl Drop for GpuBlock {
     fn drop(&mut self) {
+        if !self.is_resident() {
+            self.gpu.memory.lock().discard(self.number());
+        }
         self.forget_copy();
         self.gpu.free(self.id());
     }

@@ -259,9 +259,8 @@ impl Gpu {
         if !block.may_be_spilled() || memory.is_pinned(block.id()) {
             return Ok(false);
         }
-        memory.release(block.id());
-        memory.spilled(bytes);
-        block.spill(copy);
+        let number = memory.set_aside(block.id());
+        block.spill(copy, number);
         spill.bytes.fetch_add(bytes, Ordering::AcqRel);
         Ok(true)
     }
@@ -283,7 +282,7 @@ impl Gpu {
         match uploaded {
             Ok(()) => {
                 block.forget_copy();
-                memory.refaulted(block.bytes());
+                memory.resume(id, block.number());
                 Ok(())
             }
             Err(error) => {

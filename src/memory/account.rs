@@ -1,5 +1,6 @@
 //! The account that a pool keeps: exact counts, kept in constant time for each call.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,14 @@ pub(super) struct Detail {
     /// Number of the allocation that made it, counted from 1.
     pub(super) number: u64,
     pub(super) tag: Tag,
+}
+
+/// A block whose contents are on the host.
+#[derive(Clone, Debug)]
+pub(super) struct Aside {
+    pub(super) bytes: u64,
+    pub(super) detail: Detail,
+    pub(super) call_site: Option<Arc<CallSite>>,
 }
 
 /// Figures that change together. Sums wrap, and so are right as long as what is now fits a `u64`.
@@ -127,6 +136,8 @@ pub(crate) struct Account {
     next_base: u64,
     /// By [`BlockId::index`], as far as any was told.
     call_sites: Vec<Option<Arc<CallSite>>>,
+    /// Blocks whose contents are on the host, by number.
+    aside: BTreeMap<u64, Aside>,
     /// There is a history, or a call site: one branch where there is neither.
     is_watched: bool,
     /// What happened, when it is recorded.
@@ -219,18 +230,56 @@ impl Account {
         self.record_block(EventKind::Relocated { from }, block, to);
     }
 
-    /// The contents of a block went to the host, and its bytes are free.
-    pub(crate) fn spilled(&mut self, bytes: u64) {
+    /// The contents of a block go to the host, and its bytes will be free: it lives on under its
+    /// number, which this returns.
+    pub(super) fn set_aside(&mut self, block: BlockId, bytes: u64) -> u64 {
         self.events.spills += 1;
         self.events.spilled_bytes += bytes;
-        self.record_bytes(EventKind::Spilled, bytes, bytes);
+        let detail = self.detail(block);
+        let call_site = self.call_site(block);
+        self.record_aside(EventKind::Spilled, bytes, detail);
+        let aside = Aside {
+            bytes,
+            detail,
+            call_site,
+        };
+        self.aside.insert(detail.number, aside);
+        detail.number
     }
 
-    /// Contents came back from the host into a block of so many bytes.
-    pub(crate) fn refaulted(&mut self, bytes: u64) {
+    /// Contents came back from the host: the block is the one that was set aside.
+    pub(super) fn resume(&mut self, block: BlockId, number: u64) {
+        let Some(aside) = self.aside.remove(&number) else {
+            return;
+        };
         self.events.refaults += 1;
-        self.events.refaulted_bytes += bytes;
-        self.record_bytes(EventKind::Refaulted, bytes, bytes);
+        self.events.refaulted_bytes += aside.bytes;
+        self.record_aside(EventKind::Refaulted, aside.bytes, aside.detail);
+        if let Some(detail) = self.details.get_mut(block.index()) {
+            detail.number = number;
+        }
+        if let Some(site) = aside.call_site {
+            self.put_call_site(block, site);
+        }
+    }
+
+    /// What was set aside is dropped.
+    pub(super) fn discard(&mut self, number: u64) {
+        self.aside.remove(&number);
+    }
+
+    /// What lives on the host, by number.
+    pub(super) fn aside(&self) -> impl Iterator<Item = &Aside> {
+        self.aside.values()
+    }
+
+    fn record_aside(&mut self, kind: EventKind, bytes: u64, detail: Detail) {
+        self.record(Event {
+            block: detail.number,
+            requested: detail.requested,
+            tag: detail.tag,
+            ..event(kind, bytes)
+        });
     }
 
     /// A request failed for good.
@@ -282,6 +331,10 @@ impl Account {
         if let Some(history) = &mut self.history {
             history.locate(number, &site);
         }
+        self.put_call_site(block, site);
+    }
+
+    fn put_call_site(&mut self, block: BlockId, site: Arc<CallSite>) {
         if self.call_sites.len() <= block.index() {
             self.call_sites.resize(block.index() + 1, None);
         }
@@ -332,14 +385,6 @@ impl Account {
         let address = self.base(region);
         self.record(Event {
             address,
-            ..event(kind, bytes)
-        });
-    }
-
-    #[cold]
-    fn record_bytes(&mut self, kind: EventKind, bytes: u64, requested: u64) {
-        self.record(Event {
-            requested,
             ..event(kind, bytes)
         });
     }

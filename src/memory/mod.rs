@@ -54,7 +54,9 @@ pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub(crate) use owners::OwnedPool;
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
 pub use relocate::{Move, Mover};
-pub use snapshot::{BlockSnapshot, ChunkSnapshot, MemorySnapshot, RegionSnapshot, TagDiff};
+pub use snapshot::{
+    BlockSnapshot, ChunkSnapshot, MemorySnapshot, RegionSnapshot, SpilledSnapshot, TagDiff,
+};
 pub(crate) use statistics::Bytes;
 pub use statistics::{Count, MemoryCounts, MemoryEvents, MemoryStatistics, TagStatistics};
 pub use tags::{Request, Tag, tagged};

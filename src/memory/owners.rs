@@ -39,6 +39,15 @@ impl<S: RegionSource, B> OwnedPool<S, B> {
         }
     }
 
+    /// Frees a block whose contents are on the host; the number under which it lives on.
+    pub(crate) fn set_aside(&mut self, id: BlockId) -> u64 {
+        let number = self.pool.set_aside(id);
+        if let Some(owner) = self.owners.get_mut(id.index()) {
+            *owner = Weak::new();
+        }
+        number
+    }
+
     /// The handle of a block; none while it is being made or dropped.
     pub(crate) fn owner(&self, id: BlockId) -> Weak<B> {
         self.owners.get(id.index()).cloned().unwrap_or_default()

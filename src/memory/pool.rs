@@ -181,14 +181,25 @@ impl<S: RegionSource> Pool<S> {
         self.account.free().saturating_add(self.headroom())
     }
 
-    /// Counts a block whose contents went to the host.
-    pub(crate) fn spilled(&mut self, bytes: u64) {
-        self.account.spilled(bytes);
+    /// Frees a block whose contents went to the host: it lives on under the number returned, 0 for a
+    /// stale id.
+    pub(super) fn set_aside(&mut self, block: BlockId) -> u64 {
+        let Some(place) = self.best_fit.place(block) else {
+            return 0;
+        };
+        let number = self.account.set_aside(block, place.bytes);
+        self.free(block);
+        number
     }
 
-    /// Counts a block whose contents came back.
-    pub(crate) fn refaulted(&mut self, bytes: u64) {
-        self.account.refaulted(bytes);
+    /// A new block that holds the contents of one that was set aside becomes that one.
+    pub(crate) fn resume(&mut self, block: BlockId, number: u64) {
+        self.account.resume(block, number);
+    }
+
+    /// Forgets a block that was set aside.
+    pub(crate) fn discard(&mut self, number: u64) {
+        self.account.discard(number);
     }
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.
@@ -306,12 +317,6 @@ impl<S: RegionSource> Pool<S> {
     /// Makes all totals and all events 0.
     pub fn reset_totals(&mut self) {
         self.account.reset_totals();
-    }
-
-    #[allow(dead_code)]
-    /// The account, for what happens around the pool.
-    pub(crate) fn account_mut(&mut self) -> &mut Account {
-        &mut self.account
     }
 
     /// The regions held with their bytes, in address order: the order of their creation.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::account::Detail;
 use super::best_fit::BlockId;
 use super::history::{CallSite, Event};
 use super::pool::{Pool, RegionSource};
@@ -25,6 +26,8 @@ pub struct MemorySnapshot {
     pub tags: Vec<TagStatistics>,
     /// The regions in order of creation, which is that of their addresses.
     pub regions: Vec<RegionSnapshot>,
+    /// Blocks whose contents are on the host for now, oldest first.
+    pub spilled: Vec<SpilledSnapshot>,
     /// Number of the latest allocation.
     pub allocations: u64,
     /// The latest events, oldest first; empty when none are recorded.
@@ -76,6 +79,16 @@ pub struct BlockSnapshot {
     pub call_site: Option<Arc<CallSite>>,
 }
 
+/// A block that was spilled: it has no chunk until it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpilledSnapshot {
+    /// Its bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub block: BlockSnapshot,
+}
+
 /// What a tag holds that it did not hold before, from [`MemorySnapshot::diff`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -91,7 +104,7 @@ pub struct TagDiff {
 }
 
 impl MemorySnapshot {
-    /// The blocks in use with their bytes, in address order.
+    /// The blocks in use with their chunks, in address order; spilled ones are not among them.
     pub fn blocks(&self) -> impl Iterator<Item = (&ChunkSnapshot, &BlockSnapshot)> {
         let chunks = self.regions.iter().flat_map(|region| &region.chunks);
         chunks.filter_map(|chunk| chunk.block.as_ref().map(|block| (chunk, block)))
@@ -110,6 +123,7 @@ impl MemorySnapshot {
         let mut new: Vec<&BlockSnapshot> = self
             .blocks()
             .map(|(_, block)| block)
+            .chain(self.spilled.iter().map(|spilled| &spilled.block))
             .filter(|block| block.number > before.allocations)
             .collect();
         new.sort_by_key(|block| (block.tag, block.number));
@@ -162,6 +176,14 @@ impl<S: RegionSource> Pool<S> {
             statistics: self.statistics(),
             tags: self.by_tag(),
             regions,
+            spilled: self
+                .account
+                .aside()
+                .map(|aside| SpilledSnapshot {
+                    bytes: aside.bytes,
+                    block: self.describe(aside.detail, false, aside.call_site.clone()),
+                })
+                .collect(),
             allocations: self.account.allocations(),
             history,
             history_dropped,
@@ -185,13 +207,22 @@ impl<S: RegionSource> Pool<S> {
 
     fn block_snapshot(&self, block: BlockId, pinned: bool) -> BlockSnapshot {
         let detail = self.account.detail(block);
+        self.describe(detail, pinned, self.account.call_site(block))
+    }
+
+    fn describe(
+        &self,
+        detail: Detail,
+        pinned: bool,
+        call_site: Option<Arc<CallSite>>,
+    ) -> BlockSnapshot {
         BlockSnapshot {
             number: detail.number,
             requested: detail.requested,
             tag: detail.tag,
             age: self.account.allocations() - detail.number,
             pinned,
-            call_site: self.account.call_site(block),
+            call_site,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tags, snapshots, histories and leaks of a device.
 
-use orlop::memory::EventKind;
-use orlop::{DType, Error, Result, Tensor, tagged};
+use orlop::memory::{EventKind, WhenFull};
+use orlop::{DType, Error, LiveTensor, Result, Tensor, tagged};
 
 use crate::adapters::Context;
 use crate::{Scope, Test};
@@ -12,6 +12,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("snapshots::regions", Scope::Device, regions),
         Test::new("snapshots::history", Scope::Device, history),
         Test::new("snapshots::leaks", Scope::Device, leaks),
+        Test::new(
+            "snapshots::spilled_tensors_live",
+            Scope::Gpu,
+            spilled_tensors_live,
+        ),
         Test::new("snapshots::call_sites", Scope::Device, call_sites),
     ]
 }
@@ -229,4 +234,80 @@ fn call_sites(context: &Context) -> Result<()> {
     assert_eq!(unknown.live_tensors()[0].call_site, None);
     drop(made);
     Ok(())
+}
+
+/// A tensor that goes to the host and comes back is the same: no leak, the same number, tag and age.
+fn spilled_tensors_live(context: &Context) -> Result<()> {
+    const MIB: usize = 1 << 20;
+    let device = context
+        .builder()
+        .memory_limit(4 << 20)
+        .when_full(WhenFull::SpillToHost { most: None })
+        .record_history(1000)
+        .record_call_sites(true)
+        .build()?;
+    let made: Result<Vec<Tensor>> = ["a", "b", "c"]
+        .iter()
+        .map(|name| tagged(name, || Tensor::full(&device, [MIB / 4], 1, DType::F32)))
+        .collect();
+    let made = made?;
+    let before = device.memory_snapshot();
+    let known = |tensor: &LiveTensor| {
+        let LiveTensor {
+            number,
+            requested,
+            tag,
+            call_site,
+            ..
+        } = tensor.clone();
+        (number, requested, tag, call_site)
+    };
+    let first: Vec<_> = device.live_tensors().iter().map(known).collect();
+    assert_eq!(first.len(), 3);
+
+    let more = Tensor::full(&device, [3 * MIB / 4], 2, DType::F32)?;
+    let live = device.live_tensors();
+    assert_eq!(live[..3].iter().map(known).collect::<Vec<_>>(), first);
+    assert!(live[..3].iter().any(|tensor| tensor.spilled), "{live:?}");
+    let snapshot = device.memory_snapshot();
+    assert!(!snapshot.spilled.is_empty());
+    assert_eq!(snapshot.spilled.len() + snapshot.blocks().count(), 4);
+    let spills: Vec<u64> = snapshot
+        .history
+        .iter()
+        .filter(|event| event.kind == EventKind::Spilled)
+        .map(|event| event.block)
+        .collect();
+    let aside: Vec<u64> = snapshot
+        .spilled
+        .iter()
+        .map(|spilled| spilled.block.number)
+        .collect();
+    assert!(
+        aside.iter().all(|number| spills.contains(number)),
+        "{spills:?}"
+    );
+    assert_eq!(snapshot.statistics.events.spills, spills.len() as u64);
+    let Err(Error::Leaks(leaks)) = device.check_leaks_since(&before) else {
+        panic!("one is new");
+    };
+    assert_eq!(leaks.tensors.len(), 1);
+    drop(more);
+    for tensor in &made {
+        drop((tensor + tensor)?);
+    }
+    let live = device.live_tensors();
+    assert_eq!(live.iter().map(known).collect::<Vec<_>>(), first);
+    assert!(device.memory().events.refaults > 0);
+    device.check_leaks_since(&before)?;
+
+    let again = Tensor::full(&device, [3 * MIB / 4], 2, DType::F32)?;
+    assert!(!device.memory_snapshot().spilled.is_empty());
+    drop(made);
+    assert!(
+        device.memory_snapshot().spilled.is_empty(),
+        "dropped while on the host"
+    );
+    drop(again);
+    device.check_leaks()
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::memory::{
     BlockSnapshot, Count, Event, EventKind, MemorySnapshot, MemoryStatistics, RegionSnapshot,
-    TagStatistics,
+    SpilledSnapshot, TagStatistics,
 };
 
 impl MemorySnapshot {
@@ -17,6 +17,7 @@ impl MemorySnapshot {
             "statistics": statistics(&self.statistics),
             "tags": self.tags.iter().map(tag).collect::<Vec<_>>(),
             "regions": self.regions.iter().map(region).collect::<Vec<_>>(),
+            "spilled": self.spilled.iter().map(spilled).collect::<Vec<_>>(),
             "allocations": self.allocations,
             "history": self.history.iter().map(event).collect::<Vec<_>>(),
             "history_dropped": self.history_dropped,
@@ -93,6 +94,10 @@ fn region(region: &RegionSnapshot) -> Value {
         "bytes": region.bytes,
         "chunks": chunks.collect::<Vec<_>>(),
     })
+}
+
+fn spilled(spilled: &SpilledSnapshot) -> Value {
+    json!({"bytes": spilled.bytes, "block": block(&spilled.block)})
 }
 
 fn block(block: &BlockSnapshot) -> Value {

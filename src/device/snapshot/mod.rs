@@ -106,15 +106,20 @@ impl Device {
     /// What was made after the allocation of a number, and lives.
     fn live_since(&self, number: u64) -> Vec<LiveTensor> {
         let snapshot = self.memory_snapshot();
+        let spilled = snapshot.spilled.iter();
+        let spilled = spilled.map(|spilled| (spilled.bytes, &spilled.block, true));
         let mut live: Vec<LiveTensor> = snapshot
             .blocks()
-            .filter(|(_, block)| block.number > number)
-            .map(|(chunk, block)| LiveTensor {
+            .map(|(chunk, block)| (chunk.bytes, block, false))
+            .chain(spilled)
+            .filter(|(_, block, _)| block.number > number)
+            .map(|(bytes, block, spilled)| LiveTensor {
                 number: block.number,
-                bytes: chunk.bytes,
+                bytes,
                 requested: block.requested,
                 tag: block.tag.to_string(),
                 age: block.age,
+                spilled,
                 call_site: block.call_site.as_ref().map(ToString::to_string),
             })
             .collect();

@@ -57,6 +57,7 @@ impl MemorySnapshot {
             "tags": tags,
             "regions": regions,
             "events": events,
+            "spilled": [self.spilled.len() as u64, self.spilled.iter().map(|spilled| spilled.bytes).sum::<u64>()],
             "dropped": self.history_dropped,
             "tagNames": names.tags.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "sites": names.sites,
