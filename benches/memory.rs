@@ -1,126 +1,54 @@
-//! The allocator on recorded traces: reserved over peak live, and nanoseconds per allocate + free.
+//! The allocator on traces: reserved over peak live, with and without moving blocks, nanoseconds per
+//! allocate + free, host memory for bookkeeping, and what threads cost each other.
 //!
-//! `cargo bench --bench memory [-- --json]`: a table, or one JSON object a line.
+//! `cargo bench --bench memory [-- --json]`: a table, or one JSON object a line. Other allocators in
+//! the same run: `benches/peers`.
 
+#[path = "common/rules.rs"]
+mod rules;
+#[path = "../examples/common/trace.rs"]
+mod trace;
+#[path = "common/traces.rs"]
+mod traces;
+
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use orlop::memory::{BlockId, Growth, Pool, PoolConfig, Refused, RegionSource};
+use orlop::{DType, Device, Tensor};
+use trace::{Event, Trace};
 
-const TRACES: [&str; 4] = ["gpt2_train", "llm_decode", "lstm_train", "resnet_train"];
 /// What WebGPU implementations commonly allow a buffer.
 const MAX_REGION: u64 = (1 << 31) - 1;
 /// A figure of time is the median of this many replays of a trace, each in a new pool.
 const REPEATS: usize = 31;
+/// The budget under which blocks are moved: so many times the peak in use.
+const BUDGET: f64 = 1.02;
 
-/// One line of a trace; ids are replaced by dense indices.
-#[derive(Clone, Copy)]
-enum Event {
-    Allocate { index: usize, bytes: u64 },
-    Free { index: usize },
-}
+/// Counts the host memory that is taken.
+struct Counting;
 
-struct Trace {
-    events: Vec<Event>,
-    allocations: usize,
-    peak_live: u64,
-}
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-impl Trace {
-    fn read(name: &str) -> Result<Trace, Box<dyn std::error::Error>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
-        let text = std::fs::read_to_string(folder.join(format!("{name}.trace")))?;
-        let mut indices = std::collections::HashMap::new();
-        let mut sizes = Vec::new();
-        let mut events = Vec::new();
-        let (mut live, mut peak_live) = (0, 0);
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            match words[..] {
-                ["a", id, bytes] => {
-                    let (index, bytes) = (sizes.len(), bytes.parse()?);
-                    indices.insert(id, index);
-                    sizes.push(bytes);
-                    live += bytes;
-                    peak_live = peak_live.max(live);
-                    events.push(Event::Allocate { index, bytes });
-                }
-                ["f", id] => {
-                    let index = indices.remove(id).ok_or("freed, but not allocated")?;
-                    live -= sizes[index];
-                    events.push(Event::Free { index });
-                }
-                _ => return Err(format!("not a line of a trace: {line}").into()),
-            }
-        }
-        Ok(Trace {
-            events,
-            allocations: sizes.len(),
-            peak_live,
-        })
+// SAFETY: the system's allocator with a counter.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        TAKEN.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
     }
 
-    /// Replays the trace; the nanoseconds per allocation, its free included, and the pool after it.
-    fn replay(&self, source: Source) -> Result<(f64, Pool<Source>), Box<dyn std::error::Error>> {
-        let config = PoolConfig {
-            growth: Growth::default(),
-            limit: None,
-            max_region: MAX_REGION,
-        };
-        let mut pool = Pool::new(source, config);
-        let mut blocks: Vec<Option<BlockId>> = vec![None; self.allocations];
-        let start = Instant::now();
-        for &event in &self.events {
-            match event {
-                Event::Allocate { index, bytes } => blocks[index] = Some(pool.allocate(bytes)?),
-                Event::Free { index } => {
-                    if let Some(block) = blocks[index] {
-                        black_box(pool.free(block));
-                    }
-                }
-            }
-        }
-        let nanoseconds = start.elapsed().as_nanos() as f64;
-        Ok((nanoseconds / self.allocations as f64, pool))
-    }
-
-    /// Median time of `REPEATS` replays, peak reserved bytes, and regions made.
-    fn measure(&self) -> Result<Figures, Box<dyn std::error::Error>> {
-        let mut times = Vec::new();
-        let mut figures = Figures::default();
-        for _ in 0..REPEATS {
-            let (time, pool) = self.replay(Source::default())?;
-            times.push(time);
-            figures.peak_reserved = pool.statistics().peak_reserved;
-            figures.regions_made = pool.source().made;
-        }
-        times.sort_by(f64::total_cmp);
-        figures.nanoseconds = times[times.len() / 2];
-        Ok(figures)
-    }
-
-    /// Peak reserved bytes under the growth rule of TensorFlow: the next region is 2 MiB, 4 MiB,
-    /// 8 MiB and so on (doubled further until the request fits), and none is ever returned.
-    fn doubling_peak(&self) -> u64 {
-        let mut heap = DoublingHeap::default();
-        let mut places = vec![(0, 0, 0); self.allocations];
-        for &event in &self.events {
-            match event {
-                Event::Allocate { index, bytes } => places[index] = heap.allocate(bytes),
-                Event::Free { index } => heap.free(places[index]),
-            }
-        }
-        heap.reserved
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        TAKEN.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(place, layout) }
     }
 }
 
-#[derive(Default)]
-struct Figures {
-    nanoseconds: f64,
-    peak_reserved: u64,
-    regions_made: u64,
-}
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// Makes regions out of nothing, and counts them.
 #[derive(Default)]
@@ -137,54 +65,132 @@ impl RegionSource for Source {
     }
 }
 
-/// Plain best fit over regions that double: free chunks as (bytes, region, offset), in order.
-#[derive(Default)]
-struct DoublingHeap {
-    free: std::collections::BTreeSet<(u64, usize, u64)>,
-    regions: usize,
-    next_region: u64,
-    reserved: u64,
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Replays a trace; the nanoseconds per allocation, its free included, and the pool after it.
+fn replay(trace: &Trace, limit: Option<u64>) -> (f64, Pool<Source>) {
+    let config = PoolConfig {
+        growth: Growth::default(),
+        limit,
+        max_region: MAX_REGION,
+    };
+    let mut pool = Pool::new(Source::default(), config);
+    let mut blocks: Vec<Option<BlockId>> = vec![None; trace.sizes.len()];
+    let start = Instant::now();
+    for &event in &trace.events {
+        match event {
+            Event::Allocate { index, bytes } => {
+                // What fails is counted by the pool.
+                blocks[index] = match limit {
+                    None => pool.allocate(bytes).ok(),
+                    Some(_) => pool.allocate_moving(bytes, &mut ()).ok(),
+                };
+            }
+            Event::Free { index } => {
+                if let Some(block) = blocks[index] {
+                    black_box(pool.free(block));
+                }
+            }
+        }
+    }
+    let nanoseconds = start.elapsed().as_nanos() as f64;
+    (nanoseconds / trace.sizes.len() as f64, pool)
 }
 
-impl DoublingHeap {
-    /// Returns bytes, region and offset.
-    fn allocate(&mut self, bytes: u64) -> (u64, usize, u64) {
-        let bytes = bytes.max(1).next_multiple_of(256);
-        let mut best = self.free.range((bytes, 0, 0)..).next().copied();
-        if let Some(chunk) = best {
-            self.free.remove(&chunk);
-        }
-        let (held, region, offset) = *best.get_or_insert_with(|| {
-            self.next_region = self.next_region.max(1 << 20) * 2;
-            while self.next_region < bytes {
-                self.next_region *= 2;
-            }
-            self.reserved += self.next_region;
-            self.regions += 1;
-            (self.next_region, self.regions, 0)
-        });
-        if held > bytes {
-            self.free.insert((held - bytes, region, offset + bytes));
-        }
-        (bytes, region, offset)
-    }
+#[derive(Default)]
+struct Figures {
+    nanoseconds: f64,
+    peak_reserved: u64,
+    regions_made: u64,
+    /// Under the budget.
+    peak_within: u64,
+    moved: f64,
+    failed: u64,
+}
 
-    fn free(&mut self, (mut bytes, region, mut offset): (u64, usize, u64)) {
-        let neighbours: Vec<_> = self.free.iter().copied().collect();
-        for chunk in neighbours.into_iter().filter(|chunk| chunk.1 == region) {
-            if chunk.2 == offset + bytes || chunk.2 + chunk.0 == offset {
-                self.free.remove(&chunk);
-                bytes += chunk.0;
-                offset = offset.min(chunk.2);
-            }
-        }
-        self.free.insert((bytes, region, offset));
+/// Median time of `REPEATS` replays, peak reserved bytes and regions made; then under the budget the
+/// peak reserved and the share of the bytes allocated that moved.
+fn measure(trace: &Trace) -> Figures {
+    let mut times = Vec::new();
+    let mut figures = Figures::default();
+    for _ in 0..REPEATS {
+        let (time, pool) = replay(trace, None);
+        times.push(time);
+        figures.peak_reserved = pool.statistics().peak_reserved;
+        figures.regions_made = pool.source().made;
     }
+    times.sort_by(f64::total_cmp);
+    figures.nanoseconds = times[times.len() / 2];
+    let (_, pool) = replay(trace, Some((trace.peak_live as f64 * BUDGET) as u64));
+    let statistics = pool.statistics();
+    figures.peak_within = statistics.peak_reserved;
+    let allocated: u64 = trace.sizes.iter().sum();
+    figures.failed = statistics.events.failures;
+    figures.moved = statistics.events.relocated_bytes as f64 / allocated as f64;
+    figures
+}
+
+/// Host memory of a pool that manages `blocks` blocks of 64 KiB in the mean, every other one freed and
+/// taken again with another size, over the bytes that it manages.
+fn bookkeeping(blocks: usize) -> Outcome<f64> {
+    let config = PoolConfig {
+        growth: Growth::default(),
+        limit: None,
+        max_region: MAX_REGION,
+    };
+    let mut random: u64 = 1;
+    let mut size = || {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (random >> 33) % (128 << 10)
+    };
+    let before = TAKEN.load(Ordering::Relaxed);
+    let mut pool = Pool::new(Source::default(), config);
+    let mut taken = Vec::new();
+    for _ in 0..blocks {
+        taken.push(pool.allocate(size())?);
+    }
+    for block in taken.iter_mut().step_by(2) {
+        pool.free(*block);
+    }
+    for block in taken.iter_mut().step_by(2) {
+        *block = pool.allocate(size())?;
+    }
+    let ids = taken.capacity() * size_of::<BlockId>();
+    let host = TAKEN.load(Ordering::Relaxed) - before - ids;
+    Ok(host as f64 / pool.statistics().reserved as f64)
+}
+
+/// Nanoseconds for each tensor that is made and dropped on one device by `threads` threads at once,
+/// as each of them sees it.
+fn contended(threads: usize) -> Outcome<f64> {
+    const TENSORS: usize = 200_000;
+    let device = Device::builder().select("cpu").build()?;
+    let each = TENSORS / threads;
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let device = &device;
+                scope.spawn(move || -> orlop::Result<()> {
+                    for round in 0..each {
+                        let elements = 64 << ((round + thread) % 6);
+                        black_box(Tensor::empty(device, elements, DType::F32)?);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().map_err(|_| "a thread panicked")??;
+        }
+        Ok::<(), Box<dyn std::error::Error>>(())
+    })?;
+    Ok(start.elapsed().as_nanos() as f64 / (each * threads) as f64)
 }
 
 /// A pool with `holes` free chunks between blocks in use, all of one size or all of different sizes:
 /// nanoseconds per allocate + free there.
-fn among_holes(holes: usize, equal: bool) -> Result<f64, Box<dyn std::error::Error>> {
+fn among_holes(holes: usize, equal: bool) -> Outcome<f64> {
     const PAIRS: usize = 200_000;
     let config = PoolConfig {
         growth: Growth::default(),
@@ -215,12 +221,12 @@ fn among_holes(holes: usize, equal: bool) -> Result<f64, Box<dyn std::error::Err
     Ok(start.elapsed().as_nanos() as f64 / PAIRS as f64)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Outcome<()> {
     // Cargo passes `--bench` by itself; all but `--json` is ignored.
     let json = std::env::args().any(|argument| argument == "--json");
     if !json {
         println!(
-            "{:<14}{:>8}{:>13}{:>12}{:>15}{:>7}{:>9}{:>9}{:>16}",
+            "{:<18}{:>8}{:>12}{:>12}{:>14}{:>7}{:>9}{:>9}{:>11}{:>9}{:>8}{:>12}{:>9}",
             "trace",
             "events",
             "allocations",
@@ -229,28 +235,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "ratio",
             "regions",
             "ns/pair",
-            "2 MiB x2 ratio"
+            "in 1.02x",
+            "moved %",
+            "failed",
+            "TensorFlow",
+            "PyTorch"
         );
     }
-    for name in TRACES {
-        let trace = Trace::read(name)?;
-        let figures = trace.measure()?;
-        let ratio = figures.peak_reserved as f64 / trace.peak_live as f64;
-        let doubling_ratio = trace.doubling_peak() as f64 / trace.peak_live as f64;
-        let (events, allocations) = (trace.events.len(), trace.allocations);
+    for (name, trace) in traces::all()? {
+        let figures = measure(&trace);
+        let ratio = |bytes: u64| bytes as f64 / trace.peak_live as f64;
+        let (events, allocations) = (trace.events.len(), trace.sizes.len());
         let (peak_live, peak_reserved) = (trace.peak_live, figures.peak_reserved);
+        let (reserved, within) = (ratio(peak_reserved), ratio(figures.peak_within));
         let (regions_made, nanoseconds) = (figures.regions_made, figures.nanoseconds);
+        let (moved, failed) = (figures.moved, figures.failed);
+        let tensorflow = ratio(rules::tensorflow(&trace));
+        let pytorch = ratio(rules::pytorch(&trace));
         if json {
             println!(
                 "{{\"trace\":\"{name}\",\"events\":{events},\"allocations\":{allocations},\
-                 \"peak_live\":{peak_live},\"peak_reserved\":{peak_reserved},\"ratio\":{ratio:.4},\
+                 \"peak_live\":{peak_live},\"peak_reserved\":{peak_reserved},\"ratio\":{reserved:.4},\
                  \"regions_made\":{regions_made},\"nanoseconds_per_pair\":{nanoseconds:.1},\
-                 \"doubling_ratio\":{doubling_ratio:.4}}}"
+                 \"ratio_in_budget\":{within:.4},\"moved_share\":{moved:.4},\"failed\":{failed},\
+                 \"tensorflow_ratio\":{tensorflow:.4},\"pytorch_ratio\":{pytorch:.4}}}"
             );
         } else {
             println!(
-                "{name:<14}{events:>8}{allocations:>13}{peak_live:>12}{peak_reserved:>15}{ratio:>7.3}\
-                 {regions_made:>9}{nanoseconds:>9.1}{doubling_ratio:>16.3}"
+                "{name:<18}{events:>8}{allocations:>12}{peak_live:>12}{peak_reserved:>14}{reserved:>7.3}\
+                 {regions_made:>9}{nanoseconds:>9.1}{within:>11.3}{:>9.2}{failed:>8}{tensorflow:>12.3}{pytorch:>9.3}",
+                moved * 100.0
             );
         }
     }
@@ -268,6 +282,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         } else {
             println!("among {holes} holes of {sizes} sizes: {nanoseconds:.1} ns/pair");
+        }
+    }
+    for blocks in [1000, 100_000] {
+        let share = bookkeeping(blocks)?;
+        if json {
+            println!("{{\"blocks\":{blocks},\"bookkeeping_share\":{share:.6}}}");
+        } else {
+            let percent = share * 100.0;
+            println!("bookkeeping of {blocks} blocks of 64 KiB in the mean: {percent:.3} %");
+        }
+    }
+    for threads in [1, 2, 24] {
+        let nanoseconds = contended(threads)?;
+        if json {
+            println!("{{\"threads\":{threads},\"nanoseconds_per_tensor\":{nanoseconds:.1}}}");
+        } else {
+            println!("{threads} threads make and drop tensors: {nanoseconds:.1} ns each");
         }
     }
     Ok(())
