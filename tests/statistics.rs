@@ -339,6 +339,38 @@ fn what_a_request_says_is_kept() {
     assert_eq!(pool.statistics().counts.requested_bytes.current, 1300);
 }
 
+/// A full pool names who holds most, and nobody where nothing has a tag.
+#[test]
+fn full_names_the_largest_holders() {
+    let config = PoolConfig {
+        growth: Growth::Proportional,
+        limit: Some(1 << 20),
+        max_region: u64::MAX,
+    };
+    let source = || Source {
+        capacity: u64::MAX,
+        ..Source::default()
+    };
+    let mut pool = Pool::new(source(), config);
+    for (tag, quanta) in [("a", 2), ("b", 30), ("c/d", 700), ("", 100), ("e", 1)] {
+        let (tag, bytes) = (Tag::named(tag), quanta * QUANTUM);
+        pool.allocate(Request { bytes, tag })
+            .expect("there is room");
+    }
+    let full = pool.allocate(1 << 20).expect_err("over the budget");
+    let expected = [("c/d", 700), ("", 100), ("b", 30)];
+    let expected = expected.map(|(tag, quanta)| (Tag::named(tag), quanta * QUANTUM));
+    assert_eq!(full.holders, expected);
+    let text = full.to_string();
+    let part = "; held by c/d 175.0 KiB, (untagged) 25.0 KiB, b 7.5 KiB; what would help";
+    assert!(text.contains(part), "{text}");
+
+    let mut pool = Pool::new(source(), config);
+    pool.allocate(1000).expect("there is room");
+    let full = pool.allocate(1 << 20).expect_err("over the budget");
+    assert!(!full.to_string().contains("held by"), "{full}");
+}
+
 /// Moves nothing: there are no bytes.
 struct Nothing;
 

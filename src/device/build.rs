@@ -170,7 +170,7 @@ impl DeviceBuilder {
 
     /// Records the latest `events` events of the device's memory (allocations, frees, regions,
     /// relocations, spills, failures) for [`Device::memory_snapshot`]; 0, the default, records none
-    /// and costs nothing. An event takes 112 bytes on the host and about 50 ns.
+    /// and costs nothing. An event takes 96 bytes on the host and about 50 ns.
     #[must_use]
     pub fn record_history(mut self, events: usize) -> Self {
         self.history_events = events;

@@ -420,6 +420,20 @@ impl Account {
         self.events
     }
 
+    /// The three tags that hold most, with their bytes in use.
+    pub(super) fn largest_holders(&self) -> Vec<(Tag, u64)> {
+        let mut holders: Vec<(Tag, u64)> = self
+            .by_tag
+            .iter()
+            .enumerate()
+            .map(|(index, counters)| (Tag::from_index(index), counters.now(1)))
+            .filter(|&(_, bytes)| bytes > 0)
+            .collect();
+        holders.sort_by_key(|&(tag, bytes)| (std::cmp::Reverse(bytes), tag));
+        holders.truncate(3);
+        holders
+    }
+
     /// The tags that memory was taken under, those that hold most first.
     pub(super) fn by_tag(&self) -> Vec<TagStatistics> {
         let mut tags: Vec<TagStatistics> = self

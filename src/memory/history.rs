@@ -142,3 +142,16 @@ impl History {
         (self.events.iter().cloned().collect(), self.dropped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_as_small_as_told() {
+        assert!(
+            size_of::<Event>() <= 96,
+            "DeviceBuilder::record_history says 96"
+        );
+    }
+}

@@ -7,6 +7,7 @@ use super::growth::{Demand, round_down};
 use super::pool::{Pool, RegionSource};
 use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
+use super::tags::Tag;
 
 /// Why a request could not be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Full {
     pub statistics: Box<MemoryStatistics>,
     /// Bytes of the largest hole that moving blocks together within one region would make.
     pub largest_by_moving: u64,
+    /// The tags that hold most, with their bytes in use, the largest first: three at most.
+    pub holders: Vec<(Tag, u64)>,
 }
 
 impl fmt::Display for Full {
@@ -75,6 +78,15 @@ impl fmt::Display for Full {
             Bytes(statistics.largest_free),
             Bytes(self.largest_by_moving),
         )?;
+        // Without tags there is nothing to tell apart.
+        if self.holders.iter().any(|&(tag, _)| tag != Tag::NONE) {
+            formatter.write_str("held by ")?;
+            for (at, &(tag, bytes)) in self.holders.iter().enumerate() {
+                let between = if at == 0 { "" } else { ", " };
+                write!(formatter, "{between}{tag} {}", Bytes(bytes))?;
+            }
+            formatter.write_str("; ")?;
+        }
         let scattered = statistics.free >= self.rounded;
         formatter.write_str(match (&self.reason, scattered) {
             (FullReason::OverRegionLimit { .. }, _) => "what would help: smaller pieces",

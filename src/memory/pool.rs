@@ -150,6 +150,7 @@ impl<S: RegionSource> Pool<S> {
             reason,
             statistics: Box::default(),
             largest_by_moving: self.largest_after_sliding(),
+            holders: self.account.largest_holders(),
         };
         self.account.failed(request, &full);
         *full.statistics = self.statistics();
