@@ -9,7 +9,7 @@ use std::sync as locks;
 
 pub(crate) use locks::{Condvar, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(locks::Mutex<T>);
 
 impl<T> Mutex<T> {
