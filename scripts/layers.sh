@@ -3,7 +3,8 @@
 #
 # First a program makes a mistake on purpose, and the layers must see it: so they are on. Then
 # trials on lavapipe and SwiftShader run: some of each family, with --full (or ORLOP_TEST_FULL=1)
-# all, the variants with runtime checks and without immediates among them.
+# all at their usual sizes, those of threads, of gibibytes and of every variant among them: half an
+# hour.
 #
 #   ORLOP_NO_LAYERS=1    do not run; the only way to pass without the layers
 #   ORLOP_NO_INSTALL=1   install nothing (Debian: vulkan-validationlayers)
@@ -58,12 +59,18 @@ echo "layers: on (a mistake made on purpose was seen)"
 
 filters=(order:: memory:: transfer:: futures:: interop:: threads::eight uniforms::elementwise checks::elementwise
     uniforms::order checks::create uniforms::cast matmul::edges)
-[ "$full" = 0 ] || filters=('')
-for adapter in lavapipe swiftshader; do
+adapters=(lavapipe swiftshader)
+skipped=(--skip stress:: --skip large::)
+if [ "$full" != 0 ]; then
+    filters=('')
+    adapters+=(all)
+    skipped=()
+fi
+for adapter in "${adapters[@]}"; do
     for filter in "${filters[@]}"; do
         # SwiftShader has no kernel cache on disk: its variants wait for --full.
         case "$full$adapter$filter" in 0swiftshader*::?*) continue ;; esac
-        "$suite" "$adapter::$filter" --skip stress:: --skip large:: >>"$temp/log" || {
+        "$suite" "$adapter::$filter" ${skipped[@]+"${skipped[@]}"} >>"$temp/log" || {
             grep -A20 '^failures:' "$temp/log" || tail -30 "$temp/log"
             echo "layers: $adapter::$filter failed"
             exit 1

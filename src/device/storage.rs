@@ -162,6 +162,17 @@ impl Storage {
         }
     }
 
+    /// [`Storage::write`] of a storage with contents: as a whole, or after an error not at all.
+    ///
+    /// # Errors
+    /// As [`Storage::write`].
+    pub(crate) fn overwrite(&self, data: &[u8]) -> Result<()> {
+        match self {
+            Storage::Gpu(block) => block.gpu().overwrite(block, data),
+            Storage::Host(_) | Storage::Empty => self.write(data),
+        }
+    }
+
     /// Copies `data` to the start of the storage, in the device's order.
     ///
     /// # Errors

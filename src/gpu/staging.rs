@@ -86,6 +86,23 @@ pub(crate) struct UploadSlot {
 }
 
 impl UploadSlot {
+    fn create(device: &wgpu::Device, bytes: u64, faults: &FaultHook) -> Result<Self, Caught> {
+        if faults.strikes(Fault::Mapping) {
+            return Err(Caught::OutOfMemory(INJECTED.to_owned()));
+        }
+        let buffer = health::scoped(device, || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("orlop upload slot"),
+                size: bytes.next_multiple_of(MAP_ALIGNMENT),
+                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: true,
+            })
+        })?;
+        let state = MapState::new(faults);
+        state.state.store(MAPPED, Ordering::Release);
+        Ok(Self { buffer, state })
+    }
+
     /// Writes at `at`, a multiple of 8; pads with zeros to a multiple of 4 bytes.
     ///
     /// # Errors
@@ -147,21 +164,9 @@ impl Ring {
     }
 
     fn create(&mut self, device: &wgpu::Device) -> Result<UploadSlot, Caught> {
-        if self.faults.strikes(Fault::Mapping) {
-            return Err(Caught::OutOfMemory(INJECTED.to_owned()));
-        }
-        let buffer = health::scoped(device, || {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("orlop upload slot"),
-                size: self.slot_bytes,
-                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
-                mapped_at_creation: true,
-            })
-        })?;
+        let slot = UploadSlot::create(device, self.slot_bytes, &self.faults)?;
         self.created += 1;
-        let state = MapState::new(&self.faults);
-        state.state.store(MAPPED, Ordering::Release);
-        Ok(UploadSlot { buffer, state })
+        Ok(slot)
     }
 
     fn submitted(&mut self, device: &wgpu::Device) {
@@ -234,6 +239,15 @@ impl Staging {
         })
     }
 
+    /// A slot that is used once, for `bytes` bytes at least.
+    pub(crate) fn slot_of_its_own(
+        &self,
+        device: &wgpu::Device,
+        bytes: u64,
+    ) -> Result<UploadSlot, Caught> {
+        UploadSlot::create(device, bytes, &self.faults)
+    }
+
     /// A large slot whose copy is recorded: back once the batch is done.
     pub(crate) fn recorded_large(&mut self, slot: UploadSlot) {
         self.large.recorded.push(slot);
@@ -262,9 +276,17 @@ impl Staging {
             },
         };
         let buffer = slot.buffer.clone();
-        let written = slot.write(used, data).map_err(Caught::Other)?;
-        self.open = Some((slot, (used + written).next_multiple_of(MAP_ALIGNMENT)));
-        Ok((buffer, used))
+        match slot.write(used, data) {
+            Ok(written) => {
+                self.open = Some((slot, (used + written).next_multiple_of(MAP_ALIGNMENT)));
+                Ok((buffer, used))
+            }
+            Err(reason) => {
+                // What was staged in it before still goes; the ring makes another.
+                self.close(device, slot, used);
+                Err(Caught::Other(reason))
+            }
+        }
     }
 
     fn close(&mut self, device: &wgpu::Device, slot: UploadSlot, used: u64) {

@@ -45,6 +45,43 @@ impl Gpu {
         Ok(())
     }
 
+    /// Records a copy of `data` to the start of a block with contents: as a whole, in one copy, or
+    /// after an error not at all. (For more than a slot holds it takes staging of that size.)
+    ///
+    /// # Errors
+    /// As [`Gpu::upload`].
+    pub(crate) fn overwrite(self: &Arc<Self>, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+        if data.len() as u64 <= LARGE_SLOT {
+            return self.upload(block, 0, data);
+        }
+        let (slot, written) = {
+            let _hold = self.hold();
+            let slot = {
+                let stream = self.stream.lock();
+                stream
+                    .staging
+                    .slot_of_its_own(&self.device, data.len() as u64)
+            };
+            let slot = slot.map_err(|caught| self.staging_failed(caught))?;
+            let written = slot.write(0, data);
+            staging::unmap(&self.device, &slot.buffer);
+            (slot, written)
+        };
+        let recorded = self.with_access(&[block], Some(block), |access| {
+            let (mut stream, _hold) = self.stream_to_write(block, access.order())?;
+            let bytes = written
+                .clone()
+                .map_err(|reason| self.staging_failed(Caught::Other(reason)))?;
+            let (to, start) = self.resolve(block, 0, bytes)?;
+            let from = slot.buffer.clone();
+            stream.copy((from, 0), (to, start), bytes, upload_to(block));
+            stream.submit()
+        });
+        let _hold = self.hold();
+        drop(slot);
+        recorded
+    }
+
     fn upload_small(
         &self,
         block: &Arc<GpuBlock>,
@@ -338,5 +375,80 @@ impl Drop for Download {
     fn drop(&mut self) {
         let _hold = self.block.gpu().hold();
         self.window.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::device::{Device, Storage};
+    use crate::dtype::DType;
+    use crate::error::{Error, Result};
+    use crate::gpu::staging::LARGE_SLOT;
+    use crate::tensor::Tensor;
+
+    /// A busy device, staging for one slot and no patience: the rest of the pieces would time out
+    /// after the first is recorded.
+    #[test]
+    fn a_failed_overwrite_changes_nothing() {
+        const PATIENCE: Duration = Duration::from_secs(100);
+        fn patiently<T>(device: &Device, mut call: impl FnMut() -> Result<T>) -> T {
+            loop {
+                match call() {
+                    Err(Error::TimedOut(_)) => device.synchronize_within(PATIENCE).unwrap(),
+                    other => return other.unwrap(),
+                }
+            }
+        }
+        let count = 4 * LARGE_SLOT as usize;
+        for info in Device::list().unwrap() {
+            let device = Device::builder()
+                .select(&info.selector)
+                .wait_timeout(Duration::from_millis(1))
+                .build()
+                .unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let tensor = patiently(&device, || Tensor::zeros(&device, [count / 4], DType::I32));
+            let Storage::Gpu(block) = tensor.storage() else {
+                panic!("{info}: not on the device");
+            };
+            device.synchronize_within(PATIENCE).unwrap();
+            let slots: Vec<_> = (0..7).map(|_| gpu.take_upload_slot().unwrap()).collect();
+            let a = patiently(&device, || Tensor::ones(&device, [768, 768], DType::F32));
+            let products: Vec<_> = (0..4)
+                .map_while(|_| {
+                    a.matmul(&a)
+                        .and_then(|product| gpu.submit().map(|()| product))
+                        .ok()
+                })
+                .collect();
+            let outcome = gpu.overwrite(block, &vec![1; count]);
+            let expected = match outcome {
+                Ok(()) => 0x0101_0101,
+                Err(Error::TimedOut(_)) => 0,
+                Err(error) => panic!("{info}: {error}"),
+            };
+            let holds = |expected: i32| {
+                let part = count / 4 / 256;
+                (0..256).all(|at| {
+                    let part = tensor.slice(at * part..(at + 1) * part).unwrap();
+                    let seen = patiently(&device, || part.to_vec::<i32>());
+                    seen.iter().all(|&x| x == expected)
+                })
+            };
+            assert!(holds(expected), "{info}: half of it");
+            patiently(&device, || gpu.overwrite(block, &vec![2; count]));
+            assert!(holds(0x0202_0202), "{info}");
+            let _hold = gpu.hold();
+            let mut stream = gpu.stream.lock();
+            for slot in slots {
+                stream.staging.forget_large();
+                drop(slot);
+            }
+            drop(stream);
+            drop(_hold);
+            drop(products);
+        }
     }
 }

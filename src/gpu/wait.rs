@@ -270,10 +270,11 @@ impl Gpu {
                 let hold = self.hold();
                 let mut stream = self.stream.lock();
                 self.health.check()?;
-                let oldest = stream.oldest_of(IN_FLIGHT);
-                // Over once the stream is ours: who reads next needs it too.
+                // First, so that those who read later wait. Over once the stream is ours: they need
+                // it too.
                 let is_next = order == Order::Kept || block.turns().is_my_turn_to_write(&mut turn);
-                if oldest.is_none() && is_next {
+                let oldest = stream.oldest_of(IN_FLIGHT);
+                if is_next && oldest.is_none() {
                     return Ok((stream, hold));
                 }
                 oldest

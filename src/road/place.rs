@@ -245,7 +245,7 @@ pub(super) fn whole_on(
     Ok((copy.view(tensor.layout().clone()), bytes(&copy)))
 }
 
-/// Brings a copy of [`whole_on`] back after it was written.
+/// Brings a copy of [`whole_on`] back after it was written: all of it or, after an error, nothing.
 ///
 /// # Errors
 /// A lost device, or no memory for staging.
@@ -254,7 +254,7 @@ pub(super) fn write_back(copy: &Tensor, tensor: &Tensor) -> Result<()> {
     match copy.storage() {
         Storage::Host(block) => tensor
             .storage()
-            .write(block.read().get(..end).unwrap_or_default()),
+            .overwrite(block.read().get(..end).unwrap_or_default()),
         _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
+use crate::cpu::HostBlock;
 use crate::device::{Device, PlacementEvent, Storage, log_placement};
 use crate::error::{Error, Result};
 use crate::gpu::{Blocks, GpuBlock, Held, Kernels};
@@ -305,18 +306,20 @@ fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
     if let Some(turn) = &turn {
         turn.wait();
     }
-    let read: SmallVec<[_; 4]> = inputs
-        .iter()
-        .map(|tensor| match tensor.storage() {
-            Storage::Host(block) => Some(block.read()),
-            _ => None,
-        })
-        .collect();
+    // Each block once, and in one order everywhere: a reader waits for writers that came before it.
+    let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> = inputs.iter().filter_map(host_block).collect();
+    blocks.sort_unstable_by_key(|block| Arc::as_ptr(block));
+    blocks.dedup_by_key(|block| Arc::as_ptr(block));
+    let read: SmallVec<[_; 4]> = blocks.iter().map(|block| block.read()).collect();
+    let bytes_of = |tensor| {
+        let block = host_block(tensor)?;
+        let at = blocks.iter().position(|other| Arc::ptr_eq(other, block))?;
+        read.get(at).map(|bytes| &bytes[..])
+    };
     let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
         .iter()
-        .zip(&read)
-        .map(|(tensor, bytes)| HostInput {
-            bytes: bytes.as_deref().unwrap_or_default(),
+        .map(|tensor| HostInput {
+            bytes: bytes_of(tensor).unwrap_or_default(),
             layout: tensor.layout(),
             dtype: tensor.dtype(),
         })
@@ -330,4 +333,11 @@ fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
             dtype: output.dtype(),
         },
     )
+}
+
+fn host_block(tensor: &Tensor) -> Option<&Arc<HostBlock>> {
+    match tensor.storage() {
+        Storage::Host(block) => Some(block),
+        _ => None,
+    }
 }

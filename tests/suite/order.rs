@@ -1,12 +1,15 @@
 //! Work happens in program order: memory that was freed and reused while earlier work is still
 //! unsubmitted holds what its last writer put there.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use orlop::{DType, Result, Tensor};
 
 use crate::adapters::Context;
 use crate::operand::same;
 use crate::rng::{Rng, cases};
-use crate::{Scope, Test};
+use crate::{Scope, Test, watchdog};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -14,6 +17,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("order::reuse_by_ops", Scope::Device, reuse_by_ops),
         Test::new("order::read_then_write", Scope::Device, read_then_write),
         Test::new("order::random_programs", Scope::Kernels, random_programs),
+        Test::new(
+            "order::a_writer_has_its_turn",
+            Scope::Device,
+            a_writer_has_its_turn,
+        ),
     ]
 }
 
@@ -160,4 +168,47 @@ fn add_two(rng: &mut Rng, live: &[(Tensor, Vec<i32>)]) -> Result<Option<(Tensor,
         .map(|(a, b)| a.wrapping_add(*b))
         .collect();
     Ok(Some((a.add(b)?, values)))
+}
+
+/// Threads that read one large tensor again and again, by waiting and by futures, never let a writer
+/// in between if it were not for turns; each sees a whole state.
+fn a_writer_has_its_turn(context: &Context) -> Result<()> {
+    let _alone = watchdog::alone();
+    let _watchdog = watchdog::minute("order::a_writer_has_its_turn");
+    let device = context.open();
+    let tensor = Tensor::zeros(&device, 4_000_000, DType::I32)?;
+    let done = AtomicBool::new(false);
+    let read = |index: usize| -> Result<i32> {
+        let mut last = 0;
+        let mut pending = Vec::new();
+        while !done.load(Ordering::Acquire) {
+            let seen = match index {
+                0 => {
+                    pending.push(tensor.to_vec_async::<i32>());
+                    match pending.len() {
+                        3 => pollster::block_on(pending.remove(0))?,
+                        _ => continue,
+                    }
+                }
+                _ => tensor.to_vec::<i32>()?,
+            };
+            assert!(seen.iter().all(|&x| x == seen[0]), "half written");
+            assert!(seen[0] >= last, "back in time");
+            last = seen[0];
+        }
+        Ok(last)
+    };
+    let read = &read;
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|index| scope.spawn(move || read(index)))
+            .collect();
+        let written = (1..=8).try_for_each(|value| tensor.fill(value));
+        done.store(true, Ordering::Release);
+        for reader in readers {
+            reader.join().expect("no panic")?;
+        }
+        written
+    })?;
+    same(&tensor, &vec![8; 4_000_000])
 }
