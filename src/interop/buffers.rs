@@ -134,7 +134,8 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for an offset that is no multiple of 4, a range outside the
     /// buffer (an odd number of f16 needs two bytes more), a missing usage, a buffer of another
     /// device (of the same `wgpu::Instance`: across instances wgpu itself cannot tell), a mapped
-    /// or destroyed buffer, or the CPU as the device; [`Error::Unsupported`] for f64 where the
+    /// or destroyed buffer, one that this device's tensors lie in (wgpu copies within no buffer:
+    /// use [`Tensor::copy`] of the tensor), or the CPU as the device; [`Error::Unsupported`] for f64 where the
     /// device has none; [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::DeviceLost`].
     pub fn from_wgpu_buffer(
         device: &Device,
