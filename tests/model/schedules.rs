@@ -15,6 +15,7 @@ use shuttle::sync::{Arc, Mutex};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
 
 use crate::device::Storage;
+use crate::memory::{Growth, WhenFull};
 use crate::{DType, Device, Error, Tensor};
 
 /// As in the suite.
@@ -357,4 +358,76 @@ fn two_devices_side_by_side() {
             thread.join().expect("no panic");
         }
     });
+}
+
+/// Three threads whose tensors together are twice what the device has: they create, read now and
+/// later, write in place and drop, while blocks move, go to the host and come back.
+fn a_full_device(when_full: WhenFull) {
+    const COUNT: usize = 5_000;
+    let bytes = 7 * 20_224;
+    let device = Device::builder()
+        .select("noop")
+        .growth(Growth::PreallocateBytes { bytes })
+        .memory_limit(bytes)
+        .when_full(when_full)
+        .build()
+        .expect("WGPU_BACKEND=noop");
+    let threads: Vec<_> = (0..3)
+        .map(|index| {
+            let device = device.clone();
+            thread::spawn(move || {
+                let mut live: Vec<(Tensor, Vec<i32>)> = Vec::new();
+                for round in 0..5 {
+                    let count = COUNT - 1_000 * ((index + round) % 3);
+                    let data = numbers(count, (index * 1_000_000 + round * 10_000) as i32);
+                    match Tensor::from_slice(&device, &data, [count]) {
+                        Ok(tensor) => live.push((tensor, data)),
+                        Err(Error::OutOfMemory(_)) if when_full == WhenFull::Relocate => {
+                            live.pop();
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    let at = round / 2;
+                    if let Some((tensor, data)) = live.get_mut(at) {
+                        let later = tensor.to_vec_async::<i32>();
+                        let before = data.clone();
+                        data.iter_mut().for_each(|number| *number += 1);
+                        let bytes: Vec<u8> = data
+                            .iter()
+                            .flat_map(|number| number.to_ne_bytes())
+                            .collect();
+                        tensor.storage().write(&bytes).expect("recorded");
+                        assert_eq!(tensor.to_vec::<i32>().expect("data"), *data);
+                        let pinned = (round == 2).then(|| tensor.pin().expect("room"));
+                        assert_eq!(shuttle::future::block_on(later).expect("data"), before);
+                        drop(pinned);
+                    }
+                    check_pool(&device);
+                    if round == 3 && !live.is_empty() {
+                        live.remove(0);
+                    }
+                }
+                for (tensor, data) in &live {
+                    assert_eq!(tensor.to_vec::<i32>().expect("data"), *data);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    check_pool(&device);
+    let memory = device.memory();
+    assert_eq!((memory.allocated, memory.live_blocks), (0, 0));
+    assert!(when_full == WhenFull::Relocate || memory.events.spills > 0);
+}
+
+#[test]
+fn a_full_device_moves() {
+    explore(100, || a_full_device(WhenFull::Relocate));
+}
+
+#[test]
+fn a_full_device_spills() {
+    explore(200, || a_full_device(WhenFull::SpillToHost { most: None }));
 }
