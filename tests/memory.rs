@@ -721,7 +721,9 @@ fn full_says_what_would_help() {
         scattered.to_string(),
         "out of memory: asked for 1.0 MiB (1048576 bytes), which the budget does not allow; \
          budget 4.0 MiB; 2.0 MiB in use (blocks: 4); 4.0 MiB reserved (regions: 4); 2.0 MiB free, \
-         the largest hole 512.0 KiB, 512.0 KiB by moving blocks together; what would help: moving blocks together (enough is free, in pieces)"
+         the largest hole 512.0 KiB, 512.0 KiB by moving blocks together; \
+         2.0 MiB not pinned, which spilling could free; what would help: moving blocks together \
+         (enough is free, in pieces)"
     );
     let help = |full: Box<Full>| {
         full.to_string()
@@ -731,7 +733,7 @@ fn full_says_what_would_help() {
     let over = pool.allocate(3 * MIB).expect_err("over the budget");
     assert_eq!(
         help(over).as_deref(),
-        Some("freeing tensors, or a higher budget")
+        Some("freeing tensors, spilling them, or a higher budget")
     );
     let larger = pool.allocate(1 << 40).expect_err("over the region limit");
     assert_eq!(help(larger).as_deref(), Some("smaller pieces"));

@@ -318,6 +318,9 @@ impl Device {
                 format!("{:.1} %", memory.fragmentation() * 100.0),
             ),
         ];
+        if memory.spilled > 0 {
+            rows.push(("spilled to the host", bytes(memory.spilled)));
+        }
         if let Some(held) = self.driver_reserved() {
             rows.push(("held by the driver", bytes(held)));
         }

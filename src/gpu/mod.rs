@@ -304,7 +304,11 @@ impl Gpu {
     }
 
     pub(crate) fn memory(&self) -> MemoryStatistics {
-        self.memory.lock().statistics()
+        let memory = self.memory.lock();
+        MemoryStatistics {
+            spilled: self.spill.as_ref().map_or(0, Spill::bytes),
+            ..memory.statistics()
+        }
     }
 
     pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {

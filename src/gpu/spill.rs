@@ -216,12 +216,17 @@ impl Gpu {
         };
         let (residents, room) = {
             let memory = self.memory.lock();
-            (memory.residents(), memory.room())
+            let residents = memory.residents();
+            let pinned: Vec<bool> = residents
+                .iter()
+                .map(|block| memory.is_pinned(block.id()))
+                .collect();
+            (residents.into_iter().zip(pinned), memory.room())
         };
         let is_passed = |block: &Arc<GpuBlock>| passed.iter().any(|at| Arc::ptr_eq(at, block));
         let victims: Vec<_> = residents
-            .into_iter()
-            .filter(|block| block.may_be_spilled() && !is_passed(block))
+            .filter(|(block, pinned)| !pinned && block.may_be_spilled() && !is_passed(block))
+            .map(|(block, _)| block)
             .collect();
         let yields: u64 = victims.iter().map(|block| block.bytes()).sum();
         if room.saturating_add(yields) < request.bytes {

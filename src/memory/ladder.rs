@@ -40,6 +40,8 @@ pub struct Full {
     pub largest_by_moving: u64,
     /// The tags that hold most, with their bytes in use, the largest first: three at most.
     pub holders: Vec<(Tag, u64)>,
+    /// Bytes in blocks that are not pinned: what spilling could make free, where the host has room.
+    pub spillable: u64,
 }
 
 impl fmt::Display for Full {
@@ -78,6 +80,13 @@ impl fmt::Display for Full {
             Bytes(statistics.largest_free),
             Bytes(self.largest_by_moving),
         )?;
+        if statistics.allocated > 0 {
+            write!(
+                formatter,
+                "{} not pinned, which spilling could free; ",
+                Bytes(self.spillable)
+            )?;
+        }
         // Without tags there is nothing to tell apart.
         if self.holders.iter().any(|&(tag, _)| tag != Tag::NONE) {
             formatter.write_str("held by ")?;
@@ -92,10 +101,10 @@ impl fmt::Display for Full {
             (FullReason::OverRegionLimit { .. }, _) => "what would help: smaller pieces",
             (_, true) => "what would help: moving blocks together (enough is free, in pieces)",
             (FullReason::OverBudget, false) => {
-                "what would help: freeing tensors, or a higher budget"
+                "what would help: freeing tensors, spilling them, or a higher budget"
             }
             (FullReason::Refused(_), false) => {
-                "what would help: freeing tensors, or fewer other users of the device"
+                "what would help: freeing tensors, spilling them, or fewer other users of the device"
             }
         })
     }

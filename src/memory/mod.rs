@@ -8,7 +8,8 @@
 //! what it does not need is split off. A freed block merges with its free neighbours at once.
 //! When no chunk is large enough, the ladder is climbed: a new region (idle ones, all too small, are
 //! traded in for it where the growth policy says so), then idle regions are returned and a new region
-//! is tried again, then the request fails with [`Full`].
+//! is tried again, then blocks are moved together ([`Pool::allocate_moving`]), then the request fails
+//! with [`Full`]. A device that spills frees blocks and begins again.
 //!
 //! # Invariants
 //!
@@ -17,19 +18,22 @@
 //! - The statistics equal what a walk over all chunks finds, at any moment.
 //! - The same sequence of calls (and of answers of the source) gives the same offsets.
 //! - A stale id is recognised: it changes nothing and has no place.
-//! - A failed call changes nothing, except that idle regions may have been returned.
+//! - A failed call changes nothing, except that idle regions may have been returned and blocks moved.
+//! - Within one region without pinned blocks, moving never fails while enough is free.
 //!
 //! # Bounds
 //!
 //! - Time: with `n` free chunks [`allocate`](Pool::allocate), [`free`](Pool::free) and
 //!   [`statistics`](Pool::statistics) take O(log n) (expected, over priorities that do not depend on the
 //!   calls' sizes); [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
-//!   needs a new region, and [`trim`](Pool::trim), also look at each region.
+//!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves looks at each
+//!   chunk, some dozens of times.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
 //! - Bookkeeping: 108 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
 //!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 7 KiB.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
-//!   it). No such bound holds for every sequence: blocks do not move here.
+//!   it). No such bound holds for every sequence of calls while blocks stay; with moves a budget of 1.02
+//!   times the peak in use is enough for those runs, and 0.1 to 1.6 % of the bytes allocated are moved.
 
 mod account;
 mod best_fit;

@@ -151,6 +151,7 @@ impl<S: RegionSource> Pool<S> {
             statistics: Box::default(),
             largest_by_moving: self.largest_after_sliding(),
             holders: self.account.largest_holders(),
+            spillable: self.unpinned(),
         };
         self.account.failed(request, &full);
         *full.statistics = self.statistics();
@@ -299,6 +300,7 @@ impl<S: RegionSource> Pool<S> {
             regions: counts.regions.current,
             largest_free: self.best_fit.largest_free(),
             free: reserved - allocated,
+            spilled: 0,
             counts,
             events: self.account.events(),
         }

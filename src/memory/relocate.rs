@@ -93,6 +93,16 @@ impl<S: RegionSource> Pool<S> {
         largest
     }
 
+    /// Bytes in blocks that are not pinned.
+    pub(super) fn unpinned(&self) -> u64 {
+        let regions = self.best_fit.regions();
+        regions
+            .flat_map(|(region, _)| self.best_fit.pieces(region))
+            .filter(|piece| piece.block.is_some() && !piece.pinned)
+            .map(|piece| piece.bytes)
+            .sum()
+    }
+
     fn largest_region(&self) -> u64 {
         self.best_fit
             .regions()

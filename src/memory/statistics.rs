@@ -27,6 +27,8 @@ pub struct MemoryStatistics {
     pub largest_free: u64,
     /// Bytes in all free chunks: `reserved - allocated`.
     pub free: u64,
+    /// Bytes of tensors whose contents are on the host now: they are in no region.
+    pub spilled: u64,
     /// Now, at peak, and in total.
     pub counts: MemoryCounts,
     /// What happened to requests that found no free chunk at once.

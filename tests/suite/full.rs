@@ -54,6 +54,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             threads_share,
         ),
+        Test::new(
+            "full::the_error_says_it_all",
+            Scope::Device,
+            the_error_says_it_all,
+        ),
         Test::new("full::growth_policies", Scope::Device, growth_policies),
         Test::new("full::trim_to", Scope::Device, trim_to),
     ]
@@ -252,6 +257,7 @@ fn spilled_tensors_come_back(context: &Context) -> Result<()> {
     let events = device.memory().events;
     assert_eq!((events.spills, events.failures), (8, 0));
     assert_eq!(device.memory().allocated, 4 * bytes);
+    assert_eq!(device.memory().spilled, 8 * bytes);
     // Reading brings nothing back.
     for (seed, tensor) in (0..).zip(&tensors) {
         check(tensor, bytes, seed)?;
@@ -282,7 +288,32 @@ fn spilled_tensors_come_back(context: &Context) -> Result<()> {
     }
     drop(tensors);
     let memory = device.memory();
-    assert_eq!((memory.allocated, memory.events.failures), (0, 0));
+    assert_eq!((memory.allocated, memory.spilled), (0, 0));
+    assert_eq!(memory.events.failures, 0);
+    Ok(())
+}
+
+/// The error is a diagnosis: what was asked, what there is, who holds it, what would help.
+fn the_error_says_it_all(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, WhenFull::Relocate)?;
+    let keys = orlop::memory::tagged("decoder.keys", || tensor(&device, 900 * KIB, 1))?;
+    let _values = orlop::memory::tagged("decoder.values", || tensor(&device, 700 * KIB, 2))?;
+    let _pinned = keys.pin()?;
+    let full = tensor(&device, MIB, 3).expect_err("not enough");
+    let text = full.to_string();
+    for part in [
+        "asked for 1.0 MiB",
+        "budget 2.0 MiB",
+        "1.6 MiB in use",
+        "2.0 MiB reserved",
+        "the largest hole 448.0 KiB",
+        "448.0 KiB by moving blocks together",
+        "700.0 KiB not pinned",
+        "held by decoder.keys 900.0 KiB, decoder.values 700.0 KiB",
+        "what would help: freeing tensors",
+    ] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
     Ok(())
 }
 
