@@ -322,7 +322,13 @@ impl<R> BestFit<R> {
         self.idle.take(&self.entries[chunk_slot as usize]);
         self.free.remove(chunk_slot);
         self.vacate(chunk_slot);
-        self.region_order.retain(|&slot| slot != id.slot);
+        let order = self.regions[id.slot as usize].order;
+        let found = self
+            .region_order
+            .binary_search_by_key(&order, |&slot| self.regions[slot as usize].order);
+        if let Ok(at) = found {
+            self.region_order.remove(at);
+        }
         let region = &mut self.regions[id.slot as usize];
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.

@@ -86,8 +86,29 @@ impl<S: RegionSource> Pool<S> {
     ///
     /// [`Full`] when the request exceeds what one region can be, or the budget, or the source has no
     /// more to give. Nothing has changed then, except that idle regions may have been returned.
+    #[inline]
     pub fn allocate(&mut self, request: impl Into<Request>) -> Result<BlockId, Box<Full>> {
-        self.allocate_by(request.into(), None)
+        let request = request.into();
+        match self.at_once(request) {
+            Some(block) => Ok(block),
+            None => self.allocate_by(request, None),
+        }
+    }
+
+    /// What [`Pool::attempt`] does where a free chunk is found and nobody records: the short way.
+    #[inline]
+    fn at_once(&mut self, request: Request) -> Option<BlockId> {
+        if self.account.is_watched() || self.best_fit.is_out_of_slots() {
+            return None;
+        }
+        let rounded = round_up(request.bytes.max(1))?;
+        let changes = self.best_fit.idle().changes;
+        let block = self.best_fit.allocate(rounded)?;
+        self.account.allocated(block, rounded, request);
+        if self.best_fit.idle().changes != changes {
+            self.divided();
+        }
+        Some(block)
     }
 
     /// As [`Pool::allocate`]; when no chunk is large enough and no region can be had, blocks are moved
@@ -101,9 +122,15 @@ impl<S: RegionSource> Pool<S> {
         request: impl Into<Request>,
         mover: &mut dyn Mover<S::Region>,
     ) -> Result<BlockId, Box<Full>> {
-        self.allocate_by(request.into(), Some(mover))
+        let request = request.into();
+        match self.at_once(request) {
+            Some(block) => Ok(block),
+            None => self.allocate_by(request, Some(mover)),
+        }
     }
 
+    #[cold]
+    #[inline(never)]
     fn allocate_by(
         &mut self,
         request: Request,
