@@ -1,7 +1,7 @@
 //! A device's own threads, started at first use: one does what futures wait for, one wakes them.
 //!
-//! A program's waker may block, panic, or wait for another future. So the thread that works never
-//! runs one, nor drops one: whatever wakers do, reads go on, and whoever waits for those too.
+//! A program's waker may block or panic. So the thread that works never runs one, nor drops one:
+//! whatever wakers do, reads go on. Only other wakes of the device come after a waker that blocks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -13,7 +13,8 @@ use crate::sync::Mutex;
 /// at any time: work that has begun goes on, and its result is dropped.
 ///
 /// It is woken on a thread of the device that does nothing else: a waker that takes its time there
-/// holds up other wakes, and no work.
+/// holds up other wakes of the device, and no work; one that waits there for another future of the
+/// same device waits for a wake that comes after itself, so it must not.
 #[must_use = "the result comes when it is awaited"]
 pub struct Pending<T>(Arc<Mutex<Answer<T>>>);
 

@@ -51,12 +51,6 @@ impl Turns {
         })
     }
 
-    /// Whether a turn to read is not over.
-    pub(crate) fn has_readers(&self) -> bool {
-        let queue = self.0.get();
-        queue.is_some_and(|queue| queue.line.lock().waiting.iter().any(|place| !place.writes))
-    }
-
     /// A turn to write, so that reads from now on come after it.
     pub(crate) fn line_up_to_write(&self) -> Turn {
         let queue = self.0.get_or_init(Arc::default);

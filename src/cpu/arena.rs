@@ -198,6 +198,9 @@ pub(crate) struct HostBlock {
 struct Still<'a> {
     owners: &'a [Weak<HostBlock>],
     held: HashMap<BlockId, StillBlock>,
+    /// Handles on blocks that cannot be held: each may be the last by now, and dropping that takes
+    /// the pool's lock.
+    passed: Vec<Arc<HostBlock>>,
 }
 
 struct StillBlock {
@@ -212,12 +215,16 @@ impl Mover<HostRegion> for Still<'_> {
         if self.held.contains_key(&block) {
             return true;
         }
-        let owner = self.owners.get(block.index()).and_then(Weak::upgrade);
-        let Some(owner) = owner.filter(|owner| owner.id == block) else {
+        let Some(owner) = self.owners.get(block.index()).and_then(Weak::upgrade) else {
             return false;
         };
-        let Some(start) = owner.start.try_write() else {
-            return false;
+        let start = match owner.start.try_write() {
+            Some(start) if owner.id == block => start,
+            start => {
+                drop(start);
+                self.passed.push(owner);
+                return false;
+            }
         };
         // SAFETY: the lock lives in the block, which lies still in its `Arc`; that is kept beside the
         // guard and dropped after it.

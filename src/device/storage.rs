@@ -67,7 +67,7 @@ impl Storage {
     /// A turn to read the bytes as they are now, for whatever thread; nothing without bytes.
     pub(crate) fn turn_to_read(&self) -> Option<Turn> {
         match self {
-            Storage::Gpu(block) => Some(block.turn_to_read()),
+            Storage::Gpu(block) => Some(block.turns().to_read()),
             Storage::Host(block) => Some(block.turns().to_read()),
             Storage::Empty => None,
         }

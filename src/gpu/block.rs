@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::memory::{BlockId, QUANTUM, Request};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::turns::{Turn, Turns};
+use crate::turns::Turns;
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
 /// frees the chunk at once, whatever is still in flight: order makes that safe. While it is spilled
@@ -27,6 +27,8 @@ pub(crate) struct GpuBlock {
     turns: Turns,
     /// Ops that need it in device memory until they are recorded.
     held: AtomicUsize,
+    /// Downloads from the chunk with copies still to record.
+    leaving: AtomicUsize,
     /// When it was used last, counted in uses of any block of the device.
     last_used: AtomicU64,
 }
@@ -43,6 +45,7 @@ impl GpuBlock {
             error: OnceLock::new(),
             turns: Turns::default(),
             held: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             last_used,
         })
     }
@@ -84,13 +87,6 @@ impl GpuBlock {
         &self.turns
     }
 
-    /// A turn to read: until it is over the contents stay where they are.
-    pub(crate) fn turn_to_read(&self) -> Turn {
-        // Not between the last look of who spills it and its going.
-        let _stays = self.gpu.spill.is_some().then(|| self.gpu.memory.lock());
-        self.turns.to_read()
-    }
-
     pub(super) fn used(&self) {
         self.last_used.store(self.gpu.now(), Ordering::Relaxed);
     }
@@ -115,8 +111,27 @@ impl GpuBlock {
     pub(super) fn may_be_spilled(&self) -> bool {
         self.is_resident()
             && self.held.load(Ordering::Acquire) == 0
-            && !self.turns.has_readers()
+            && !self.is_leaving()
             && self.error.get().is_none()
+    }
+
+    /// Whether a download from its chunk has copies still to record.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) != 0
+    }
+
+    /// Where a download that begins now gets the bytes: from the copy, or from the chunk, which stays
+    /// until what is returned is dropped.
+    pub(super) fn source(self: &Arc<Self>) -> Source {
+        if self.gpu.spill.is_none() {
+            return Source::Chunk(None);
+        }
+        // Not between the last look of who spills it and its going.
+        let _stays = self.gpu.memory.lock();
+        match self.copy() {
+            Some(copy) => Source::Copy(copy),
+            None => Source::Chunk(Some(Leaving::new(self))),
+        }
     }
 
     /// The contents, while they are on the host.
@@ -148,6 +163,30 @@ impl GpuBlock {
     /// From now on this is its chunk.
     pub(super) fn settle(&self, id: BlockId) {
         self.id.store(id.to_bits(), Ordering::Release);
+    }
+}
+
+/// Where the bytes of a block are read from.
+pub(super) enum Source {
+    Copy(Arc<Vec<u8>>),
+    // Held, not read.
+    #[allow(dead_code)]
+    Chunk(Option<Leaving>),
+}
+
+/// Keeps a block in its chunk while copies from it are recorded.
+pub(super) struct Leaving(Arc<GpuBlock>);
+
+impl Leaving {
+    fn new(block: &Arc<GpuBlock>) -> Self {
+        block.leaving.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(block))
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaving.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

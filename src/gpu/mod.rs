@@ -23,7 +23,7 @@ mod transfer;
 mod wait;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
@@ -48,7 +48,7 @@ pub(crate) use regions::RegionUsages;
 use regions::Regions;
 use relocate::Bounce;
 use serial::{Hold, Serial};
-use spill::Spill;
+use spill::{Spill, Spilled};
 use stream::{BatchLimits, Stream};
 pub(crate) use transfer::Sink;
 use wait::Progress;
@@ -263,33 +263,47 @@ impl Gpu {
     fn take(self: &Arc<Self>, access: &Access<'_>, request: Request) -> Result<BlockId> {
         self.health.check()?;
         let mut has_waited = false;
-        // Blocks that could not be spilled.
-        let mut passed = Vec::new();
+        let mut busy_since = None;
         let reason = loop {
             let reason = match self.attempt(request)? {
                 Ok(id) => return Ok(id),
                 Err(reason) => reason,
             };
             self.health.check()?;
-            if matches!(reason, FullReason::Refused(_)) && !has_waited {
+            let refused = matches!(reason, FullReason::Refused(_));
+            if refused && !has_waited {
                 // Memory that was given back is free only after the last work that used it.
                 self.trim_to(0)?;
                 self.finish("allocation", self.deadline())?;
                 has_waited = true;
                 continue;
             }
-            let helps = !matches!(reason, FullReason::OverRegionLimit { .. });
             match access {
-                Access::Alone(..) if helps && self.spill_next(request, &mut passed)? => {}
+                _ if matches!(reason, FullReason::OverRegionLimit { .. }) => break reason,
+                Access::Free => break reason,
                 // It is tried again, alone.
-                Access::Shared(..) if helps => return Err(full_for_now(&self.name, request)),
-                _ => break reason,
+                Access::Shared(..) => return Err(full_for_now(&self.name, request)),
+                Access::Alone(..) => match self.spill_for(access, request, refused)? {
+                    Spilled::Some => {
+                        // Regions that are idle now may go back, in their time.
+                        has_waited &= !self.memory.lock().has_idle_region();
+                        busy_since = None;
+                    }
+                    Spilled::Busy => {
+                        let since = *busy_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() > spill::PATIENCE {
+                            break reason;
+                        }
+                        self.look_again("allocation", self.deadline())?;
+                    }
+                    Spilled::Nothing => break reason,
+                },
             }
         };
         let full = self.memory.lock().failed(request, reason);
         let mut error = out_of_memory(&self.name, &full);
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
-            details.diagnosis.push_str(&spill.diagnosis(&passed));
+            details.diagnosis.push_str(&spill.diagnosis());
         }
         Err(error)
     }

@@ -7,7 +7,7 @@
 //! fails instead of taking turns with itself. Reads by the host go on meanwhile: a spilled block is
 //! read from its copy, and one that is being read is not spilled.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -17,11 +17,11 @@ use super::block::GpuBlock;
 use super::wait::Order;
 use crate::error::{Error, Result};
 use crate::memory::{BlockId, Bytes, Request};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How often an op lets one that wants to be alone go first, and for how long.
-const POLITE: (usize, Duration) = (50, Duration::from_micros(100));
+/// How long one that needs room waits for downloads that keep blocks where they are.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may use the device's memory, and how much of it is on the host.
 pub(crate) struct Spill {
@@ -29,8 +29,6 @@ pub(crate) struct Spill {
     most: u64,
     bytes: AtomicU64,
     ops: RwLock<()>,
-    /// Ops that wait to be alone.
-    waiting: AtomicUsize,
 }
 
 /// The right to find operands, take memory and record, as one op. The outermost lock of all, but for
@@ -42,8 +40,8 @@ pub(crate) enum Access<'a> {
     Free,
     /// Beside other ops: nothing is spilled.
     Shared(RwLockReadGuard<'a, ()>),
-    /// No other op is at it: what it does not hold may be spilled.
-    Alone(RwLockWriteGuard<'a, ()>),
+    /// No other op is at it: all may be spilled but the blocks of this one.
+    Alone(RwLockWriteGuard<'a, ()>, &'a [&'a Arc<GpuBlock>]),
 }
 
 impl Access<'_> {
@@ -51,7 +49,19 @@ impl Access<'_> {
     pub(super) fn order(&self) -> Order {
         match self {
             Access::Free => Order::Waits,
-            Access::Shared(_) | Access::Alone(_) => Order::Kept,
+            Access::Shared(_) | Access::Alone(..) => Order::Kept,
+        }
+    }
+
+    /// Bytes on the host that will be in device memory once the op's blocks are.
+    fn returning(&self) -> u64 {
+        match self {
+            Access::Free | Access::Shared(_) => 0,
+            Access::Alone(_, blocks) => blocks
+                .iter()
+                .filter(|block| !block.is_resident())
+                .map(|block| block.bytes())
+                .sum(),
         }
     }
 }
@@ -62,7 +72,6 @@ impl Spill {
             most: most.unwrap_or(u64::MAX),
             bytes: AtomicU64::new(0),
             ops: RwLock::new(()),
-            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -77,36 +86,26 @@ impl Spill {
     }
 
     /// What was done and why it was not enough, for the error.
-    pub(super) fn diagnosis(&self, stayed: &[Arc<GpuBlock>]) -> String {
+    pub(super) fn diagnosis(&self) -> String {
         let host = Bytes(self.bytes());
-        let stayed = Bytes(stayed.iter().map(|block| block.bytes()).sum());
         match self.most {
             u64::MAX => format!("; {host} are on the host already"),
             most => format!(
-                "; {host} of at most {} are on the host, {stayed} more found no place there",
+                "; {host} of at most {} are on the host already",
                 Bytes(most)
             ),
         }
     }
+}
 
-    /// Never waits for one that merely waits to be alone, since it may wait for this thread's reads;
-    /// but lets it go first for a while.
-    fn share(&self) -> RwLockReadGuard<'_, ()> {
-        for _ in 0..POLITE.0 {
-            if self.waiting.load(Ordering::Acquire) == 0 {
-                break;
-            }
-            thread::sleep(POLITE.1);
-        }
-        self.ops.read_recursive()
-    }
-
-    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        let guard = self.ops.write();
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        guard
-    }
+/// What [`Gpu::spill_for`] found.
+pub(super) enum Spilled {
+    /// There may be room now.
+    Some,
+    /// Downloads keep blocks where they are, until they are recorded.
+    Busy,
+    /// Nothing that would help.
+    Nothing,
 }
 
 /// Keeps a block in device memory until it is dropped: operands until their op is recorded.
@@ -170,7 +169,7 @@ impl Gpu {
             None => None,
         };
         {
-            let access = Access::Shared(spill.share());
+            let access = Access::Shared(spill.ops.read());
             if blocks.iter().all(|block| block.is_resident()) {
                 match step(&access) {
                     Err(Error::OutOfMemory(_)) => {}
@@ -178,7 +177,7 @@ impl Gpu {
                 }
             }
         }
-        let access = Access::Alone(spill.alone());
+        let access = Access::Alone(spill.ops.write(), blocks);
         let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
         for block in blocks {
             self.bring_back(block, &access)?;
@@ -201,19 +200,24 @@ impl Gpu {
         })
     }
 
-    /// Spills the block that was used least recently, of those that an op does not hold; false when
-    /// that cannot make room for `request`. `passed` are blocks that could not be spilled.
+    /// Spills blocks, those that were used least recently first, until there may be room for a request.
+    /// `refused`: the adapter gives no more, so that only freed bytes count.
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
-    pub(super) fn spill_next(
+    pub(super) fn spill_for(
         &self,
+        access: &Access<'_>,
         request: Request,
-        passed: &mut Vec<Arc<GpuBlock>>,
-    ) -> Result<bool> {
+        refused: bool,
+    ) -> Result<Spilled> {
         let Some(spill) = &self.spill else {
-            return Ok(false);
+            return Ok(Spilled::Nothing);
         };
+        let most = spill.most.saturating_add(access.returning());
+        // Weak: a tensor that is dropped meanwhile frees its memory at once.
+        let mut victims: Vec<(u64, Weak<GpuBlock>)> = Vec::new();
+        let (mut yields, mut busy) = (0u64, 0u64);
         let (residents, room) = {
             let memory = self.memory.lock();
             let residents = memory.residents();
@@ -221,26 +225,44 @@ impl Gpu {
                 .iter()
                 .map(|block| memory.is_pinned(block.id()))
                 .collect();
-            (residents.into_iter().zip(pinned), memory.room())
+            (residents.into_iter().zip(pinned), memory.room(refused))
         };
-        let is_passed = |block: &Arc<GpuBlock>| passed.iter().any(|at| Arc::ptr_eq(at, block));
-        let victims: Vec<_> = residents
-            .filter(|(block, pinned)| !pinned && block.may_be_spilled() && !is_passed(block))
-            .map(|(block, _)| block)
-            .collect();
-        let yields: u64 = victims.iter().map(|block| block.bytes()).sum();
-        if room.saturating_add(yields) < request.bytes {
-            return Ok(false);
+        for (block, pinned) in residents {
+            if pinned {
+                continue;
+            }
+            if block.may_be_spilled() {
+                yields += block.bytes();
+                victims.push((block.last_used(), Arc::downgrade(&block)));
+            } else if block.is_leaving() && spill.bytes().saturating_add(block.bytes()) <= most {
+                busy += block.bytes();
+            }
         }
-        let oldest = victims.into_iter().min_by_key(|block| block.last_used());
-        let Some(oldest) = oldest else {
-            return Ok(false);
-        };
-        let fits = spill.bytes().saturating_add(oldest.bytes()) <= spill.most;
-        if !fits || !self.spill_block(spill, &oldest)? {
-            passed.push(oldest);
+        let fits = room.saturating_add(yields) >= request.bytes;
+        let mut is_busy =
+            busy > 0 && room.saturating_add(yields).saturating_add(busy) >= request.bytes;
+        victims.sort_by_key(|&(last_used, _)| last_used);
+        let mut found = Spilled::Nothing;
+        for (_, victim) in victims.into_iter().filter(|_| fits) {
+            let Some(block) = victim.upgrade() else {
+                continue;
+            };
+            if spill.bytes().saturating_add(block.bytes()) > most {
+                continue;
+            }
+            if self.spill_block(spill, &block)? {
+                found = Spilled::Some;
+                if self.memory.lock().room(refused) >= request.bytes {
+                    break;
+                }
+            } else {
+                is_busy |= block.is_leaving();
+            }
         }
-        Ok(true)
+        Ok(match found {
+            Spilled::Nothing if is_busy => Spilled::Busy,
+            found => found,
+        })
     }
 
     /// Copies a block to the host and frees its chunk; false when it has to stay.

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Gpu;
 use super::batch::{Effect, Target};
-use super::block::GpuBlock;
+use super::block::{GpuBlock, Source};
 use super::health::Caught;
 use super::staging::{
     self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
@@ -219,10 +219,10 @@ impl Gpu {
             end: (at + bytes).next_multiple_of(COPY_ALIGNMENT),
             window: VecDeque::new(),
             turn: Some(turn),
-            copy: block.copy(),
+            source: block.source(),
             block: Arc::clone(block),
         };
-        if download.copy.is_some() {
+        if matches!(download.source, Source::Copy(_)) {
             return Ok(download);
         }
         block.used();
@@ -257,15 +257,20 @@ pub(crate) struct Download {
     window: VecDeque<Reading>,
     /// Until all is recorded: nobody writes the block in place.
     turn: Option<Turn>,
-    /// The block's contents, where they are on the host.
-    copy: Option<Arc<Vec<u8>>>,
+    /// Until all is recorded: the block stays in its chunk, or what is read is its copy.
+    source: Source,
 }
 
 impl Download {
+    fn recorded_all(&mut self) {
+        self.turn = None;
+        self.source = Source::Chunk(None);
+    }
+
     /// Records copies until [`READ_WINDOW`] are on their way.
     fn record(&mut self, gpu: &Gpu) -> Result<()> {
         if self.next >= self.end {
-            self.turn = None;
+            self.recorded_all();
             return Ok(());
         }
         let _hold = gpu.hold();
@@ -308,7 +313,7 @@ impl Download {
         }
         drop(stream);
         if self.next >= self.end {
-            self.turn = None;
+            self.recorded_all();
         }
         Ok(())
     }
@@ -318,7 +323,7 @@ impl Download {
     /// # Errors
     /// `DeviceLost`, or what the device said.
     pub(crate) fn finish(mut self, sink: Sink<'_>) -> Result<()> {
-        if let Some(copy) = self.copy.take() {
+        if let Source::Copy(copy) = &self.source {
             let start = self.next as usize + self.skip;
             sink(&copy[start..start + self.left]);
             return Ok(());

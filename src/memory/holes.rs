@@ -1,5 +1,7 @@
 //! Where blocks could move, and what that would cost: pure plans over a map of the regions.
 
+use std::collections::{BTreeSet, HashSet};
+
 use super::best_fit::{BlockId, Piece, RegionId};
 
 /// A stretch of neighbouring chunks of one region, by their numbers in it.
@@ -107,7 +109,6 @@ pub(super) fn cheapest_slide(mapped: &[Mapped], bytes: u64) -> Option<Window> {
 }
 
 /// Free chunks that blocks can move into.
-#[derive(Clone)]
 pub(super) struct Holes {
     /// Bytes and slot, smallest first.
     sorted: Vec<(u64, u32)>,
@@ -124,37 +125,34 @@ impl Holes {
         Holes { sorted }
     }
 
-    /// The free chunks outside of a window.
-    pub(super) fn without(&self, mapped: &[Mapped], window: Window) -> Self {
-        let mut sorted = self.sorted.clone();
-        for piece in &mapped[window.region].pieces[window.first..window.end] {
-            if piece.block.is_none()
-                && let Ok(at) = sorted.binary_search(&(piece.bytes, piece.slot))
-            {
-                sorted.remove(at);
-            }
-        }
-        Holes { sorted }
-    }
-
-    /// Where the blocks of a window can go: the largest first, each to the smallest chunk that holds it.
-    pub(super) fn fit(mut self, mapped: &[Mapped], window: Window) -> Option<Moves> {
+    /// Where the blocks of a window can go, outside of it: the largest first, each to the smallest
+    /// chunk that holds it.
+    pub(super) fn fit(&self, mapped: &[Mapped], window: Window) -> Option<Moves> {
         let pieces = &mapped[window.region].pieces[window.first..window.end];
         let mut blocks: Vec<(BlockId, u64)> = pieces
             .iter()
             .filter_map(|piece| Some((piece.block?, piece.bytes)))
             .collect();
         blocks.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        // Most windows are out for one look.
+        let (largest, _) = self.sorted.last().copied().unwrap_or_default();
+        if blocks.first().is_some_and(|&(_, bytes)| bytes > largest) {
+            return None;
+        }
+        let inside: HashSet<u32> = pieces
+            .iter()
+            .filter(|piece| piece.block.is_none())
+            .map(|piece| piece.slot)
+            .collect();
+        let outside = self.sorted.iter().filter(|hole| !inside.contains(&hole.1));
+        let mut holes: BTreeSet<(u64, u32)> = outside.copied().collect();
         let mut moves = Moves::with_capacity(blocks.len());
         for (block, bytes) in blocks {
-            let at = self.sorted.partition_point(|hole| hole.0 < bytes);
-            let &(hole_bytes, slot) = self.sorted.get(at)?;
-            self.sorted.remove(at);
-            moves.push((block, bytes, slot));
-            let rest = (hole_bytes - bytes, slot);
-            if rest.0 > 0 {
-                let at = self.sorted.partition_point(|hole| *hole < rest);
-                self.sorted.insert(at, rest);
+            let hole = *holes.range((bytes, 0)..).next()?;
+            holes.remove(&hole);
+            moves.push((block, bytes, hole.1));
+            if hole.0 > bytes {
+                holes.insert((hole.0 - bytes, hole.1));
             }
         }
         Some(moves)

@@ -157,10 +157,17 @@ impl<S: RegionSource> Pool<S> {
             outcome = self.grow(bytes);
         }
         // Fourth rung: blocks move together.
-        let moved = outcome.is_err() && mover.is_some_and(|mover| self.make_hole(bytes, mover));
-        if moved {
+        let mut moved = false;
+        if let (Err(reason), Some(mover)) = (&outcome, mover) {
+            let refused = matches!(reason, FullReason::Refused(_));
+            moved = self.make_hole(bytes, refused, mover);
             self.divided();
-            outcome = Ok(());
+            if moved {
+                outcome = Ok(());
+            } else if self.headroom() >= bytes {
+                // Regions went back, and their memory may be free only later: that is a refusal.
+                outcome = self.grow(bytes);
+            }
         }
         if returned || moved {
             self.account.retried();

@@ -205,9 +205,15 @@ impl<S: RegionSource> Pool<S> {
         self.best_fit.largest_free() >= bytes
     }
 
-    /// Free bytes, and what the budget still allows.
-    pub(crate) fn room(&self) -> u64 {
-        self.account.free().saturating_add(self.headroom())
+    /// Free bytes, and what the budget still allows, unless the source refuses it.
+    pub(crate) fn room(&self, refused: bool) -> u64 {
+        let more = if refused { 0 } else { self.headroom() };
+        self.account.free().saturating_add(more)
+    }
+
+    /// Whether a region is without a block.
+    pub(crate) fn has_idle_region(&self) -> bool {
+        self.best_fit.idle().regions > 0
     }
 
     /// Frees a block whose contents went to the host: it lives on under the number returned, 0 for a
@@ -381,9 +387,10 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Takes a region that the source made into the account.
-    pub(super) fn open_region(&mut self, region: S::Region, bytes: u64) {
+    pub(super) fn open_region(&mut self, region: S::Region, bytes: u64) -> RegionId {
         let region = self.best_fit.open_region(region, bytes);
         self.account.region_opened(region, bytes);
+        region
     }
 
     /// Bytes that may still be reserved.

@@ -53,10 +53,16 @@ const CANDIDATES: usize = 64;
 
 impl<S: RegionSource> Pool<S> {
     /// Moves blocks so that one free chunk holds `bytes`; false when no way was found. Blocks may
-    /// have moved then, too.
-    pub(super) fn make_hole(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+    /// have moved then, too. `refused`: the source has said no to a region that the budget allows.
+    pub(super) fn make_hole(
+        &mut self,
+        bytes: u64,
+        refused: bool,
+        mover: &mut dyn Mover<S::Region>,
+    ) -> bool {
         let free = self.account.free();
-        if free.saturating_add(self.headroom()) < bytes {
+        let more = if refused { 0 } else { self.headroom() };
+        if free.saturating_add(more) < bytes {
             return false;
         }
         if self.clear_window(bytes, mover) {
@@ -64,16 +70,23 @@ impl<S: RegionSource> Pool<S> {
         }
         // What the budget still allows gives room to move into.
         let room = self.headroom().min(bytes).min(self.config.max_region);
-        if self.open_spare(room) && self.clear_window(bytes, mover) {
-            return true;
+        let spare = match refused {
+            true => None,
+            false => self.open_spare(room),
+        };
+        let made = (spare.is_some() && self.clear_window(bytes, mover))
+            || (bytes > self.largest_region() && self.trade_regions(bytes, mover))
+            || {
+                self.slide_all(mover);
+                self.best_fit.largest_free() >= bytes
+                    || self.clear_window(bytes, mover)
+                    || self.trade_regions(bytes, mover)
+            };
+        if let Some(spare) = spare.filter(|_| !made) {
+            // Unless something has moved there.
+            self.close_region(spare);
         }
-        if bytes > self.largest_region() && self.trade_regions(bytes, mover) {
-            return true;
-        }
-        self.slide_all(mover);
-        self.best_fit.largest_free() >= bytes
-            || self.clear_window(bytes, mover)
-            || self.trade_regions(bytes, mover)
+        made
     }
 
     /// Bytes of the largest hole that sliding blocks together could make within one region.
@@ -111,19 +124,14 @@ impl<S: RegionSource> Pool<S> {
             .unwrap_or(0)
     }
 
-    /// Adds an empty region of `bytes`; false when there is none to be had.
-    fn open_spare(&mut self, bytes: u64) -> bool {
+    /// Adds an empty region of `bytes`; nothing when there is none to be had.
+    fn open_spare(&mut self, bytes: u64) -> Option<RegionId> {
         let bytes = super::growth::round_down(bytes);
         if bytes == 0 {
-            return false;
+            return None;
         }
-        match self.source.create(bytes) {
-            Ok(region) => {
-                self.open_region(region, bytes);
-                true
-            }
-            Err(_) => false,
-        }
+        let region = self.source.create(bytes).ok()?;
+        Some(self.open_region(region, bytes))
     }
 
     fn map(&self, mover: &mut dyn Mover<S::Region>) -> Vec<Mapped> {
@@ -155,7 +163,7 @@ impl<S: RegionSource> Pool<S> {
         let evacuation = windows
             .iter()
             .take(CANDIDATES)
-            .find_map(|&window| holes.without(&mapped, window).fit(&mapped, window));
+            .find_map(|&window| holes.fit(&mapped, window));
         if let Some(moves) = evacuation {
             self.evacuate(&moves, mover);
             return true;
@@ -171,25 +179,25 @@ impl<S: RegionSource> Pool<S> {
         true
     }
 
-    /// Evacuates whole regions and returns them, until the budget allows a new region of `bytes`;
-    /// false when that cannot be reached.
+    /// Evacuates whole regions and returns them, until a new region of `bytes` can be made; false
+    /// when that cannot be reached.
     fn trade_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
         if bytes > self.config.max_region {
             return false;
         }
         loop {
             if self.evacuate_regions(bytes, mover) {
-                return self.open_spare(bytes);
+                return true;
             }
             // The holes elsewhere are too small one by one: what the budget still allows becomes one,
             // exactly as large as what several regions hold.
             let before = self.account.reserved();
             let room = self.packed(mover);
-            if !self.open_spare(room) {
+            if self.open_spare(room).is_none() {
                 return false;
             }
             if self.evacuate_regions(bytes, mover) {
-                return self.open_spare(bytes);
+                return true;
             }
             if self.account.reserved() >= before {
                 return false;
@@ -213,38 +221,52 @@ impl<S: RegionSource> Pool<S> {
             })
     }
 
-    /// Evacuates regions and returns them, those with the largest free share first, until the
-    /// budget allows a region of `bytes`; false when the blocks of the others find no room.
+    /// Evacuates regions and returns them, those with the largest free share first, until a region
+    /// of `bytes` is there in their place; false when the blocks of the others find no room, or when
+    /// enough went back and the source still says no (its memory may be free only later).
     fn evacuate_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
-        let mut skipped: Vec<RegionId> = Vec::new();
-        while self.headroom() < bytes {
+        let mut returned = 0;
+        loop {
+            if self.headroom() >= bytes && self.open_spare(bytes).is_some() {
+                return true;
+            }
+            if returned >= bytes && self.headroom() >= bytes {
+                return false;
+            }
             let mapped = self.map(mover);
-            let emptiest = mapped
+            let holes = Holes::of(&mapped);
+            let mut regions: Vec<Window> = mapped
                 .iter()
                 .enumerate()
-                .filter(|(_, region)| !region.is_pinned() && !skipped.contains(&region.id))
-                .max_by(|(_, a), (_, b)| a.free_share().total_cmp(&b.free_share()));
-            let Some((at, region)) = emptiest else {
+                .filter(|(_, region)| !region.is_pinned())
+                .map(|(at, region)| Window {
+                    region: at,
+                    first: 0,
+                    end: region.pieces.len(),
+                    cost: region.used(),
+                })
+                .collect();
+            regions.sort_by(|a, b| {
+                let share = |window: &Window| mapped[window.region].free_share();
+                share(b).total_cmp(&share(a))
+            });
+            let next = regions.into_iter().find_map(|window| {
+                let region = &mapped[window.region];
+                // An empty region is worth returning only where it makes the room.
+                let helps =
+                    window.cost > 0 || self.headroom().saturating_add(region.bytes) >= bytes;
+                let moves = helps.then(|| holes.fit(&mapped, window)).flatten()?;
+                Some((region.id, region.bytes, moves))
+            });
+            let Some((region, region_bytes, moves)) = next else {
                 return false;
             };
-            let window = Window {
-                region: at,
-                first: 0,
-                end: region.pieces.len(),
-                cost: region.used(),
-            };
-            let holes = Holes::of(&mapped).without(&mapped, window);
-            match holes.fit(&mapped, window) {
-                // An empty region is worth returning only where it makes the room.
-                Some(moves) if window.cost > 0 || self.headroom() + region.bytes >= bytes => {
-                    let id = region.id;
-                    self.evacuate(&moves, mover);
-                    self.close_region(id);
-                }
-                _ => skipped.push(region.id),
+            self.evacuate(&moves, mover);
+            if !self.close_region(region) {
+                return false;
             }
+            returned += region_bytes;
         }
-        true
     }
 
     /// Slides the blocks of every region down, between those that are pinned.
@@ -494,6 +516,47 @@ mod tests {
                 assert!(pool.statistics().reserved <= 200 * QUANTUM);
             }
             assert!(pool.statistics().events.relocations > 0 || cfg!(miri));
+        }
+    }
+
+    /// Gives so many bytes in all, whatever the budget.
+    struct Capacity(u64);
+
+    impl RegionSource for Capacity {
+        type Region = u64;
+
+        fn create(&mut self, bytes: u64) -> Result<u64, Refused> {
+            let left = self.0.checked_sub(bytes);
+            self.0 = left.ok_or(Refused("no memory left".into()))?;
+            Ok(bytes)
+        }
+
+        fn destroy(&mut self, bytes: u64) {
+            self.0 += bytes;
+        }
+    }
+
+    /// The source says no, not the budget: regions are traded all the same, and what fails leaves
+    /// no region behind.
+    #[test]
+    fn regions_are_traded_when_the_source_refuses() {
+        for limit in [None, Some(1 << 40), Some(64 * QUANTUM)] {
+            let config = PoolConfig {
+                growth: Growth::Step { bytes: 4 * QUANTUM },
+                limit,
+                max_region: 64 * QUANTUM,
+            };
+            let mut pool = Pool::new(Capacity(64 * QUANTUM), config);
+            let blocks: Vec<_> = (0..64).map(|_| pool.allocate(QUANTUM).unwrap()).collect();
+            for (at, &block) in blocks.iter().enumerate() {
+                assert!(at % 4 == 0 || pool.free(block));
+            }
+            assert_eq!(pool.statistics().regions, 16);
+            pool.allocate_moving(8 * QUANTUM, &mut ()).unwrap();
+            assert!(pool.statistics().reserved <= 64 * QUANTUM);
+            let before = pool.statistics().regions;
+            assert!(pool.allocate_moving(60 * QUANTUM, &mut ()).is_err());
+            assert!(pool.statistics().regions <= before);
         }
     }
 }

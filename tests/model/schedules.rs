@@ -362,11 +362,11 @@ fn two_devices_side_by_side() {
 
 /// Three threads whose tensors together are twice what the device has: they create, read now and
 /// later, write in place and drop, while blocks move, go to the host and come back.
-fn a_full_device(when_full: WhenFull) {
+fn a_full_device(selector: &str, when_full: WhenFull) {
     const COUNT: usize = 5_000;
     let bytes = 7 * 20_224;
     let device = Device::builder()
-        .select("noop")
+        .select(selector)
         .growth(Growth::PreallocateBytes { bytes })
         .memory_limit(bytes)
         .when_full(when_full)
@@ -391,15 +391,21 @@ fn a_full_device(when_full: WhenFull) {
                     if let Some((tensor, data)) = live.get_mut(at) {
                         let later = tensor.to_vec_async::<i32>();
                         let before = data.clone();
-                        data.iter_mut().for_each(|number| *number += 1);
-                        let bytes: Vec<u8> = data
-                            .iter()
-                            .flat_map(|number| number.to_ne_bytes())
-                            .collect();
-                        tensor.storage().write(&bytes).expect("recorded");
-                        assert_eq!(tensor.to_vec::<i32>().expect("data"), *data);
+                        data.fill(round as i32);
+                        match tensor.storage() {
+                            // The no-op device runs no kernel, so it is written from the host.
+                            Storage::Gpu(_) => {
+                                let bytes = data.iter().flat_map(|number| number.to_ne_bytes());
+                                let bytes: Vec<u8> = bytes.collect();
+                                tensor.storage().write(&bytes).expect("recorded");
+                            }
+                            _ => tensor.fill(round as i32).expect("it runs"),
+                        }
+                        let seen = tensor.to_vec::<i32>().expect("data");
+                        assert!(seen == *data, "torn");
                         let pinned = (round == 2).then(|| tensor.pin().expect("room"));
-                        assert_eq!(shuttle::future::block_on(later).expect("data"), before);
+                        let was = shuttle::future::block_on(later).expect("data");
+                        assert!(was == before, "out of order");
                         drop(pinned);
                     }
                     check_pool(&device);
@@ -408,7 +414,7 @@ fn a_full_device(when_full: WhenFull) {
                     }
                 }
                 for (tensor, data) in &live {
-                    assert_eq!(tensor.to_vec::<i32>().expect("data"), *data);
+                    assert!(tensor.to_vec::<i32>().expect("data") == *data, "lost");
                 }
             })
         })
@@ -424,10 +430,54 @@ fn a_full_device(when_full: WhenFull) {
 
 #[test]
 fn a_full_device_moves() {
-    explore(100, || a_full_device(WhenFull::Relocate));
+    explore(100, || a_full_device("noop", WhenFull::Relocate));
 }
 
 #[test]
 fn a_full_device_spills() {
-    explore(200, || a_full_device(WhenFull::SpillToHost { most: None }));
+    explore(200, || {
+        a_full_device("noop", WhenFull::SpillToHost { most: None });
+    });
+}
+
+#[test]
+fn a_full_cpu_moves() {
+    explore(200, || a_full_device("cpu", WhenFull::Relocate));
+}
+
+/// A reader drops the last handle on its block while the pool looks whether it may move.
+#[test]
+fn a_reader_goes_while_blocks_move() {
+    explore(400, || {
+        let bytes = 4 << 10;
+        let device = Device::builder()
+            .select("cpu")
+            .growth(Growth::PreallocateBytes { bytes })
+            .memory_limit(bytes)
+            .build()
+            .expect("a CPU");
+        let make = |count: usize| Tensor::from_slice(&device, &numbers(count, 1), [count]);
+        let mut tensors: Vec<_> = (0..8).map(|_| make(128).ok()).collect();
+        for tensor in tensors.iter_mut().step_by(2) {
+            *tensor = None;
+        }
+        let readers: Vec<_> = tensors
+            .into_iter()
+            .flatten()
+            .take(2)
+            .map(|tensor| {
+                thread::spawn(move || {
+                    assert_eq!(tensor.to_vec::<i32>().expect("data"), numbers(128, 1));
+                    drop(tensor);
+                })
+            })
+            .collect();
+        // Whether it finds room depends on who reads.
+        drop(make(256));
+        drop(make(384));
+        for reader in readers {
+            reader.join().expect("no panic");
+        }
+        assert_eq!(device.memory().allocated, 0);
+    });
 }

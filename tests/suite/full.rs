@@ -54,6 +54,9 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             threads_share,
         ),
+        Test::new("full::reads_beside_ops", Scope::Gpu, reads_beside_ops),
+        Test::new("full::futures_of_views", Scope::Gpu, futures_of_views),
+        Test::new("full::both_sides_are_full", Scope::Gpu, both_sides_are_full),
         Test::new(
             "full::the_error_says_it_all",
             Scope::Device,
@@ -465,5 +468,82 @@ fn trim_to(context: &Context) -> Result<()> {
     assert_eq!(device.memory().reserved, 2 * MIB);
     device.trim()?;
     assert_eq!(device.memory().reserved, 0);
+    Ok(())
+}
+
+/// An op that needs all of the memory, beside a thread that reads and writes: it gets its turn.
+fn reads_beside_ops(context: &Context) -> Result<()> {
+    let bytes = 2 * MIB;
+    let device = one_region(context, 3 * bytes, SPILL)?;
+    let (a, b) = (tensor(&device, bytes, 1)?, tensor(&device, bytes, 2)?);
+    let other = tensor(&device, bytes, 3)?;
+    let expected: Vec<u32> = numbers(bytes, 1)
+        .iter()
+        .zip(numbers(bytes, 2))
+        .map(|(a, b)| a.wrapping_add(b))
+        .collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| -> Result<()> {
+            let mut round = 0u32;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                other.fill(round)?;
+                let seen = other.to_vec::<u32>()?;
+                assert!(seen.iter().all(|&number| number == round));
+                round += 1;
+            }
+            Ok(())
+        });
+        let adds = (0..40).try_for_each(|_| same(&a.add(&b)?, &expected));
+        done.store(true, std::sync::atomic::Ordering::Release);
+        reader.join().expect("no panic")?;
+        adds
+    })?;
+    assert_eq!(device.memory().events.failures, 0);
+    Ok(())
+}
+
+/// Each future needs room for what it makes contiguous, and all their tensors wait to be read.
+fn futures_of_views(context: &Context) -> Result<()> {
+    let device = one_region(context, 4 * MIB, SPILL)?;
+    let tensors: Vec<_> = (0..4)
+        .map(|seed| tensor(&device, MIB, seed))
+        .collect::<Result<_>>()?;
+    let futures: Vec<_> = tensors
+        .iter()
+        .map(|tensor| {
+            let square = tensor.reshape([512, 512])?;
+            Ok(square.transpose(0, 1)?.to_vec_async::<u32>())
+        })
+        .collect::<Result<_>>()?;
+    for (seed, future) in (0..).zip(futures) {
+        let host = numbers(MIB, seed);
+        let found = pollster::block_on(future)?;
+        for at in [0, 1, 511, 512, 99_999, 512 * 512 - 1] {
+            assert_eq!(found[at], host[at % 512 * 512 + at / 512]);
+        }
+    }
+    assert_eq!(device.memory().events.failures, 0);
+    Ok(())
+}
+
+/// Device and host are both full: a spilled tensor changes places with one on the device.
+fn both_sides_are_full(context: &Context) -> Result<()> {
+    let most = Some(MIB);
+    let device = one_region(context, MIB, WhenFull::SpillToHost { most })?;
+    let tensors: Vec<_> = (0..8)
+        .map(|seed| tensor(&device, 256 * KIB, seed))
+        .collect::<Result<_>>()?;
+    assert_eq!(device.memory().spilled, MIB);
+    for (value, tensor) in (0u32..).zip(&tensors) {
+        tensor.slice(..10)?.fill(value)?;
+        drop(tensor.pin()?);
+        assert!(device.memory().spilled <= MIB);
+    }
+    for (value, tensor) in (0u32..).zip(&tensors) {
+        let mut expected = numbers(256 * KIB, u64::from(value));
+        expected[..10].fill(value);
+        same(tensor, &expected)?;
+    }
     Ok(())
 }
