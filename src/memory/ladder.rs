@@ -24,7 +24,8 @@ pub enum FullReason {
     Refused(String),
 }
 
-/// An allocation failed. Nothing has changed, except that idle regions may have been returned.
+/// An allocation failed. Nothing has changed, except that idle regions may have been returned and
+/// blocks moved, the latter into a new region too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full {
     /// Bytes asked for.
@@ -124,7 +125,8 @@ pub enum WhenFull {
     /// As `Relocate`; when that is not enough, the tensors that were used least recently go to host
     /// memory, and come back when they are used.
     SpillToHost {
-        /// Most bytes of host memory for them; `None` for as many as the system gives.
+        /// Most bytes of host memory for them; `None` for as many as the system gives. For the moment
+        /// in which tensors change places it may be as much more as those that come back.
         most: Option<u64>,
     },
 }

@@ -26,8 +26,8 @@
 //! - Time: with `n` free chunks [`allocate`](Pool::allocate), [`free`](Pool::free) and
 //!   [`statistics`](Pool::statistics) take O(log n) (expected, over priorities that do not depend on the
 //!   calls' sizes); [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
-//!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves looks at each
-//!   chunk, some dozens of times.
+//!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves takes O(n) for
+//!   the windows and O(n log n) for each of at most 64 that are tried.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
 //! - Bookkeeping: 108 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
 //!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 7 KiB.
