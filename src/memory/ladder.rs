@@ -212,12 +212,12 @@ impl<S: RegionSource> Pool<S> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Growth, PoolConfig, QUANTUM, Refused};
     use super::*;
 
     /// Gives so many bytes, and takes them back.
-    struct Capacity(u64);
+    pub(in crate::memory) struct Capacity(pub(in crate::memory) u64);
 
     impl RegionSource for Capacity {
         type Region = u64;

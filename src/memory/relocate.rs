@@ -326,6 +326,7 @@ impl<S: RegionSource> Pool<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ladder::tests::Capacity;
     use super::super::{Growth, PoolConfig, QUANTUM, Refused};
     use super::*;
 
@@ -516,23 +517,6 @@ mod tests {
                 assert!(pool.statistics().reserved <= 200 * QUANTUM);
             }
             assert!(pool.statistics().events.relocations > 0 || cfg!(miri));
-        }
-    }
-
-    /// Gives so many bytes in all, whatever the budget.
-    struct Capacity(u64);
-
-    impl RegionSource for Capacity {
-        type Region = u64;
-
-        fn create(&mut self, bytes: u64) -> Result<u64, Refused> {
-            let left = self.0.checked_sub(bytes);
-            self.0 = left.ok_or(Refused("no memory left".into()))?;
-            Ok(bytes)
-        }
-
-        fn destroy(&mut self, bytes: u64) {
-            self.0 += bytes;
         }
     }
 
