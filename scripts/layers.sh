@@ -57,7 +57,7 @@ if ! grep -q 'VUID-VkBufferCreateInfo-size-00912' "$temp/mistake"; then
 fi
 echo "layers: on (a mistake made on purpose was seen)"
 
-filters=(order:: memory:: transfer:: futures:: interop:: threads::eight uniforms::elementwise checks::elementwise
+filters=(order:: memory:: full:: transfer:: futures:: interop:: threads::eight uniforms::elementwise checks::elementwise
     uniforms::order checks::create uniforms::cast matmul::edges)
 adapters=(lavapipe swiftshader)
 skipped=(--skip stress:: --skip large::)
