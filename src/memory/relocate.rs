@@ -484,7 +484,7 @@ mod tests {
             state ^= state << 5;
             state % end
         };
-        let turns = if cfg!(miri) { 60 } else { 4000 };
+        let turns = if cfg!(miri) { 10 } else { 4000 };
         for growth in [
             Growth::Proportional,
             Growth::PreallocateBytes {
