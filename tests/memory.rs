@@ -1,5 +1,7 @@
 //! The allocator against a naive oracle, at its edges, and on recorded traces.
 
+mod random;
+
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -9,34 +11,12 @@ use orlop::memory::{
     RegionId, RegionSource,
 };
 
+use random::Random;
+
 /// Random events for each seed: over all tests 4.4 million.
 const EVENTS: u64 = 200_000;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-
-/// Small, deterministic random numbers (splitmix64).
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// True once in `times` calls, on average.
-    fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// Plays a device: a capacity, refusals at random, and a count of what it has given out.
 /// Each region is its creation number, and two copies of a device behave alike.

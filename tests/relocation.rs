@@ -3,24 +3,13 @@
 
 use orlop::memory::{self, Growth, QUANTUM};
 
+mod random;
 mod world;
 
+use random::Random;
 use world::{Event, World};
 
 const MIB: u64 = 1 << 20;
-
-/// Small, deterministic random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// What a random event is like in one run.
 #[derive(Clone, Copy)]

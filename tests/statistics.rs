@@ -1,6 +1,8 @@
 //! The account against a naive model: after each of many random calls every figure is what sums over a
 //! list of blocks and a walk over all chunks say.
 
+mod random;
+
 use std::collections::BTreeMap;
 
 use orlop::memory::{
@@ -8,20 +10,9 @@ use orlop::memory::{
     RegionSource, Request, Tag,
 };
 
+use random::Random;
+
 const STEPS: u64 = 30_000;
-
-/// Small, deterministic random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// Gives regions of nothing within a capacity, and counts them.
 #[derive(Default)]

@@ -151,13 +151,13 @@ impl GpuBlock {
         self.number.load(Ordering::Acquire)
     }
 
-    /// From now on the contents are in the chunk.
-    pub(super) fn forget_copy(&self) {
-        if self.copy.lock().take().is_some()
-            && let Some(spill) = &self.gpu.spill
-        {
+    /// Drops the copy on the host; false when there was none.
+    pub(super) fn forget_copy(&self) -> bool {
+        let had_copy = self.copy.lock().take().is_some();
+        if had_copy && let Some(spill) = &self.gpu.spill {
             spill.forget(self.bytes());
         }
+        had_copy
     }
 
     /// From now on this is its chunk.
@@ -192,10 +192,10 @@ impl Drop for Leaving {
 
 impl Drop for GpuBlock {
     fn drop(&mut self) {
-        if !self.is_resident() {
+        if self.forget_copy() {
             self.gpu.memory.lock().discard(self.number());
+        } else {
+            self.gpu.free(self.id());
         }
-        self.forget_copy();
-        self.gpu.free(self.id());
     }
 }

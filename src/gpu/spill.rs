@@ -150,8 +150,8 @@ impl Gpu {
     }
 
     /// Runs `step`, which takes memory and records work on `blocks`, with all of them in device
-    /// memory, `written` being one that exists and changes. Where it runs out of memory and the device spills, it runs a second time with the
-    /// device's memory to itself.
+    /// memory, `written` being one that exists and changes. Where it runs out of memory and the
+    /// device spills, it runs a second time with the device's memory to itself.
     ///
     /// # Errors
     /// What `step` says; `OutOfMemory` when `blocks` do not fit together; `DeviceLost`.

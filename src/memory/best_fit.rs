@@ -174,8 +174,12 @@ impl<R> BestFit<R> {
         self.entries.len() > MOST_SLOTS
     }
 
-    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough.
+    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough
+    /// or what would be left of it could not be named.
     pub(super) fn allocate(&mut self, bytes: u64) -> Option<BlockId> {
+        if self.is_out_of_slots() {
+            return None;
+        }
         let slot = self.free.take_best(bytes)?;
         Some(self.occupy(slot, bytes))
     }

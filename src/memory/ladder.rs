@@ -132,8 +132,11 @@ pub enum WhenFull {
 }
 
 impl<S: RegionSource> Pool<S> {
-    /// Meets a request of `bytes` (a multiple of the quantum, within the region limit), or says why not.
-    /// The last rung, spilling, is the device's: it waits, and a pool does not.
+    /// Meets a request of `bytes` (a multiple of the quantum, within the region limit) that no free
+    /// chunk holds, or says why not. The last rung, spilling, is the device's: it waits, and a pool
+    /// does not.
+    #[cold]
+    #[inline(never)]
     pub(super) fn climb(
         &mut self,
         bytes: u64,
@@ -141,10 +144,6 @@ impl<S: RegionSource> Pool<S> {
     ) -> Result<BlockId, FullReason> {
         if self.best_fit.is_out_of_slots() {
             return Err(FullReason::Refused("2^32 chunks are in use".into()));
-        }
-        // First rung: a free chunk.
-        if let Some(block) = self.best_fit.allocate(bytes) {
-            return Ok(block);
         }
         // Second rung: a new region, for which a policy may trade the idle ones in.
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
@@ -163,7 +162,6 @@ impl<S: RegionSource> Pool<S> {
         if let (Err(reason), Some(mover)) = (&outcome, mover) {
             let refused = matches!(reason, FullReason::Refused(_));
             moved = self.make_hole(bytes, refused, mover);
-            self.divided();
             if moved {
                 outcome = Ok(());
             } else if self.headroom() >= bytes {
@@ -174,6 +172,8 @@ impl<S: RegionSource> Pool<S> {
         if returned || moved {
             self.account.retried();
         }
+        // Regions may have come and gone, and blocks moved.
+        self.divided();
         outcome?;
         self.best_fit
             .allocate(bytes)

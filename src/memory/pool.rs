@@ -89,26 +89,8 @@ impl<S: RegionSource> Pool<S> {
     #[inline]
     pub fn allocate(&mut self, request: impl Into<Request>) -> Result<BlockId, Box<Full>> {
         let request = request.into();
-        match self.at_once(request) {
-            Some(block) => Ok(block),
-            None => self.allocate_by(request, None),
-        }
-    }
-
-    /// What [`Pool::attempt`] does where a free chunk is found and nobody records: the short way.
-    #[inline]
-    fn at_once(&mut self, request: Request) -> Option<BlockId> {
-        if self.account.is_watched() || self.best_fit.is_out_of_slots() {
-            return None;
-        }
-        let rounded = round_up(request.bytes.max(1))?;
-        let changes = self.best_fit.idle().changes;
-        let block = self.best_fit.allocate(rounded)?;
-        self.account.allocated(block, rounded, request);
-        if self.best_fit.idle().changes != changes {
-            self.divided();
-        }
-        Some(block)
+        self.attempt(request, None)
+            .map_err(|reason| self.failed(request, reason))
     }
 
     /// As [`Pool::allocate`]; when no chunk is large enough and no region can be had, blocks are moved
@@ -123,24 +105,12 @@ impl<S: RegionSource> Pool<S> {
         mover: &mut dyn Mover<S::Region>,
     ) -> Result<BlockId, Box<Full>> {
         let request = request.into();
-        match self.at_once(request) {
-            Some(block) => Ok(block),
-            None => self.allocate_by(request, Some(mover)),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn allocate_by(
-        &mut self,
-        request: Request,
-        mover: Option<&mut dyn Mover<S::Region>>,
-    ) -> Result<BlockId, Box<Full>> {
-        self.attempt(request, mover)
+        self.attempt(request, Some(mover))
             .map_err(|reason| self.failed(request, reason))
     }
 
     /// As [`Pool::allocate_moving`]; that it fails is not in the account, since more may be done.
+    #[inline]
     pub(crate) fn attempt(
         &mut self,
         request: Request,
@@ -151,21 +121,23 @@ impl<S: RegionSource> Pool<S> {
             .filter(|&rounded| rounded <= max_region)
             .ok_or(FullReason::OverRegionLimit { max_region })?;
         let changes = self.best_fit.idle().changes;
-        let outcome = self.climb(rounded, mover);
-        if let Ok(block) = outcome {
-            self.account.allocated(block, rounded, request);
-            if self.account.is_watched()
-                && let Some(place) = self.best_fit.place(block)
-            {
-                self.account
-                    .record_block(EventKind::Allocated, block, place);
-            }
-        }
+        // The ladder's first rung: a free chunk.
+        let block = match self.best_fit.allocate(rounded) {
+            Some(block) => block,
+            None => self.climb(rounded, mover)?,
+        };
+        self.account.allocated(block, rounded, request);
         // Else there are fewer free bytes, and no more chunks.
-        if self.best_fit.idle().changes != changes || outcome.is_err() {
+        if self.best_fit.idle().changes != changes {
             self.divided();
         }
-        outcome
+        if self.account.is_watched()
+            && let Some(place) = self.best_fit.place(block)
+        {
+            self.account
+                .record_block(EventKind::Allocated, block, place);
+        }
+        Ok(block)
     }
 
     /// What a request fails with; it is in the account already.

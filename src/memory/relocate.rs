@@ -185,21 +185,20 @@ impl<S: RegionSource> Pool<S> {
         if bytes > self.config.max_region {
             return false;
         }
+        let mut before = u64::MAX;
         loop {
             if self.evacuate_regions(bytes, mover) {
                 return true;
             }
-            // The holes elsewhere are too small one by one: what the budget still allows becomes one,
-            // exactly as large as what several regions hold.
-            let before = self.account.reserved();
-            let room = self.packed(mover);
-            if self.open_spare(room).is_none() {
+            let reserved = self.account.reserved();
+            if reserved >= before {
                 return false;
             }
-            if self.evacuate_regions(bytes, mover) {
-                return true;
-            }
-            if self.account.reserved() >= before {
+            before = reserved;
+            // The holes elsewhere are too small one by one: what the budget still allows becomes one,
+            // exactly as large as what several regions hold.
+            let room = self.packed(mover);
+            if self.open_spare(room).is_none() {
                 return false;
             }
         }

@@ -176,13 +176,21 @@ mod tests {
     use super::*;
     use crate::device::Storage;
     use crate::dtype::DType;
+    use crate::memory::WhenFull;
 
     /// On every device that is there, with all of its locks taken and so are the tensors: the calls
     /// return all the same, and what they ordered is what was there.
     #[test]
     fn calls_wait_for_nothing() {
-        for info in Device::list().unwrap() {
-            let device = Device::select(&info.selector).unwrap();
+        let spills = WhenFull::SpillToHost { most: None };
+        let ways = [WhenFull::default(), spills];
+        let infos = Device::list().unwrap();
+        for (info, when_full) in infos.iter().flat_map(|info| ways.map(|way| (info, way))) {
+            let device = Device::builder()
+                .select(&info.selector)
+                .when_full(when_full)
+                .build()
+                .unwrap();
             let (rows, columns) = (3000, 1000);
             let host: Vec<f32> = (0..rows * columns).map(|x| (x % 2039) as f32).collect();
             let whole = Tensor::from_slice(&device, &host, [rows, columns]).unwrap();

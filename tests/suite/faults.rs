@@ -188,23 +188,9 @@ fn every_step(context: &Context) -> Result<()> {
     let device = context.builder().faults(&faults).build()?;
     let witness = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3)?;
     work_and_check(&device, &witness, &faults)?;
-    let mut steps = 0;
-    for nth in 1.. {
-        let before = faults.injected();
-        faults.fail_step(nth);
-        work_and_check(&device, &witness, &faults)?;
-        if faults.injected() == before {
-            break;
-        }
-        steps = nth;
-    }
+    let steps = fail_each_step(&device, witness, &faults)?;
     let least = if context.is_cpu() { 3 } else { 40 };
     assert!(steps >= least, "the workload has only {steps} steps");
-    work_and_check(&device, &witness, &faults)?;
-    drop(witness);
-    device.trim()?;
-    let memory = device.memory();
-    assert_eq!((memory.allocated, memory.reserved), (0, 0), "{memory:?}");
     Ok(())
 }
 
@@ -226,20 +212,29 @@ fn while_it_spills(context: &Context) -> Result<()> {
         spills > 0 && refaults > 0,
         "{spills} spills, {refaults} refaults"
     );
+    fail_each_step(&device, witness, &faults)?;
+    Ok(())
+}
+
+/// The workload once for each of its steps, which fails, and once more; then all memory goes back.
+/// Gives the number of steps.
+fn fail_each_step(device: &Device, witness: Tensor, faults: &Faults) -> Result<u64> {
+    let mut steps = 0;
     for nth in 1.. {
         let before = faults.injected();
         faults.fail_step(nth);
-        work_and_check(&device, &witness, &faults)?;
+        work_and_check(device, &witness, faults)?;
         if faults.injected() == before {
             break;
         }
+        steps = nth;
     }
-    work_and_check(&device, &witness, &faults)?;
+    work_and_check(device, &witness, faults)?;
     drop(witness);
     device.trim()?;
     let memory = device.memory();
     assert_eq!((memory.allocated, memory.reserved), (0, 0), "{memory:?}");
-    Ok(())
+    Ok(steps)
 }
 
 /// From some step on all of one kind fail; afterwards all is as before.
