@@ -15,5 +15,6 @@ mod random;
 mod reshape;
 mod specialisations;
 
+pub use matmul::{Activation, Epilogue};
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

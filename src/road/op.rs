@@ -98,12 +98,7 @@ pub(crate) trait Op {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
-        inputs
-            .iter()
-            .map(|input| input.dtype)
-            .chain([output])
-            .find(|&dtype| !capabilities.computes(dtype))
-            .map(super::lacks)
+        missing_dtype(capabilities, inputs, output)
     }
 
     /// Which kernels on which operands, for an output with at least one element. Each launch
@@ -113,4 +108,18 @@ pub(crate) trait Op {
 
     /// The same on the CPU: the fallback, and the reference of tests.
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()>;
+}
+
+/// The dtype that a device lacks, if any.
+pub(crate) fn missing_dtype(
+    capabilities: &Capabilities,
+    inputs: &[Operand<'_>],
+    output: DType,
+) -> Option<String> {
+    inputs
+        .iter()
+        .map(|input| input.dtype)
+        .chain([output])
+        .find(|&dtype| !capabilities.computes(dtype))
+        .map(super::lacks)
 }

@@ -24,6 +24,7 @@ mod grid;
 mod interop;
 mod large;
 mod ledger;
+mod linear;
 mod matmul;
 mod memory;
 mod number;
@@ -97,6 +98,7 @@ fn tests() -> Vec<Test> {
         elementwise::tests(),
         matmul::tests(),
         panels::tests(),
+        linear::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),

@@ -13,7 +13,7 @@ pub trait Factor: Number {
 }
 
 /// Sum of products and of their absolute values, by two-product and two-sum: f64 twice as long.
-fn dot(terms: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+pub fn dot(terms: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     let (mut sum, mut rest, mut absolute) = (0.0f64, 0.0f64, 0.0f64);
     for (a, b) in terms {
         let product = a * b;
@@ -43,7 +43,8 @@ fn within(got: f64, terms: &[(f64, f64)], epsilon: f64, rounding: f64) -> Result
     }
 }
 
-fn wide<T: Number>(terms: &[(T, T)]) -> Vec<(f64, f64)> {
+/// Terms in f64.
+pub fn wide<T: Number>(terms: &[(T, T)]) -> Vec<(f64, f64)> {
     let float = |x: T| match x.value() {
         Value::Float(x) => x,
         Value::Integer(x) => x as f64,
@@ -149,6 +150,23 @@ pub fn check<T: Factor>(
     got: &[T],
     every: usize,
 ) -> Result<(), String> {
+    let Rule { m, n, k, .. } = Rule::of(a.shape(), b.shape());
+    each_entry(a, b, got.len(), every, |at, terms| {
+        T::check(got[at], terms).map_err(|problem| {
+            let (batch, row, column) = (at / (m * n), at / n % m, at % n);
+            format!("batch {batch}, row {row}, column {column} of {m}x{k}x{n}: {problem}")
+        })
+    })
+}
+
+/// Hands every `every`-th entry of a product the products that it sums.
+pub fn each_entry<T: Factor>(
+    a: &Operand<T>,
+    b: &Operand<T>,
+    entries: usize,
+    every: usize,
+    mut entry: impl FnMut(usize, &[(T, T)]) -> Result<(), String>,
+) -> Result<(), String> {
     let rule = Rule::of(a.shape(), b.shape());
     let Rule { m, n, k, .. } = rule;
     let matrices = |operand: &Operand<T>, vector: [usize; 2], size: [usize; 2]| {
@@ -161,11 +179,11 @@ pub fn check<T: Factor>(
     };
     let left = matrices(a, [1, k], [m, k]);
     let right = matrices(b, [k, 1], [k, n]);
-    if got.len() != rule.output.iter().product::<usize>() {
-        return Err(format!("{} entries for {:?}", got.len(), rule.output));
+    if entries != rule.output.iter().product::<usize>() {
+        return Err(format!("{entries} entries for {:?}", rule.output));
     }
     let mut terms = Vec::with_capacity(k);
-    for (at, &got) in got.iter().enumerate().step_by(every) {
+    for at in (0..entries).step_by(every) {
         let (batch, row, column) = (at / (m * n), at / n % m, at % n);
         terms.clear();
         terms.extend((0..k).map(|i| {
@@ -174,9 +192,7 @@ pub fn check<T: Factor>(
                 right[(batch * k + i) * n + column],
             )
         }));
-        T::check(got, &terms).map_err(|problem| {
-            format!("batch {batch}, row {row}, column {column} of {m}x{k}x{n}: {problem}")
-        })?;
+        entry(at, &terms)?;
     }
     Ok(())
 }

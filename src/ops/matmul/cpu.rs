@@ -3,6 +3,8 @@
 use half::f16;
 use rayon::prelude::*;
 
+use super::finish::{self, Sum, Term};
+use super::rule::Finish;
 use crate::cpu::parallel;
 use crate::cpu::product::{self, Matrix, Size};
 use crate::dtype::{DType, Element};
@@ -12,36 +14,70 @@ use crate::road::{HostInput, HostOutput};
 /// Multiply-adds below which one core is faster than waking the others.
 const PARALLEL: usize = 64 * 64 * 64;
 
-/// `output = left x right`, batch by batch; the output is contiguous.
-pub(super) fn multiply(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
-    let [a, b] = inputs else { return };
+/// `output = left x right`, batch by batch, finished; the output is contiguous.
+pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+    let [a, b, added @ ..] = inputs else { return };
+    let (layout, count) = (output.layout, output.layout.elements());
     match output.dtype {
-        DType::F32 => each_matrix::<f32>(a, b, output, product::multiply),
-        DType::F64 => each_matrix::<f64>(a, b, output, product::multiply),
-        DType::F16 => each_matrix::<f16>(a, b, output, halves),
-        DType::I32 => each_matrix::<i32>(a, b, output, |c, a, b, size, all| {
-            integers(c, a, b, size, all, |sum, a, b| {
-                sum.wrapping_add(a.wrapping_mul(b))
+        DType::F32 => in_place::<f32>(finish, [a, b], added, output),
+        DType::F64 => in_place::<f64>(finish, [a, b], added, output),
+        DType::F16 => {
+            let mut sums = vec![0.0f32; count];
+            each_matrix::<f16, f32>(a, b, layout, &mut sums, halves);
+            finish::finish::<f16>(finish, added, &mut sums);
+            for (out, sum) in output.elements::<f16>().iter_mut().zip(sums) {
+                *out = f16::narrow(sum);
+            }
+        }
+        DType::I32 => {
+            let Some(c) = output.elements::<i32>().get_mut(..count) else {
+                return;
+            };
+            each_matrix::<i32, i32>(a, b, layout, c, |c, a, b, size, all| {
+                integers(c, a, b, size, all, |sum, a, b| {
+                    sum.wrapping_add(a.wrapping_mul(b))
+                });
             });
-        }),
-        DType::U32 => each_matrix::<u32>(a, b, output, |c, a, b, size, all| {
-            integers(c, a, b, size, all, |sum, a, b| {
-                sum.wrapping_add(a.wrapping_mul(b))
+        }
+        DType::U32 => {
+            let Some(c) = output.elements::<u32>().get_mut(..count) else {
+                return;
+            };
+            each_matrix::<u32, u32>(a, b, layout, c, |c, a, b, size, all| {
+                integers(c, a, b, size, all, |sum, a, b| {
+                    sum.wrapping_add(a.wrapping_mul(b))
+                });
             });
-        }),
+        }
     }
+}
+
+/// Sums in the type of the elements: straight in the output.
+fn in_place<T: Term<Sum = T> + Sum + product::GemmElement>(
+    finish: Finish,
+    [a, b]: [&HostInput<'_>; 2],
+    added: &[HostInput<'_>],
+    output: &mut HostOutput<'_>,
+) {
+    let (layout, count) = (output.layout, output.layout.elements());
+    let Some(c) = output.elements::<T>().get_mut(..count) else {
+        return;
+    };
+    each_matrix::<T, T>(a, b, layout, c, product::multiply);
+    finish::finish::<T>(finish, added, c);
 }
 
 /// Calls `product` for each matrix of the batch: one after the other on all cores when each is
 /// large, else side by side.
-fn each_matrix<T: Element>(
+fn each_matrix<T: Element, C: Element>(
     a: &HostInput<'_>,
     b: &HostInput<'_>,
-    output: &mut HostOutput<'_>,
-    product: impl Fn(&mut [T], Matrix<'_, T>, Matrix<'_, T>, Size, bool) + Sync,
+    output: &Layout,
+    c: &mut [C],
+    product: impl Fn(&mut [C], Matrix<'_, T>, Matrix<'_, T>, Size, bool) + Sync,
 ) {
-    let rank = output.layout.rank();
-    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), output.layout.shape().dims()) else {
+    let rank = output.rank();
+    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), output.shape().dims()) else {
         return;
     };
     let size = Size {
@@ -57,14 +93,10 @@ fn each_matrix<T: Element>(
         column: layout.strides()[rank - 1],
     };
     let (a_all, b_all) = (a.elements::<T>(), b.elements::<T>());
-    let one = |c: &mut [T], batch: usize, parallel| {
+    let one = |c: &mut [C], batch: usize, parallel| {
         let a = matrix(&a_all[a_starts[batch]..], a.layout);
         let b = matrix(&b_all[b_starts[batch]..], b.layout);
         product(c, a, b, size, parallel);
-    };
-    let count = output.layout.elements();
-    let Some(c) = output.elements::<T>().get_mut(..count) else {
-        return;
     };
     let (work, batches) = (size.work(), a_starts.len());
     let entries = size.m * size.n;
@@ -83,14 +115,10 @@ fn each_matrix<T: Element>(
     }
 }
 
-/// f16 through f32: sums are kept in f32 over the whole of k, and rounded once.
-fn halves(c: &mut [f16], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, all: bool) {
+/// f16 through f32: sums are kept in f32 over the whole of k.
+fn halves(c: &mut [f32], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, all: bool) {
     let (a, b) = (Wide::of(a, size.m, size.k), Wide::of(b, size.k, size.n));
-    let mut wide = vec![0.0f32; size.m * size.n];
-    product::multiply(&mut wide, a.matrix(), b.matrix(), size, all);
-    for (out, wide) in c.iter_mut().zip(wide) {
-        *out = f16::from_f32(wide);
-    }
+    product::multiply(c, a.matrix(), b.matrix(), size, all);
 }
 
 /// A matrix of f16 as f32.

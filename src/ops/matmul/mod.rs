@@ -1,6 +1,8 @@
-//! Matrix products: 2-D, batched with broadcasting, with vectors as in NumPy.
+//! Matrix products: 2-D, batched with broadcasting, with vectors as in NumPy, and what is done to
+//! their entries before they are stored.
 
 mod cpu;
+mod finish;
 mod gpu;
 mod kernel;
 mod panel;
@@ -8,8 +10,12 @@ mod plan;
 mod rule;
 
 pub(super) use kernel::specialisations;
+pub use rule::{Activation, Epilogue};
 
-use crate::capabilities::Capabilities;
+use rule::Finish;
+use smallvec::SmallVec;
+
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::Launches;
@@ -17,8 +23,9 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// The product of `[batch..., m, k]` and `[batch..., k, n]`, batches already broadcast.
-struct Matmul;
+/// The product of `[batch..., m, k]` and `[batch..., k, n]`, batches already broadcast, then what
+/// is added to it, `[batch..., m, n]`.
+struct Matmul(Finish);
 
 impl Tensor {
     /// The matrix product by NumPy's rule: the last two dimensions are matrices, those before
@@ -34,13 +41,52 @@ impl Tensor {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a scalar operand; out of
     /// memory, unsupported under strict placement, a lost device.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
-        let form = rule::form(self, other)?;
+        self.matmul_with(other, &Epilogue::new())
+    }
+
+    /// A layer: `activation(self x weight + bias)`, with `self` `[..., k]`, `weight` `[k, n]` and
+    /// `bias` `[n]`. Weights that lie `[n, k]`, as PyTorch's do, are given as
+    /// `weight.transpose(0, 1)`, which costs nothing.
+    ///
+    /// # Errors
+    /// As [`Tensor::matmul_with`].
+    pub fn linear(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        let epilogue = Epilogue::new().activation(activation);
+        let epilogue = match bias {
+            Some(bias) => epilogue.bias(bias),
+            None => epilogue,
+        };
+        self.matmul_with(weight, &epilogue)
+    }
+
+    /// [`Tensor::matmul`] with an [`Epilogue`]: scale, bias, residual and activation, without
+    /// another pass over the result.
+    ///
+    /// # Errors
+    /// As [`Tensor::matmul`]; [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for a bias
+    /// that is not `[n]` or a residual that has not the shape of the result,
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an epilogue on integers.
+    pub fn matmul_with(&self, other: &Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
+        let mut form = rule::form(self, other, epilogue)?;
+        let finish = Finish::of(epilogue);
         if form.inner == 0 {
             // Empty sums: nothing to multiply.
-            let home = road::home("matmul", &[self, other])?;
-            return Tensor::zeros(&home, form.output, self.dtype());
+            if finish == Finish::NONE {
+                let home = road::home("matmul", &[self, other])?;
+                return Tensor::zeros(&home, form.output, self.dtype());
+            }
+            form = form.of_one_step()?;
         }
-        let product = road::run(&Matmul, &[&form.left, &form.right])?;
+        let inputs: SmallVec<[&Tensor; 4]> = [&form.left, &form.right]
+            .into_iter()
+            .chain(&form.added)
+            .collect();
+        let product = road::run(&Matmul(finish), &inputs)?;
         Ok(product.view(crate::layout::Layout::contiguous(form.output)))
     }
 }
@@ -51,7 +97,19 @@ impl Op for Matmul {
     }
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-        rule::infer(inputs)
+        rule::infer(self.0, inputs)
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        if self.0 != Finish::NONE && capabilities.kind != DeviceKind::Cpu {
+            return Some("its kernels have no epilogue".to_owned());
+        }
+        road::missing_dtype(capabilities, inputs, output)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -61,7 +119,7 @@ impl Op for Matmul {
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-        cpu::multiply(inputs, output);
+        cpu::multiply(self.0, inputs, output);
         Ok(())
     }
 }
@@ -81,7 +139,7 @@ mod tests {
         }
 
         fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-            Matmul.infer(inputs)
+            Matmul(Finish::NONE).infer(inputs)
         }
 
         fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -89,7 +147,7 @@ mod tests {
         }
 
         fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-            Matmul.twin(inputs, output)
+            Matmul(Finish::NONE).twin(inputs, output)
         }
     }
 

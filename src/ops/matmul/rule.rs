@@ -1,4 +1,6 @@
-//! Which shapes multiply, and what comes out.
+//! Which shapes multiply, what is done to the sums, and what comes out.
+
+use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -10,20 +12,175 @@ const INNER: &str =
     "the last size of the first must equal the last but one of the second (or its only one)";
 const BATCH: &str = "the sizes before the last two must be equal or one of them 1";
 
+/// A function of each entry of a product, applied before it is stored.
+///
+/// NaN stays NaN. GPUs compute it in f32 (f64 for f64), within `2^-20 (|y| + |f(y)|)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Activation {
+    /// `y`
+    #[default]
+    None,
+    /// `max(y, 0)`
+    Relu,
+    /// `y/2 erfc(-y / sqrt 2)`: exact, not the approximation by tanh
+    Gelu,
+    /// `y / (1 + exp(-y))`, also called swish
+    Silu,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Activation; 4] = [
+        Activation::None,
+        Activation::Relu,
+        Activation::Gelu,
+        Activation::Silu,
+    ];
+
+    /// `none`, `relu`, `gelu`, `silu`: as kernels and messages name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::None => "none",
+            Activation::Relu => "relu",
+            Activation::Gelu => "gelu",
+            Activation::Silu => "silu",
+        }
+    }
+}
+
+/// What [`Tensor::matmul_with`] does to the entries of a product before they are stored:
+/// `activation(scale * product + bias + residual)`, in the type that sums are kept in, rounded
+/// once.
+///
+/// ```
+/// # use orlop::{Activation, DType, Device, Epilogue, Tensor};
+/// # fn main() -> orlop::Result<()> {
+/// # let device = Device::cpu();
+/// let x = Tensor::ones(&device, [2, 4], DType::F32)?;
+/// let w = Tensor::ones(&device, [4, 4], DType::F32)?;
+/// let y = x.matmul_with(&w, &Epilogue::new().scale(0.5).residual(&x))?;
+/// assert_eq!(y.to_vec::<f32>()?, [3.0; 8]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Epilogue<'a> {
+    pub(super) scale: f32,
+    pub(super) bias: Option<&'a Tensor>,
+    pub(super) residual: Option<&'a Tensor>,
+    pub(super) activation: Activation,
+}
+
+impl Default for Epilogue<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Epilogue<'a> {
+    /// The product as it is.
+    pub const fn new() -> Self {
+        Self {
+            scale: 1.0,
+            bias: None,
+            residual: None,
+            activation: Activation::None,
+        }
+    }
+
+    /// A factor for the product; 1 without it.
+    pub const fn scale(self, scale: f32) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// A tensor `[n]` added to each row, where n is the last size of the product's right operand
+    /// (1 when that is a vector).
+    pub const fn bias(self, bias: &'a Tensor) -> Self {
+        Self {
+            bias: Some(bias),
+            ..self
+        }
+    }
+
+    /// A tensor of the result's shape that is added. Any view will do.
+    pub const fn residual(self, residual: &'a Tensor) -> Self {
+        Self {
+            residual: Some(residual),
+            ..self
+        }
+    }
+
+    /// What is applied last.
+    pub const fn activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+}
+
+/// An epilogue without its tensors, which are operands: after both factors the bias, then the
+/// residual, of those that there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Finish {
+    pub scale: f32,
+    pub bias: bool,
+    pub residual: bool,
+    pub activation: Activation,
+}
+
+impl Finish {
+    /// The product as it is.
+    pub(super) const NONE: Finish = Finish {
+        scale: 1.0,
+        bias: false,
+        residual: false,
+        activation: Activation::None,
+    };
+
+    pub(super) fn of(epilogue: &Epilogue<'_>) -> Self {
+        Self {
+            scale: epilogue.scale,
+            bias: epilogue.bias.is_some(),
+            residual: epilogue.residual.is_some(),
+            activation: epilogue.activation,
+        }
+    }
+}
+
 /// A product as batches of matrices, and the shape that the caller sees.
 pub(super) struct Form {
     /// `[batch..., m, k]`
     pub left: Tensor,
     /// `[batch..., k, n]`
     pub right: Tensor,
+    /// Bias and residual, of those that there are: `[batch..., m, n]`
+    pub added: SmallVec<[Tensor; 2]>,
     /// k
     pub inner: usize,
     pub output: Shape,
 }
 
+impl Form {
+    /// The same result from one step of k: zeros times zeros, where there is none to sum.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub(super) fn of_one_step(mut self) -> Result<Self> {
+        for (operand, axis) in [(&mut self.left, 1), (&mut self.right, 2)] {
+            let mut sizes = operand.shape().to_vec();
+            let at = sizes.len() - axis;
+            sizes[at] = 1;
+            let zero = Tensor::zeros(operand.device(), (), operand.dtype())?;
+            *operand = zero.broadcast_to(sizes)?;
+        }
+        self.inner = 1;
+        Ok(self)
+    }
+}
+
 /// # Errors
-/// `InvalidArgument` for scalars, `DTypeMismatch`, `ShapeMismatch`.
-pub(super) fn form(a: &Tensor, b: &Tensor) -> Result<Form> {
+/// `InvalidArgument` for scalars, integers with an epilogue, `DTypeMismatch`, `ShapeMismatch`.
+pub(super) fn form(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> Result<Form> {
     if a.rank() == 0 || b.rank() == 0 {
         return Err(Error::invalid(
             "matmul",
@@ -53,11 +210,53 @@ pub(super) fn form(a: &Tensor, b: &Tensor) -> Result<Form> {
     let mut output: Vec<usize> = batch.to_vec();
     output.extend((!row).then_some(m));
     output.extend((!column).then_some(n));
+    let output = Shape::from(output);
+    output.count("matmul")?;
+    if Finish::of(epilogue) != Finish::NONE && !a.dtype().is_float() {
+        return Err(Error::invalid(
+            "matmul",
+            format!("an epilogue on {}: it is for floats", a.dtype()),
+        ));
+    }
+    let mut added: SmallVec<[Tensor; 2]> = SmallVec::new();
+    let sizes = with(&[m, n]);
+    if let Some(bias) = epilogue.bias {
+        if bias.shape().dims() != [n] {
+            let rule = "a bias has one dimension, the last of the product's right operand";
+            return Err(Error::shape_mismatch("matmul", &sizes, bias.shape(), rule));
+        }
+        added.push(bias.broadcast_to(&sizes)?);
+    }
+    if let Some(residual) = epilogue.residual {
+        if residual.shape() != &output {
+            let rule = "a residual has the shape of the result";
+            return Err(Error::shape_mismatch(
+                "matmul",
+                &output,
+                residual.shape(),
+                rule,
+            ));
+        }
+        let with_row = match row {
+            true => residual.unsqueeze(batch.rank())?,
+            false => residual.clone(),
+        };
+        added.push(match column {
+            true => with_row.unsqueeze(batch.rank() + 1)?,
+            false => with_row,
+        });
+    }
+    for tensor in &added {
+        if tensor.dtype() != a.dtype() {
+            return Err(Error::dtype_mismatch("matmul", a.dtype(), tensor.dtype()));
+        }
+    }
     Ok(Form {
         left: left.broadcast_to(with(&[m, k]))?,
         right: right.broadcast_to(with(&[k, n]))?,
+        added,
         inner,
-        output: output.into(),
+        output,
     })
 }
 
@@ -69,13 +268,16 @@ fn split(shape: &Shape) -> (Shape, [usize; 2]) {
     }
 }
 
-/// The rule for matrices with equal batches: what [`form`] makes.
-pub(super) fn infer(inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-    let [a, b] = inputs else {
+/// The rule for matrices with equal batches, and what is added to their product: what [`form`] makes.
+pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+    let [a, b, added @ ..] = inputs else {
         return Err(Error::invalid("matmul", "takes two operands"));
     };
-    if a.dtype != b.dtype {
-        return Err(Error::dtype_mismatch("matmul", a.dtype, b.dtype));
+    if added.len() != usize::from(finish.bias) + usize::from(finish.residual) {
+        return Err(Error::invalid("matmul", "an operand of the epilogue lacks"));
+    }
+    if let Some(other) = inputs.iter().find(|other| other.dtype != a.dtype) {
+        return Err(Error::dtype_mismatch("matmul", a.dtype, other.dtype));
     }
     let (batch, [m, inner]) = split(a.layout.shape());
     let (right_batch, [k, n]) = split(b.layout.shape());
@@ -86,5 +288,15 @@ pub(super) fn infer(inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
     if batch != right_batch {
         return Err(mismatch(BATCH));
     }
-    Ok((batch.iter().copied().chain([m, n]).collect(), a.dtype))
+    let shape: Shape = batch.iter().copied().chain([m, n]).collect();
+    if let Some(other) = added.iter().find(|other| other.layout.shape() != &shape) {
+        let rule = "what is added has the shape of the product";
+        return Err(Error::shape_mismatch(
+            "matmul",
+            &shape,
+            other.layout.shape(),
+            rule,
+        ));
+    }
+    Ok((shape, a.dtype))
 }

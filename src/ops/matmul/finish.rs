@@ -1,0 +1,140 @@
+//! The epilogue on the CPU: what is done to sums before they are rounded and stored.
+
+use half::f16;
+
+use super::rule::{Activation, Finish};
+use crate::cpu::parallel;
+use crate::dtype::Element;
+use crate::layout::Layout;
+use crate::road::HostInput;
+
+/// A type that sums are kept in.
+pub(super) trait Sum: Element {
+    fn from_f32(value: f32) -> Self;
+    fn relu(self) -> Self;
+    fn gelu(self) -> Self;
+    fn silu(self) -> Self;
+    /// `scale * self + added`
+    fn combine(self, scale: Self, added: Self) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn zero() -> Self;
+}
+
+macro_rules! sum {
+    ($rust:ty, $erfc:path, $half_root:expr) => {
+        impl Sum for $rust {
+            fn from_f32(value: f32) -> Self {
+                value.into()
+            }
+            fn relu(self) -> Self {
+                // NaN stays.
+                if self < 0.0 { 0.0 } else { self }
+            }
+            fn gelu(self) -> Self {
+                0.5 * self * $erfc(-self * $half_root)
+            }
+            fn silu(self) -> Self {
+                self / (1.0 + (-self).exp())
+            }
+            fn combine(self, scale: Self, added: Self) -> Self {
+                scale * self + added
+            }
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            fn zero() -> Self {
+                0.0
+            }
+        }
+    };
+}
+sum!(f32, libm::erfcf, std::f32::consts::FRAC_1_SQRT_2);
+sum!(f64, libm::erfc, std::f64::consts::FRAC_1_SQRT_2);
+
+/// An element type with the type that its sums are kept in.
+pub(super) trait Term: Element {
+    type Sum: Sum;
+    fn wide(self) -> Self::Sum;
+    fn narrow(sum: Self::Sum) -> Self;
+}
+
+impl Term for f32 {
+    type Sum = f32;
+    fn wide(self) -> f32 {
+        self
+    }
+    fn narrow(sum: f32) -> f32 {
+        sum
+    }
+}
+
+impl Term for f64 {
+    type Sum = f64;
+    fn wide(self) -> f64 {
+        self
+    }
+    fn narrow(sum: f64) -> f64 {
+        sum
+    }
+}
+
+impl Term for f16 {
+    type Sum = f32;
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(sum: f32) -> f16 {
+        f16::from_f32(sum)
+    }
+}
+
+/// Finishes all sums of a product, in place.
+pub(super) fn finish<T: Term>(finish: Finish, added: &[HostInput<'_>], sums: &mut [T::Sum]) {
+    if finish == Finish::NONE {
+        return;
+    }
+    let layouts: Vec<&Layout> = added.iter().map(|input| input.layout).collect();
+    let walk = (!added.is_empty()).then(|| parallel::Walk::new(&layouts));
+    let strides = walk
+        .as_ref()
+        .map_or(Vec::new(), parallel::Walk::inner_strides);
+    let elements: Vec<&[T]> = added.iter().map(HostInput::elements).collect();
+    let scale = T::Sum::from_f32(finish.scale);
+    parallel::pieces(sums, |from, piece| {
+        if let Some(walk) = &walk {
+            let length = piece.len();
+            walk.runs(from, length, |first, starts, count| {
+                let piece = &mut piece[first..first + count];
+                for (at, sum) in piece.iter_mut().enumerate() {
+                    let other = |operand: usize| {
+                        let index = starts[operand] + at as isize * strides[operand];
+                        elements[operand][index as usize].wide()
+                    };
+                    *sum = sum.combine(scale, other(0));
+                    if elements.len() == 2 {
+                        *sum = sum.plus(other(1));
+                    }
+                }
+            });
+        } else if finish.scale != 1.0 {
+            for sum in piece.iter_mut() {
+                *sum = sum.combine(scale, T::Sum::zero());
+            }
+        }
+        activate(finish.activation, piece);
+    });
+}
+
+fn activate<S: Sum>(activation: Activation, sums: &mut [S]) {
+    let each = |sums: &mut [S], f: fn(S) -> S| {
+        for sum in sums {
+            *sum = f(*sum);
+        }
+    };
+    match activation {
+        Activation::None => {}
+        Activation::Relu => each(sums, S::relu),
+        Activation::Gelu => each(sums, S::gelu),
+        Activation::Silu => each(sums, S::silu),
+    }
+}

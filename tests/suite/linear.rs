@@ -1,0 +1,269 @@
+//! Products with an epilogue, within bounds of the same in f64.
+
+use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, f16};
+
+use crate::adapters::Context;
+use crate::number::{Number, Value};
+use crate::operand::Operand;
+use crate::products::{self, Factor, Rule};
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("linear::random::f32", Scope::Kernels, random::<f32>),
+        Test::new("linear::random::f16", Scope::Kernels, random::<f16>),
+        Test::new("linear::random::f64", Scope::Kernels, random::<f64>),
+        Test::new("linear::layer", Scope::Device, layer),
+        Test::new("linear::specials", Scope::Device, specials),
+        Test::new("linear::refusals", Scope::Device, refusals),
+    ]
+}
+
+/// A float with its epsilon and that of the type that its sums are kept in.
+trait Real: Factor {
+    const SUMS: f64;
+    const ROUNDING: f64;
+}
+impl Real for f32 {
+    const SUMS: f64 = f32::EPSILON as f64;
+    const ROUNDING: f64 = 0.0;
+}
+impl Real for f64 {
+    const SUMS: f64 = f64::EPSILON;
+    const ROUNDING: f64 = 0.0;
+}
+impl Real for f16 {
+    const SUMS: f64 = f32::EPSILON as f64;
+    const ROUNDING: f64 = 1.0 / 2048.0;
+}
+
+fn float<T: Number>(x: T) -> f64 {
+    match x.value() {
+        Value::Float(x) => x,
+        Value::Integer(x) => x as f64,
+    }
+}
+
+/// erfc by its series and its continued fraction.
+fn erfc(x: f64) -> f64 {
+    if x < 0.0 {
+        return 2.0 - erfc(-x);
+    }
+    let scale = (-x * x).exp() / std::f64::consts::PI.sqrt();
+    if x < 2.0 {
+        let (mut term, mut sum) = (2.0 * x, 0.0);
+        for n in 1..80 {
+            sum += term;
+            term *= 2.0 * x * x / f64::from(2 * n + 1);
+        }
+        return 1.0 - scale * sum;
+    }
+    let rest = (1..120)
+        .rev()
+        .fold(x, |rest, n| x + f64::from(n) / 2.0 / rest);
+    scale / rest
+}
+
+fn activated(activation: Activation, y: f64) -> f64 {
+    match activation {
+        Activation::Relu => y.max(0.0),
+        Activation::Gelu => y / 2.0 * erfc(-y / 2f64.sqrt()),
+        Activation::Silu => y / (1.0 + (-y).exp()),
+        _ => y,
+    }
+}
+
+/// Operands of one case.
+struct Case<T> {
+    a: Operand<T>,
+    b: Operand<T>,
+    scale: f32,
+    bias: Option<Operand<T>>,
+    residual: Option<Operand<T>>,
+    activation: Activation,
+}
+
+impl<T: Real> Case<T> {
+    fn random(context: &Context, rng: &mut Rng, a: &[usize], b: &[usize]) -> Result<Self> {
+        let device = context.device();
+        let rule = Rule::of(a, b);
+        let n = if b.len() == 1 { 1 } else { b[b.len() - 1] };
+        Ok(Self {
+            a: Operand::random_view(device, rng, a)?,
+            b: Operand::random_view(device, rng, b)?,
+            scale: *rng.pick(&[1.0, 0.25, -0.37]),
+            bias: match rng.one_in(2) {
+                true => Some(Operand::random_view(device, rng, &[n])?),
+                false => None,
+            },
+            residual: match rng.one_in(2) {
+                true => Some(Operand::random_view(device, rng, &rule.output)?),
+                false => None,
+            },
+            activation: *rng.pick(&Activation::ALL),
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut epilogue = Epilogue::new()
+            .scale(self.scale)
+            .activation(self.activation);
+        if let Some(bias) = &self.bias {
+            epilogue = epilogue.bias(&bias.tensor);
+        }
+        if let Some(residual) = &self.residual {
+            epilogue = epilogue.residual(&residual.tensor);
+        }
+        let story = || {
+            format!(
+                "{} {} x {}, {epilogue:?}",
+                T::DTYPE,
+                self.a.story(),
+                self.b.story()
+            )
+        };
+        let product = self.a.tensor.matmul_with(&self.b.tensor, &epilogue)?;
+        let rule = Rule::of(self.a.shape(), self.b.shape());
+        assert_eq!(product.shape().dims(), rule.output, "{}", story());
+        let got = product.to_vec::<T>()?;
+        let bias = self.bias.as_ref().map(Operand::values);
+        let residual = self.residual.as_ref().map(Operand::values);
+        products::each_entry(&self.a, &self.b, got.len(), 1, |at, terms| {
+            let (sum, absolute) = products::dot(products::wide(terms).into_iter());
+            let scale = f64::from(self.scale);
+            let bias = bias
+                .as_ref()
+                .map_or(0.0, |bias| float(bias[at % bias.len()]));
+            let residual = residual
+                .as_ref()
+                .map_or(0.0, |residual| float(residual[at]));
+            let y = scale * sum + bias + residual;
+            let want = activated(self.activation, y);
+            let rounded = 4.0 * (terms.len() as f64).sqrt() * absolute * scale.abs()
+                + 2.0 * (scale * sum).abs()
+                + 2.0 * (bias.abs() + residual.abs());
+            let before = T::SUMS * rounded;
+            // Slopes are at most 1.2; functions are good to 2^-20.
+            let function = match self.activation {
+                Activation::Gelu | Activation::Silu => {
+                    8.0 * T::SUMS.max(2f64.powi(-50)) * (y.abs() + want.abs())
+                }
+                _ => 0.0,
+            };
+            let bound = 1.2 * before
+                + function
+                + T::ROUNDING * want.abs()
+                + if T::ROUNDING > 0.0 {
+                    2f64.powi(-14)
+                } else {
+                    1e-37
+                };
+            let error = (float(got[at]) - want).abs();
+            match error <= bound {
+                true => Ok(()),
+                false => Err(format!(
+                    "entry {at}: {}, not {want}: off by {error:e}, above {bound:e}",
+                    got[at]
+                )),
+            }
+        })
+        .unwrap_or_else(|problem| panic!("{}: {problem}", story()));
+        Ok(())
+    }
+}
+
+fn random<T: Real>(context: &Context) -> Result<()> {
+    cases(context.times(30), |rng| {
+        let mut size = |most| rng.between(1, most);
+        let (m, n) = (size(40), size(40));
+        let k = if rng.one_in(8) { 0 } else { rng.between(1, 40) };
+        let (a, b) = match rng.below(6) {
+            0 => (vec![k], vec![k, n]),
+            1 => (vec![m, k], vec![k]),
+            2 => (vec![3, m, k], vec![k, n]),
+            3 => (vec![2, 1, m, k], vec![3, k, 1]),
+            _ => (vec![m, k], vec![k, n]),
+        };
+        Case::<T>::random(context, rng, &a, &b)?.check()
+    })
+}
+
+/// A layer with weights as PyTorch has them.
+fn layer(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x = Tensor::from_slice(device, &[1.0f32, -2.0, 3.0, 0.5], [2, 2])?;
+    let weight = Tensor::from_slice(device, &[1.0f32, 2.0, -1.0, 1.0, 0.0, 2.0], [3, 2])?;
+    let weight = weight.transpose(0, 1)?;
+    let bias = Tensor::from_slice(device, &[0.5f32, 0.0, 1.0], [3])?;
+    let y = x.linear(&weight, Some(&bias), Activation::Relu)?;
+    assert_eq!(y.to_vec::<f32>()?, [0.0, 0.0, 0.0, 4.5, 0.0, 2.0]);
+    let y = x.linear(&weight, None, Activation::None)?;
+    assert_eq!(y.to_vec::<f32>()?, x.matmul(&weight)?.to_vec::<f32>()?);
+    Ok(())
+}
+
+/// NaN stays, large values do not overflow on the way.
+fn specials(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values = [
+        f32::NAN,
+        f32::INFINITY,
+        1e30,
+        -1e30,
+        0.0,
+        -100.0,
+        100.0,
+        -0.0,
+    ];
+    let x = Tensor::from_slice(device, &values, [8, 1])?;
+    let one = Tensor::ones(device, [1, 1], DType::F32)?;
+    for activation in Activation::ALL {
+        let y = x.linear(&one, None, activation)?.to_vec::<f32>()?;
+        let name = activation.name();
+        assert!(y[0].is_nan(), "{name}(NaN) is {}", y[0]);
+        assert_eq!(y[1], f32::INFINITY, "{name}");
+        assert_eq!(y[2], 1e30, "{name}");
+        assert_eq!(y[6], 100.0, "{name}");
+        if activation != Activation::None {
+            assert_eq!([y[3], y[4], y[7]], [0.0; 3], "{name}");
+            assert!(y[5].abs() < 1e-30, "{name}(-100) is {}", y[5]);
+        }
+    }
+    Ok(())
+}
+
+fn refusals(context: &Context) -> Result<()> {
+    let device = context.device();
+    let make = |shape: &[usize], dtype| Tensor::ones(device, shape, dtype);
+    let (a, b) = (make(&[2, 3], DType::F32)?, make(&[3, 4], DType::F32)?);
+    for bias in [&[1, 4][..], &[1], &[3], &[]] {
+        let bias = make(bias, DType::F32)?;
+        let refused = a.linear(&b, Some(&bias), Activation::None);
+        assert!(
+            matches!(refused, Err(Error::ShapeMismatch(_))),
+            "{refused:?}"
+        );
+    }
+    for residual in [&[4][..], &[4, 2], &[2, 1], &[1, 2, 4]] {
+        let residual = make(residual, DType::F32)?;
+        let refused = a.matmul_with(&b, &Epilogue::new().residual(&residual));
+        assert!(
+            matches!(refused, Err(Error::ShapeMismatch(_))),
+            "{refused:?}"
+        );
+    }
+    let bias = make(&[4], DType::I32)?;
+    let refused = a.linear(&b, Some(&bias), Activation::None);
+    assert!(
+        matches!(refused, Err(Error::DTypeMismatch(_))),
+        "{refused:?}"
+    );
+    let (a, b) = (make(&[2, 3], DType::I32)?, make(&[3, 4], DType::I32)?);
+    let refused = a.linear(&b, Some(&bias), Activation::None);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+    Ok(())
+}
