@@ -113,6 +113,7 @@ impl Capabilities {
         match dtype {
             DType::F32 | DType::I32 | DType::U32 => true,
             DType::F16 => self.f16,
+            DType::BF16 => self.kind == DeviceKind::Cpu,
             DType::F64 => self.f64,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::error::Error;
 
@@ -20,22 +20,32 @@ pub enum DType {
     U32,
     /// 64-bit IEEE float: on the CPU and on adapters that have it.
     F64,
+    /// The upper half of an f32, "brain float": for storage; sums are kept in f32.
+    BF16,
 }
 
 impl DType {
     /// Every dtype.
-    pub const ALL: [DType; 5] = [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
+    pub const ALL: [DType; 6] = [
+        DType::F32,
+        DType::F16,
+        DType::I32,
+        DType::U32,
+        DType::F64,
+        DType::BF16,
+    ];
 
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            DType::F16 => 2,
+            DType::F16 | DType::BF16 => 2,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F64 => 8,
         }
     }
 
-    /// The name, which is also the WGSL and the Rust name: `f32`, `f16`, `i32`, `u32`, `f64`.
+    /// The name, which is also the Rust name and, but for `bf16`, the WGSL name: `f32`, `f16`,
+    /// `i32`, `u32`, `f64`, `bf16`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -43,18 +53,19 @@ impl DType {
             DType::I32 => "i32",
             DType::U32 => "u32",
             DType::F64 => "f64",
+            DType::BF16 => "bf16",
         }
     }
 
-    /// True for `f16`, `f32` and `f64`.
+    /// True for `f16`, `bf16`, `f32` and `f64`.
     pub const fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F16 | DType::F64)
+        matches!(self, DType::F32 | DType::F16 | DType::BF16 | DType::F64)
     }
 
-    /// The type that sums of this dtype are kept in: `f32` for `f16`, else itself.
+    /// The type that sums of this dtype are kept in: `f32` for `f16` and `bf16`, else itself.
     pub const fn accumulator(self) -> DType {
         match self {
-            DType::F16 => DType::F32,
+            DType::F16 | DType::BF16 => DType::F32,
             other => other,
         }
     }
@@ -85,7 +96,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is a tensor's element type: `f32`, [`half::f16`], `i32`, `u32`, `f64`.
+/// A Rust type that is a tensor's element type: `f32`, [`half::f16`], `i32`, `u32`, `f64`,
+/// [`half::bf16`].
 pub trait Element:
     sealed::Sealed + bytemuck::Pod + PartialEq + fmt::Debug + fmt::Display + Send + Sync
 {
@@ -101,7 +113,7 @@ macro_rules! element {
         }
     )*};
 }
-element!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, f64 => F64);
+element!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, f64 => F64, bf16 => BF16);
 
 /// One number given by the caller, before the dtype of its tensor is known.
 ///
@@ -123,7 +135,7 @@ macro_rules! scalar {
         }
     )*};
 }
-scalar!(Float as f64: f64, f32, f16);
+scalar!(Float as f64: f64, f32, f16, bf16);
 scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8);
 
 impl fmt::Display for Scalar {
@@ -157,12 +169,39 @@ impl Scalar {
                 Scalar::Float(value) => value as f32,
                 Scalar::Integer(value) => value as f32,
             }),
-            DType::F16 => ElementBytes::of(f16::from_f64(float)),
+            DType::F16 => ElementBytes::of(f16_of(float)),
+            DType::BF16 => ElementBytes::of(bf16_of(float)),
             DType::F64 => ElementBytes::of(float),
             DType::I32 => ElementBytes::of(i32::try_from(integer?).ok()?),
             DType::U32 => ElementBytes::of(u32::try_from(integer?).ok()?),
         })
     }
+}
+
+/// To nearest even, rounded once. (`f16::from_f64` goes through f32 where the processor has no other
+/// way, so it rounds twice.)
+pub(crate) fn f16_of(value: f64) -> f16 {
+    f16::from_f32(to_odd(value))
+}
+
+/// To nearest even, rounded once.
+pub(crate) fn bf16_of(value: f64) -> bf16 {
+    bf16::from_f32(to_odd(value))
+}
+
+/// The f32 that is `value`, or else that one of its two neighbours whose last bit is set: it is on
+/// the same side of every tie of a narrower type as `value`.
+fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let wide = f64::from(nearest);
+    if wide == value || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
+        return nearest;
+    }
+    let bits = nearest.to_bits();
+    f32::from_bits(match wide.abs() > value.abs() {
+        true => bits - 1,
+        false => bits + 1,
+    })
 }
 
 /// The bytes of one element of any dtype.
@@ -200,6 +239,31 @@ impl ElementBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_are_rounded_once() {
+        for sign in [1.0, -1.0] {
+            for (tie, step) in [(-11, -10), (-8, -7)] {
+                let above = sign * (1.0 + 2f64.powi(tie) + 2f64.powi(-40));
+                let below = sign * (1.0 + 3.0 * 2f64.powi(tie) - 2f64.powi(-40));
+                let want = sign * (1.0 + 2f64.powi(step));
+                for value in [above, below] {
+                    let got = match tie {
+                        -11 => f16_of(value).to_f64(),
+                        _ => bf16_of(value).to_f64(),
+                    };
+                    assert_eq!(got, want, "{value:e}");
+                }
+            }
+            assert_eq!(bf16_of(sign * 1e300).to_f64(), sign * f64::INFINITY);
+            assert_eq!(f16_of(sign * 1e-300).to_f64(), 0.0);
+            // Half of the least f16, and a little more.
+            assert_eq!(f16_of(sign * 2f64.powi(-25)).to_f64(), 0.0);
+            let more = sign * (2f64.powi(-25) + 2f64.powi(-70));
+            assert_eq!(f16_of(more).to_f64(), sign * 2f64.powi(-24));
+        }
+        assert!(bf16_of(f64::NAN).is_nan());
+    }
 
     #[test]
     fn scalars_convert_exactly_or_not_at_all() {

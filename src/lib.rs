@@ -19,11 +19,11 @@
 //!
 //! # Which op on which dtype and device
 //!
-//! | | f32 | f16 | i32 | u32 | f64 |
-//! |---|---|---|---|---|---|
-//! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all |
-//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn` (on the CPU) |
-//! | GPU without it | | lives there; creation, views and transfers; ops on the CPU | | | lives on the CPU |
+//! | | f32 | f16 | i32 | u32 | f64 | bf16 |
+//! |---|---|---|---|---|---|---|
+//! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all | as f16 |
+//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn` (on the CPU) | |
+//! | GPU without it | | lives there; creation, views and transfers; ops on the CPU | | | lives on the CPU | as f16 |
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
@@ -82,7 +82,7 @@ pub use error::{
 };
 #[cfg(feature = "fault-injection")]
 pub use faults::{Fault, Faults};
-pub use half::f16;
+pub use half::{bf16, f16};
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use memory::tagged;
 pub use ops::{Activation, Epilogue, Sizes};

@@ -117,7 +117,7 @@ impl<R: Read + Seek> SafeTensors<R> {
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) for a name that is not there, a dtype that orlop lacks
-    /// (`BF16`, `I64`, `BOOL`, ...), or data that cannot be read; what [`Tensor::empty`] says.
+    /// (`F8_E4M3`, `I64`, `BOOL`, ...), or data that cannot be read; what [`Tensor::empty`] says.
     pub fn load(&mut self, device: &Device, name: &str) -> Result<Tensor> {
         let failing = Failing::new("SafeTensors::load", &self.file);
         let info = self
@@ -127,13 +127,14 @@ impl<R: Read + Seek> SafeTensors<R> {
         let dtype = match info.dtype {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
             Dtype::I32 => DType::I32,
             Dtype::U32 => DType::U32,
             Dtype::F64 => DType::F64,
             other => {
                 return Err(failing.problem(format!(
-                    "tensor `{name}` is {other}; F32, F16, F64, I32 and U32 can be read: convert \
-                     it where the file is made"
+                    "tensor `{name}` is {other}; F32, F16, BF16, F64, I32 and U32 can be read: \
+                     convert it where the file is made"
                 )));
             }
         };
@@ -198,6 +199,7 @@ fn write<W: Write>(
                 dtype: match tensor.dtype() {
                     DType::F32 => Dtype::F32,
                     DType::F16 => Dtype::F16,
+                    DType::BF16 => Dtype::BF16,
                     DType::I32 => Dtype::I32,
                     DType::U32 => Dtype::U32,
                     DType::F64 => Dtype::F64,

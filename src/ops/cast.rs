@@ -3,13 +3,13 @@
 use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, bf16_of, f16_of};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use half::f16;
+use half::{bf16, f16};
 
 pub(super) struct Cast(pub DType);
 
@@ -57,23 +57,33 @@ impl Op for Cast {
         // Every dtype reaches every other through a type that holds both exactly.
         match (input.dtype, output.dtype) {
             (DType::F32, DType::F16) => twin(input, output, f16::from_f32),
+            (DType::F32, DType::BF16) => twin(input, output, bf16::from_f32),
             (DType::F32, DType::I32) => twin(input, output, |x: f32| x as i32),
             (DType::F32, DType::U32) => twin(input, output, |x: f32| x as u32),
             (DType::F32, DType::F64) => twin(input, output, |x: f32| f64::from(x)),
             (DType::F16, DType::F32) => twin(input, output, f16::to_f32),
+            (DType::F16, DType::BF16) => twin(input, output, |x: f16| bf16::from_f32(x.to_f32())),
             (DType::F16, DType::I32) => twin(input, output, |x: f16| x.to_f32() as i32),
             (DType::F16, DType::U32) => twin(input, output, |x: f16| x.to_f32() as u32),
             (DType::F16, DType::F64) => twin(input, output, f16::to_f64),
+            (DType::BF16, DType::F32) => twin(input, output, bf16::to_f32),
+            (DType::BF16, DType::F16) => twin(input, output, |x: bf16| f16::from_f32(x.to_f32())),
+            (DType::BF16, DType::I32) => twin(input, output, |x: bf16| x.to_f32() as i32),
+            (DType::BF16, DType::U32) => twin(input, output, |x: bf16| x.to_f32() as u32),
+            (DType::BF16, DType::F64) => twin(input, output, bf16::to_f64),
             (DType::I32, DType::F32) => twin(input, output, |x: i32| x as f32),
-            (DType::I32, DType::F16) => twin(input, output, |x: i32| f16::from_f64(x.into())),
+            (DType::I32, DType::F16) => twin(input, output, |x: i32| f16_of(x.into())),
+            (DType::I32, DType::BF16) => twin(input, output, |x: i32| bf16_of(x.into())),
             (DType::I32, DType::U32) => twin(input, output, |x: i32| x as u32),
             (DType::I32, DType::F64) => twin(input, output, |x: i32| f64::from(x)),
             (DType::U32, DType::F32) => twin(input, output, |x: u32| x as f32),
-            (DType::U32, DType::F16) => twin(input, output, |x: u32| f16::from_f64(x.into())),
+            (DType::U32, DType::F16) => twin(input, output, |x: u32| f16_of(x.into())),
+            (DType::U32, DType::BF16) => twin(input, output, |x: u32| bf16_of(x.into())),
             (DType::U32, DType::I32) => twin(input, output, |x: u32| x as i32),
             (DType::U32, DType::F64) => twin(input, output, |x: u32| f64::from(x)),
             (DType::F64, DType::F32) => twin(input, output, |x: f64| x as f32),
-            (DType::F64, DType::F16) => twin(input, output, f16::from_f64),
+            (DType::F64, DType::F16) => twin(input, output, f16_of),
+            (DType::F64, DType::BF16) => twin(input, output, bf16_of),
             (DType::F64, DType::I32) => twin(input, output, |x: f64| x as i32),
             (DType::F64, DType::U32) => twin(input, output, |x: f64| x as u32),
             // Equal dtypes, which `cast` itself never sends here.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::dtype::DType;
 use crate::error::Result;
@@ -72,6 +72,7 @@ impl Tensor {
         Ok(match self.dtype() {
             DType::F32 => texts(&self.to_vec::<f32>()?),
             DType::F16 => texts(&self.to_vec::<f16>()?),
+            DType::BF16 => texts(&self.to_vec::<bf16>()?),
             DType::F64 => texts(&self.to_vec::<f64>()?),
             DType::I32 => texts(&self.to_vec::<i32>()?),
             DType::U32 => texts(&self.to_vec::<u32>()?),

@@ -105,6 +105,7 @@ impl Op for Binary {
             DType::F32 => self.floats::<f32>(inputs, output),
             DType::F64 => self.floats::<f64>(inputs, output),
             DType::F16 => self.floats::<half::f16>(inputs, output),
+            DType::BF16 => self.floats::<half::bf16>(inputs, output),
             DType::I32 => match self {
                 Binary::Add => twin::<i32>(inputs, output, i32::wrapping_add),
                 Binary::Sub => twin::<i32>(inputs, output, i32::wrapping_sub),

@@ -90,10 +90,10 @@ impl Op for Fill {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let [mut low, high] = self.value.words();
-        // New tensors of f16 are filled two elements at a time: every device has 32-bit words.
+        // New tensors of halves are filled two elements at a time: every device has 32-bit words.
         let words_of_pairs = Layout::contiguous(problem.output.layout.elements().div_ceil(2));
         let (element, layout, element_bytes) = match (self.dtype, problem.fresh) {
-            (DType::F16, true) => ("u32", &words_of_pairs, 4),
+            (DType::F16 | DType::BF16, true) => ("u32", &words_of_pairs, 4),
             (dtype, _) => (plan::bits(dtype).0, problem.output.layout, dtype.size()),
         };
         if element == "f16" {

@@ -148,19 +148,25 @@ pub(super) fn dispatch(
     Ok(Dispatch { words, groups })
 }
 
+/// The dtypes that elementwise kernels know; there is no bf16 in WGSL.
+pub(super) const IN_KERNELS: [DType; 5] =
+    [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
+
 /// The unsigned type that moves a dtype's bits, and whether four of them make a vector.
 pub(super) fn bits(dtype: DType) -> (&'static str, bool) {
     match dtype {
         DType::F32 | DType::I32 | DType::U32 => ("u32", true),
         DType::F64 => ("vec2<u32>", false),
         DType::F16 => ("f16", true),
+        // Only new tensors of it are filled there, by words.
+        DType::BF16 => ("u32", false),
     }
 }
 
 /// The kind of arithmetic of a dtype, as templates name it.
 pub(super) fn kind(dtype: DType) -> &'static str {
     match dtype {
-        DType::F32 | DType::F16 | DType::F64 => "float",
+        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => "float",
         DType::I32 => "signed",
         DType::U32 => "unsigned",
     }

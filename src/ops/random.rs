@@ -1,6 +1,6 @@
 //! Random tensors by counter: the numbers depend on the seed and the index alone.
 
-use half::f16;
+use half::{bf16, f16};
 use smallvec::smallvec;
 
 use super::plan::{self, WORKGROUP};
@@ -29,7 +29,8 @@ struct Random {
 }
 
 impl Tensor {
-    /// Uniform in `[0, 1)`: f32 in steps of 2^-24, f16 of 2^-11, f64 of 2^-53. The same bits for
+    /// Uniform in `[0, 1)`: f32 in steps of 2^-24, f16 of 2^-11, bf16 of 2^-8, f64
+    /// of 2^-53. The same bits for
     /// the same seed on every device, whatever the shape (Philox4x32-10, Salmon and others 2011).
     ///
     /// # Errors
@@ -44,7 +45,8 @@ impl Tensor {
     }
 
     /// Standard normal (Box-Muller over Philox4x32-10). For f32, devices agree within
-    /// `1e-6 * max(1, |x|)` for the same seed; for f16 within one rounding; f64 is made on the CPU.
+    /// `1e-6 * max(1, |x|)` for the same seed; for f16 within one rounding; f64 and bf16 are made on the
+    /// CPU.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for integer dtypes; as [`Tensor::empty`].
@@ -186,6 +188,10 @@ impl Op for Random {
             DType::F16 if normal => twin(output, seed, |w| normals(w).map(f16::from_f32)),
             DType::F16 => twin(output, seed, |words| {
                 words.map(|word| f16::from_f32((word >> 21) as f32 * 0.000_488_281_25))
+            }),
+            DType::BF16 if normal => twin(output, seed, |w| normals(w).map(bf16::from_f32)),
+            DType::BF16 => twin(output, seed, |words| {
+                words.map(|word| bf16::from_f32((word >> 24) as f32 * 0.003_906_25))
             }),
             DType::F64 if normal => twin(output, seed, wide_normals),
             DType::F64 => twin(output, seed, wide_uniforms),

@@ -10,7 +10,7 @@ const RANKS: u32 = 6;
 
 pub(crate) fn specialisations() -> Vec<KernelKey> {
     let mut all = Vec::new();
-    for dtype in DType::ALL {
+    for dtype in plan::IN_KERNELS {
         for op in Binary::ALL {
             let name = crate::road::Op::name(&op);
             elementwise(
@@ -23,7 +23,7 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
         }
         let (bits, _) = plan::bits(dtype);
         elementwise(&mut all, "copy", (bits, bits), (dtype, dtype), 1);
-        for to in DType::ALL.into_iter().filter(|&to| to != dtype) {
+        for to in plan::IN_KERNELS.into_iter().filter(|&to| to != dtype) {
             elementwise(&mut all, "cast", (dtype.name(), to.name()), (dtype, to), 1);
         }
     }
@@ -135,8 +135,8 @@ mod tests {
         for binding in [1 << 30, 4096] {
             capabilities.max_binding_bytes = binding;
             for layouts in ways() {
-                for dtype in DType::ALL {
-                    for to in DType::ALL {
+                for dtype in plan::IN_KERNELS {
+                    for to in plan::IN_KERNELS {
                         let ops: &[&dyn Op] = if to == dtype {
                             &[&Binary::Add, &Binary::Div, &Copy]
                         } else {

@@ -1,6 +1,6 @@
 //! Conversions between all dtypes, and copies that keep every bit.
 
-use orlop::{DType, Element, Result, Tensor, f16};
+use orlop::{DType, Element, Result, Tensor, bf16, f16};
 
 use crate::adapters::Context;
 use crate::number::{Number, for_each_dtype};
@@ -48,6 +48,7 @@ fn check_all<A: Number>(context: &Context, from: &Operand<A>) -> Result<()> {
             DType::I32 => check::<A, i32>(context, from)?,
             DType::U32 => check::<A, u32>(context, from)?,
             DType::F64 => check::<A, f64>(context, from)?,
+            DType::BF16 => check::<A, bf16>(context, from)?,
             other => panic!("no reference for {other}"),
         }
     }
@@ -90,6 +91,12 @@ fn specials<A: Number>(context: &Context) -> Result<()> {
         -1e300,
         3.5e38,
         1.000_000_06,
+        // Just past ties of f16 and of bf16, and of both in f32.
+        1.000_488_281_25,
+        1.000_488_281_250_001,
+        1.003_906_25,
+        1.003_906_250_000_001,
+        1.011_718_749_999_999,
     ];
     if A::DTYPE.is_float() {
         values.extend(floats.map(|x| A::from_value(crate::number::Value::Float(x))));
@@ -148,6 +155,7 @@ fn keeps_bits(context: &Context) -> Result<()> {
         0x000F << 48,
     ];
     check_bits(context, &halves.map(f16::from_bits))?;
+    check_bits(context, &halves.map(bf16::from_bits))?;
     check_bits(context, &singles.map(f32::from_bits))?;
     check_bits(context, &doubles.map(f64::from_bits))
 }

@@ -1,6 +1,6 @@
 //! Products with an epilogue, within bounds of the same in f64.
 
-use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, f16};
+use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, bf16, f16};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value};
@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test::new("linear::random::f32", Scope::Kernels, random::<f32>),
         Test::new("linear::random::f16", Scope::Kernels, random::<f16>),
+        Test::new("linear::random::bf16", Scope::Kernels, random::<bf16>),
         Test::new("linear::random::f64", Scope::Kernels, random::<f64>),
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::specials", Scope::Device, specials),
@@ -32,6 +33,10 @@ impl Real for f32 {
 impl Real for f64 {
     const SUMS: f64 = f64::EPSILON;
     const ROUNDING: f64 = 0.0;
+}
+impl Real for bf16 {
+    const SUMS: f64 = f32::EPSILON as f64;
+    const ROUNDING: f64 = 1.0 / 256.0;
 }
 impl Real for f16 {
     const SUMS: f64 = f32::EPSILON as f64;

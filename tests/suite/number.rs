@@ -1,6 +1,6 @@
 //! Element types as the tests see them: random values, special values, and what is right.
 
-use orlop::{Element, f16};
+use orlop::{Element, bf16, f16};
 
 use crate::rng::Rng;
 
@@ -163,6 +163,17 @@ fn distance<T: Number>(a: T, b: T) -> u64 {
     (ordered(a) - ordered(b)).unsigned_abs() as u64
 }
 
+/// Nearest even of f32's upper half, from the odd one of the two f32 around `x`.
+fn brain_from_f64(x: f64) -> bf16 {
+    let step = (x.abs().to_bits() >> 52).max(1023 - 126) as i32 - 1023 - 7;
+    let scaled = x / 2f64.powi(step.max(-1000));
+    if x.is_nan() || x.is_infinite() || x == 0.0 {
+        return bf16::from_f32(x as f32);
+    }
+    // Exact below: eight bits of mantissa, in f32's range or beyond.
+    bf16::from_f32((scaled.round_ties_even() * 2f64.powi(step)) as f32)
+}
+
 trait Limits {
     const SMALLEST_NORMAL: f64;
 }
@@ -171,6 +182,9 @@ impl Limits for f32 {
 }
 impl Limits for f64 {
     const SMALLEST_NORMAL: f64 = f64::MIN_POSITIVE;
+}
+impl Limits for bf16 {
+    const SMALLEST_NORMAL: f64 = f32::MIN_POSITIVE as f64;
 }
 impl Limits for f16 {
     const SMALLEST_NORMAL: f64 = 6.103_515_625e-5;
@@ -215,6 +229,19 @@ float!(
         match value {
             Value::Float(x) => half_from_f64(x),
             Value::Integer(x) => half_from_f64(x as f64),
+        }
+    }
+);
+
+float!(
+    bf16,
+    |rng| bf16::from_f64(sample_float(rng, 4)),
+    1,
+    1,
+    |value| {
+        match value {
+            Value::Float(x) => brain_from_f64(x),
+            Value::Integer(x) => brain_from_f64(x as f64),
         }
     }
 );
@@ -306,7 +333,7 @@ macro_rules! integer {
 integer!(i32);
 integer!(u32);
 
-/// Calls a generic test for every element type: five trials.
+/// Calls a generic test for every element type: six trials.
 macro_rules! for_each_dtype {
     ($list:expr, $scope:expr, $name:literal, $body:ident) => {
         $list.extend([
@@ -315,6 +342,7 @@ macro_rules! for_each_dtype {
             crate::Test::new(concat!($name, "::i32"), $scope, $body::<i32>),
             crate::Test::new(concat!($name, "::u32"), $scope, $body::<u32>),
             crate::Test::new(concat!($name, "::f64"), $scope, $body::<f64>),
+            crate::Test::new(concat!($name, "::bf16"), $scope, $body::<orlop::bf16>),
         ])
     };
 }

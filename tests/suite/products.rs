@@ -1,6 +1,6 @@
 //! The reference for matrix products: NumPy's shapes, sums in f64 or better, bounds per dtype.
 
-use orlop::f16;
+use orlop::{bf16, f16};
 
 use crate::grid::broadcast_shapes;
 use crate::number::{Number, Value};
@@ -66,7 +66,7 @@ impl Factor for f64 {
 
 impl Factor for f16 {
     fn check(got: Self, terms: &[(Self, Self)]) -> Result<(), String> {
-        // Sums in f32, rounded once to f16.
+        // Sums in f32, rounded once.
         let terms = wide(terms);
         let (want, _) = dot(terms.iter().copied());
         if want.abs() < 2f64.powi(-13) {
@@ -79,6 +79,13 @@ impl Factor for f16 {
             };
         }
         within(f64::from(got), &terms, 2f64.powi(-23), 2f64.powi(-11))
+    }
+}
+
+impl Factor for bf16 {
+    fn check(got: Self, terms: &[(Self, Self)]) -> Result<(), String> {
+        let (epsilon, rounding) = (2f64.powi(-23), 2f64.powi(-8));
+        within(f64::from(got), &wide(terms), epsilon, rounding)
     }
 }
 

@@ -59,17 +59,17 @@ impl Tensor {
     }
 }
 
-fn kind(dtype: DType) -> &'static str {
-    match dtype {
+/// NumPy's name of a dtype, if it has it.
+fn kind(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
         DType::F32 => "f4",
         DType::F16 => "f2",
         DType::I32 => "i4",
         DType::U32 => "u4",
         DType::F64 => "f8",
-    }
+        DType::BF16 => return None,
+    })
 }
-
-const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
 
 fn read(
     failing: &Failing,
@@ -93,9 +93,9 @@ fn read(
     reader.read_exact(&mut text).map_err(failing.io())?;
     let header = header::parse(&text).map_err(failing.says())?;
 
-    let dtype = DTYPES
+    let dtype = DType::ALL
         .into_iter()
-        .find(|&dtype| kind(dtype) == header.kind)
+        .find(|&dtype| kind(dtype) == Some(&header.kind))
         .ok_or_else(|| {
             failing.problem(format!(
                 "its dtype is '{}'; f2, f4, f8, i4 and u4 can be read: convert it with astype",
@@ -131,6 +131,12 @@ fn write<W: Write>(
     tensor: &Tensor,
     open: impl FnOnce() -> io::Result<W>,
 ) -> Result<()> {
+    let kind = kind(tensor.dtype()).ok_or_else(|| {
+        failing.problem(format!(
+            "NumPy has no {}: cast to f32 first",
+            tensor.dtype()
+        ))
+    })?;
     let axes: Vec<usize> = (0..tensor.rank()).rev().collect();
     let turned = tensor.permute(&axes)?;
     let fortran = !tensor.is_contiguous() && turned.is_contiguous();
@@ -139,8 +145,7 @@ fn write<W: Write>(
     } else {
         tensor.contiguous()?
     };
-    let header = header::write(kind(tensor.dtype()), tensor.shape().dims(), fortran)
-        .map_err(failing.says())?;
+    let header = header::write(kind, tensor.shape().dims(), fortran).map_err(failing.says())?;
     // Only now is a file replaced.
     let mut writer = open().map_err(failing.io())?;
     writer.write_all(&header).map_err(failing.io())?;

@@ -1,6 +1,6 @@
 //! The CPU twin: `gemm` on all cores for floats, a plain loop for integers.
 
-use half::f16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::finish::{self, Sum, Term};
@@ -21,14 +21,8 @@ pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut Ho
     match output.dtype {
         DType::F32 => in_place::<f32>(finish, [a, b], added, output),
         DType::F64 => in_place::<f64>(finish, [a, b], added, output),
-        DType::F16 => {
-            let mut sums = vec![0.0f32; count];
-            each_matrix::<f16, f32>(a, b, layout, &mut sums, halves);
-            finish::finish::<f16>(finish, added, &mut sums);
-            for (out, sum) in output.elements::<f16>().iter_mut().zip(sums) {
-                *out = f16::narrow(sum);
-            }
-        }
+        DType::F16 => through_f32::<f16>(finish, [a, b], added, output),
+        DType::BF16 => through_f32::<bf16>(finish, [a, b], added, output),
         DType::I32 => {
             let Some(c) = output.elements::<i32>().get_mut(..count) else {
                 return;
@@ -49,6 +43,21 @@ pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut Ho
                 });
             });
         }
+    }
+}
+
+/// Halves: sums are kept in f32 until they are finished.
+fn through_f32<T: Term<Sum = f32>>(
+    finish: Finish,
+    [a, b]: [&HostInput<'_>; 2],
+    added: &[HostInput<'_>],
+    output: &mut HostOutput<'_>,
+) {
+    let mut sums = vec![0.0f32; output.layout.elements()];
+    each_matrix::<T, f32>(a, b, output.layout, &mut sums, halves);
+    finish::finish::<T>(finish, added, &mut sums);
+    for (out, sum) in output.elements::<T>().iter_mut().zip(sums) {
+        *out = T::narrow(sum);
     }
 }
 
@@ -115,13 +124,19 @@ fn each_matrix<T: Element, C: Element>(
     }
 }
 
-/// f16 through f32: sums are kept in f32 over the whole of k.
-fn halves(c: &mut [f32], a: Matrix<'_, f16>, b: Matrix<'_, f16>, size: Size, all: bool) {
+/// Halves through f32: sums are kept in f32 over the whole of k.
+fn halves<T: Term<Sum = f32>>(
+    c: &mut [f32],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    size: Size,
+    all: bool,
+) {
     let (a, b) = (Wide::of(a, size.m, size.k), Wide::of(b, size.k, size.n));
     product::multiply(c, a.matrix(), b.matrix(), size, all);
 }
 
-/// A matrix of f16 as f32.
+/// A matrix of halves as f32.
 struct Wide {
     elements: Vec<f32>,
     row: isize,
@@ -130,7 +145,7 @@ struct Wide {
 
 impl Wide {
     /// Without gaps, or as it lies where that is less: repeated rows and columns stay repeated.
-    fn of(matrix: Matrix<'_, f16>, rows: usize, columns: usize) -> Self {
+    fn of<T: Term<Sum = f32>>(matrix: Matrix<'_, T>, rows: usize, columns: usize) -> Self {
         let reach = |count: usize, stride: isize| (count - 1).saturating_mul(stride as usize);
         let span = reach(rows, matrix.row).saturating_add(reach(columns, matrix.column));
         let as_it_lies = span < rows.saturating_mul(columns);
@@ -143,7 +158,7 @@ impl Wide {
                     true => at,
                     false => (i * matrix.row + j * matrix.column) as usize,
                 };
-                *out = matrix.elements[at].to_f32();
+                *out = matrix.elements[at].wide();
             }
         });
         let (row, column) = match as_it_lies {

@@ -1,6 +1,6 @@
 //! The epilogue on the CPU: what is done to sums before they are rounded and stored.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::rule::{Activation, Finish};
 use crate::cpu::parallel;
@@ -78,15 +78,21 @@ impl Term for f64 {
     }
 }
 
-impl Term for f16 {
-    type Sum = f32;
-    fn wide(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(sum: f32) -> f16 {
-        f16::from_f32(sum)
-    }
+macro_rules! half {
+    ($rust:ty) => {
+        impl Term for $rust {
+            type Sum = f32;
+            fn wide(self) -> f32 {
+                self.to_f32()
+            }
+            fn narrow(sum: f32) -> Self {
+                <$rust>::from_f32(sum)
+            }
+        }
+    };
 }
+half!(f16);
+half!(bf16);
 
 /// Finishes all sums of a product, in place.
 pub(super) fn finish<T: Term>(finish: Finish, added: &[HostInput<'_>], sums: &mut [T::Sum]) {
