@@ -70,7 +70,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 /// Replays a trace; the nanoseconds per allocation, its free included, and the pool after it.
 fn replay(trace: &Trace, limit: Option<u64>) -> (f64, Pool<Source>) {
     let config = PoolConfig {
-        growth: Growth::default(),
+        growth: Growth::within(limit),
         limit,
         max_region: MAX_REGION,
     };

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use orlop::memory::Growth;
 use settings::{Full, Growing, Limit};
 use trace::Trace;
 
@@ -25,9 +26,10 @@ struct Args {
     /// Traces
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// proportional, preallocate:BYTES, preallocate:0.9 (of the budget), step:BYTES, doubling:BYTES
-    #[arg(long, value_name = "POLICY", default_value = "proportional")]
-    growth: Growing,
+    /// proportional, budget, preallocate:BYTES, preallocate:0.9 (of the budget), step:BYTES,
+    /// doubling:BYTES; the default is budget with a limit, proportional without
+    #[arg(long, value_name = "POLICY")]
+    growth: Option<Growing>,
     /// The budget, in bytes (K, M, G: binary units), or times the peak of the bytes in use: 1.02x
     #[arg(long, value_name = "BYTES")]
     limit: Option<Limit>,
@@ -87,11 +89,12 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     for (name, trace) in &traces {
         let limit = args.limit.map(|limit| limit.bytes(trace.peak_live));
+        let growth = args
+            .growth
+            .map_or(Growth::within(limit), |growing| growing.0);
         let report = match &args.device {
-            Some(selector) => {
-                on_device::replay(trace, selector, args.growth.0, limit, args.when_full)?
-            }
-            None => alone::replay(trace, args.growth.0, limit, args.when_full),
+            Some(selector) => on_device::replay(trace, selector, growth, limit, args.when_full)?,
+            None => alone::replay(trace, growth, limit, args.when_full),
         };
         verified &= report.verified;
         cli::say(match args.json {

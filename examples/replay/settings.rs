@@ -18,6 +18,7 @@ impl FromStr for Growing {
         };
         Ok(Growing(match (policy, size) {
             ("proportional", None) => Growth::Proportional,
+            ("budget", None) => Growth::Budget,
             ("preallocate", Some(share)) if share.contains('.') => {
                 let fraction: f64 = share
                     .parse()
@@ -39,7 +40,7 @@ impl FromStr for Growing {
             ("doubling", None) => Growth::Doubling { first: 2 << 20 },
             _ => {
                 return Err(
-                    "not one of proportional, preallocate:BYTES, preallocate:0.9, step:BYTES, \
+                    "not one of proportional, budget, preallocate:BYTES, preallocate:0.9, step:BYTES, \
                      doubling:BYTES"
                         .to_owned(),
                 );

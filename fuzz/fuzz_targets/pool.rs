@@ -61,8 +61,9 @@ impl Input<'_> {
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
-    let growth = match input.byte() % 6 {
+    let growth = match input.byte() % 7 {
         0 | 1 => Growth::Proportional,
+        5 => Growth::Budget,
         2 => Growth::Step {
             bytes: input.bytes().min(MOST),
         },

@@ -31,7 +31,7 @@ pub enum Placement {
 pub struct DeviceBuilder {
     selector: Option<String>,
     visible: Option<Vec<String>>,
-    pub(super) growth: Growth,
+    pub(super) growth: Option<Growth>,
     pub(super) when_full: WhenFull,
     pub(super) memory_limit: Option<u64>,
     pub(super) placement: Placement,
@@ -50,7 +50,7 @@ impl DeviceBuilder {
         Self {
             selector: None,
             visible: None,
-            growth: Growth::default(),
+            growth: None,
             when_full: WhenFull::default(),
             memory_limit: None,
             placement: Placement::default(),
@@ -85,11 +85,12 @@ impl DeviceBuilder {
         self
     }
 
-    /// How reserved memory grows. What is preallocated is taken when the device is opened, as much of
+    /// How reserved memory grows; else [`Growth::Budget`] with a [`memory_limit`](Self::memory_limit),
+    /// [`Growth::Proportional`] without. What is preallocated is taken when the device is opened, as much of
     /// it as there is; [`Device::memory`] shows how much that is.
     #[must_use]
     pub fn growth(mut self, growth: Growth) -> Self {
-        self.growth = growth;
+        self.growth = Some(growth);
         self
     }
 
@@ -279,7 +280,7 @@ impl DeviceBuilder {
     }
 
     fn open_cpu(mut self) -> Result<Device> {
-        self.growth = self.region_growth(DeviceInfo::cpu().memory_total)?;
+        self.growth = Some(self.region_growth(DeviceInfo::cpu().memory_total)?);
         // The shared one is the first: it has no number.
         let _shared = Device::cpu();
         Ok(Device::new_cpu(self))
@@ -290,8 +291,9 @@ impl DeviceBuilder {
     /// # Errors
     /// `InvalidArgument` for a fraction of nothing known, or that is none.
     fn region_growth(&self, total: Option<u64>) -> Result<Growth> {
-        let Growth::Preallocate { fraction } = self.growth else {
-            return Ok(self.growth);
+        let growth = self.growth.unwrap_or(Growth::within(self.memory_limit));
+        let Growth::Preallocate { fraction } = growth else {
+            return Ok(growth);
         };
         let refused = |problem: String| Err(Error::invalid("growth", problem));
         if !(fraction > 0.0 && fraction <= 1.0) {

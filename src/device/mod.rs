@@ -116,7 +116,7 @@ impl Device {
         let info = DeviceInfo::cpu();
         let (claim, standing) = ledger::join_host(settings.memory_limit);
         let config = PoolConfig {
-            growth: settings.growth,
+            growth: settings.growth.unwrap_or_default(),
             limit: settings.memory_limit,
             max_region: info.capabilities.max_buffer_bytes,
         };

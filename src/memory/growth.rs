@@ -12,6 +12,12 @@ pub enum Growth {
     /// them too small for the request, are traded in: they go back before the new one is made.
     #[default]
     Proportional,
+    /// What a device with a `memory_limit` does where nothing else is said: few, large regions, since
+    /// blocks in many small ones cannot be moved together when the budget is nearly used up. In
+    /// proportion up to a 32nd of the budget; from there on each region is twice as large as all
+    /// before it together, and takes the whole rest where less than another would be left.
+    /// Idle regions are traded in as with `Proportional`, which it is where there is no budget.
+    Budget,
     /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the
     /// budget (`memory_limit`) where there is one, else of the adapter's memory. In proportion
     /// after that. Nobody else can have that memory then; drivers that overcommit set nothing aside
@@ -49,6 +55,10 @@ const HELD_SHARE: u64 = 24;
 /// The smallest region that is asked for when nothing forbids it.
 const SMALLEST: u64 = 1 << 20;
 
+/// Up to this share of a budget regions are small all the same: a program that uses little of a
+/// large budget shall not hold much of it.
+const FRUGAL_SHARE: u64 = 32;
+
 /// What a growth policy knows. All sizes are bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
@@ -60,9 +70,28 @@ pub(super) struct Demand {
     pub(super) max_region: u64,
     /// What the budget still allows.
     pub(super) headroom: u64,
+    /// The budget, if there is one.
+    pub(super) budget: Option<u64>,
+}
+
+impl Demand {
+    /// Whole multiples, because sizes come in series (layers): they fill the region to its end.
+    fn proportional(&self) -> Option<u64> {
+        (self.held / HELD_SHARE)
+            .max(SMALLEST)
+            .checked_next_multiple_of(self.needed)
+    }
 }
 
 impl Growth {
+    /// What a device does where nothing else is said, with this budget or with none.
+    pub fn within(limit: Option<u64>) -> Growth {
+        match limit {
+            Some(_) => Growth::Budget,
+            None => Growth::Proportional,
+        }
+    }
+
     /// The size of the next region, at least `needed` and a multiple of the quantum;
     /// `None` when `needed` fits neither the adapter nor the budget.
     pub(super) fn region_size(self, demand: Demand) -> Option<u64> {
@@ -71,12 +100,19 @@ impl Growth {
             return None;
         }
         let wanted = match self {
-            // Whole multiples, because sizes come in series (layers): they fill the region to its end.
             Growth::Proportional | Growth::Preallocate { .. } | Growth::PreallocateBytes { .. } => {
-                (demand.held / HELD_SHARE)
-                    .max(SMALLEST)
-                    .checked_next_multiple_of(demand.needed)
+                demand.proportional()
             }
+            Growth::Budget => match (demand.budget, demand.proportional()) {
+                (Some(budget), Some(least))
+                    if demand.held.saturating_add(least) > budget / FRUGAL_SHARE =>
+                {
+                    let wanted = least.max(demand.held.saturating_mul(2));
+                    let rest = most.saturating_sub(wanted);
+                    round_up(if rest <= wanted { most } else { wanted })
+                }
+                (_, proportional) => proportional,
+            },
             Growth::Step { bytes } => {
                 at_least_one(bytes).and_then(|step| demand.needed.checked_next_multiple_of(step))
             }
@@ -107,7 +143,7 @@ impl Growth {
         // No idle region holds the request, and a larger one in its place serves both: it takes
         // lstm_train from 1.34 to 1.07 of its peak in use and llm_decode from 1.15 to 1.06.
         // Who chose the sizes of regions chose to keep them.
-        matches!(self, Growth::Proportional)
+        matches!(self, Growth::Proportional | Growth::Budget)
     }
 }
 
@@ -134,6 +170,7 @@ mod tests {
         needed: QUANTUM,
         max_region: u64::MAX,
         headroom: u64::MAX,
+        budget: None,
     };
 
     #[test]
@@ -218,6 +255,45 @@ mod tests {
             let needed = round_down(u64::MAX);
             assert_eq!(size(growth, u64::MAX, needed), Some(needed));
         }
+    }
+
+    #[test]
+    fn a_budget_makes_few_large_regions() {
+        const MIB: u64 = 1 << 20;
+        let regions = |budget: u64, needed: u64| {
+            let mut held = 0;
+            let mut sizes = Vec::new();
+            while let Some(size) = Growth::Budget.region_size(Demand {
+                held,
+                needed,
+                max_region: u64::MAX,
+                headroom: budget - held,
+                budget: Some(budget),
+            }) {
+                held += size;
+                sizes.push(size / MIB);
+            }
+            assert!(budget - held < needed);
+            sizes
+        };
+        assert_eq!(regions(2 * MIB, QUANTUM), [2]);
+        assert_eq!(regions(8 * MIB, QUANTUM), [1, 2, 5]);
+        assert_eq!(regions(96 * MIB, QUANTUM), [1, 1, 1, 6, 18, 69]);
+        assert_eq!(regions(96 * MIB, 40 * MIB), [96]);
+        assert_eq!(Growth::within(None), Growth::Proportional);
+        let size = |demand| Growth::Budget.region_size(demand);
+        assert_eq!(size(DEMAND), Some(SMALLEST), "no budget");
+        let needed = 3 * MIB;
+        let held = u64::MAX - 5 * MIB;
+        let budget = Some(u64::MAX);
+        let demand = Demand {
+            held,
+            needed,
+            max_region: u64::MAX,
+            headroom: 5 * MIB,
+            budget,
+        };
+        assert_eq!(size(demand), Some(5 * MIB), "the end of the number range");
     }
 
     #[test]

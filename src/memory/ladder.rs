@@ -194,6 +194,7 @@ impl<S: RegionSource> Pool<S> {
             needed: bytes,
             max_region: self.config.max_region,
             headroom: self.headroom(),
+            budget: self.config.limit,
         };
         let Some(mut size) = self.config.growth.region_size(demand) else {
             return Err(FullReason::OverBudget);
