@@ -3,15 +3,18 @@
 //! Each thread creates, views, computes, fills, moves, reads and drops small tensors, and knows by
 //! a model on the host what each holds. Tensors pass between threads, so that they are used and
 //! dropped elsewhere. Values are integers that every dtype here holds exactly.
+//!
+//! On full devices, whose budget is below what the threads want, tensors move and are spilled
+//! meanwhile; what fails for want of memory changes nothing.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orlop::memory::QUANTUM;
-use orlop::{DType, Device, Result, Tensor};
+use orlop::memory::{Growth, MemoryEvents, QUANTUM, WhenFull};
+use orlop::{DType, Device, Error, Result, Tensor};
 
 use crate::adapters::{self, Context, Variant, full};
 use crate::memory::settle;
@@ -20,11 +23,12 @@ use crate::watchdog::{self, Pulse};
 use crate::{OnceTest, Scope, Test};
 
 pub fn tests() -> Vec<Test> {
-    vec![Test::new(
-        "stress::threads_on_one_device",
-        Scope::Device,
-        one_device,
-    )]
+    let test = |name, run| Test::new(name, Scope::Device, run);
+    vec![
+        test("stress::threads_on_one_device", one_device as fn(&_) -> _),
+        test("stress::threads_on_a_full_device", full_device),
+        test("stress::threads_on_a_device_that_spills", spilling_device),
+    ]
 }
 
 pub fn tests_once() -> Vec<OnceTest> {
@@ -37,6 +41,9 @@ const OPERATIONS: u64 = 100_000;
 /// A normal run's time, in phases that end in a look at the account.
 const PHASES: u32 = 3;
 const PHASE: Duration = Duration::from_secs(2);
+/// What a full device may hold, and what may be on the host: threads want about twice as much.
+const BUDGET: u64 = 96 << 10;
+const ON_HOST: u64 = 48 << 10;
 /// No operation takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Tensors that a thread holds at most.
@@ -49,7 +56,40 @@ const EXACT: i64 = 1 << 23;
 fn one_device(context: &Context) -> Result<()> {
     let devices = vec![context.open(), Device::select("cpu")?];
     // On the CPU two pools, so that there is somewhere to move to; elsewhere the CPU is that place.
-    stress(&format!("stress on {}", context.adapter.name), devices, 8)
+    let name = format!("stress on {}", context.adapter.name);
+    stress(&name, devices, 8, Crowd::No).map(drop)
+}
+
+/// In regions of all sizes, so that blocks move within them and between them, and regions are traded.
+fn full_device(context: &Context) -> Result<()> {
+    let device = context
+        .builder()
+        .memory_limit(BUDGET)
+        .growth(Growth::Step { bytes: 16 << 10 })
+        .build()?;
+    let name = format!("stress on {}, full", context.adapter.name);
+    let devices = vec![device, Device::select("cpu")?];
+    let events = stress(&name, devices, 64, Crowd::Full)?;
+    assert!(events.relocations > 0, "{events:?}");
+    assert_eq!(events.spills, 0);
+    Ok(())
+}
+
+/// The host is full now and then, too.
+fn spilling_device(context: &Context) -> Result<()> {
+    let most = Some(ON_HOST);
+    let device = context
+        .builder()
+        .memory_limit(BUDGET - ON_HOST)
+        .when_full(WhenFull::SpillToHost { most })
+        .build()?;
+    let name = format!("stress on {}, spilling", context.adapter.name);
+    let devices = vec![device, Device::select("cpu")?];
+    let events = stress(&name, devices, 64, Crowd::Full)?;
+    assert!(events.relocations > 0, "{events:?}");
+    let spills = events.spills > 0 && events.refaults > 0;
+    assert_eq!(spills, !context.is_cpu(), "{events:?}");
+    Ok(())
 }
 
 fn every_device() -> Result<()> {
@@ -57,7 +97,14 @@ fn every_device() -> Result<()> {
         .into_iter()
         .map(|adapter| Context::new(adapter, Variant::Plain).open())
         .collect();
-    stress("stress on every device", devices, 2)
+    stress("stress on every device", devices, 2, Crowd::No).map(drop)
+}
+
+/// Whether the first device is too small.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Crowd {
+    No,
+    Full,
 }
 
 /// Bytes and blocks in use on each device, by the model.
@@ -128,6 +175,9 @@ struct Shared {
     barrier: Barrier,
     /// One time in so many an item is made on another device than the first.
     elsewhere: usize,
+    crowd: Crowd,
+    /// Operations that failed for want of memory.
+    refused: AtomicU64,
 }
 
 struct Worker<'a> {
@@ -137,8 +187,13 @@ struct Worker<'a> {
     pending: VecDeque<(Pending, Vec<i64>)>,
 }
 
-/// Runs it; `elsewhere` as in [`Shared`].
-fn stress(name: &str, devices: Vec<Device>, elsewhere: usize) -> Result<()> {
+/// Runs it; `elsewhere` as in [`Shared`]. What happened on the first device.
+fn stress(
+    name: &str,
+    devices: Vec<Device>,
+    elsewhere: usize,
+    crowd: Crowd,
+) -> Result<MemoryEvents> {
     let account = devices.iter().map(|_| Default::default()).collect();
     let shared = Arc::new(Shared {
         devices,
@@ -146,6 +201,8 @@ fn stress(name: &str, devices: Vec<Device>, elsewhere: usize) -> Result<()> {
         exchange: Mutex::default(),
         barrier: Barrier::new(THREADS),
         elsewhere,
+        crowd,
+        refused: AtomicU64::new(0),
     });
     let started = Instant::now();
     let pulses = watchdog::pulses(name, THREADS, PATIENCE);
@@ -178,6 +235,15 @@ fn stress(name: &str, devices: Vec<Device>, elsewhere: usize) -> Result<()> {
         .sum();
     let seconds = started.elapsed().as_secs_f64();
     eprintln!("{name}: {operations} operations of {THREADS} threads in {seconds:.1} s");
+    let events = shared.devices[0].memory().events;
+    let refused = shared.refused.load(Ordering::Acquire);
+    if crowd == Crowd::Full {
+        eprintln!("{name}: {refused} refused, {events:?}");
+        assert!(
+            refused * 4 < operations,
+            "{refused} of {operations} refused"
+        );
+    }
     shared.exchange.lock().expect("no panic").clear();
     for device in &shared.devices {
         settle(device, |memory| memory.allocated == 0);
@@ -188,8 +254,9 @@ fn stress(name: &str, devices: Vec<Device>, elsewhere: usize) -> Result<()> {
             (memory.live_blocks, memory.reserved, memory.regions),
             (0, 0, 0)
         );
+        assert_eq!(memory.spilled, 0);
     }
-    Ok(())
+    Ok(events)
 }
 
 /// One thread's work; gives the count of operations.
@@ -209,14 +276,19 @@ fn run(shared: &Shared, index: usize, pulse: &Pulse) -> Result<u64> {
         };
         let mut done = 0;
         while more(done) {
-            worker.step()?;
+            let outcome = worker.step();
+            if !worker.goes_on(outcome)? {
+                let left = worker.held.len() / 2;
+                worker.held.truncate(left);
+            }
             pulse.beat();
             done += 1;
         }
         operations += done;
         worker.finish_pending()?;
         for item in &worker.held {
-            item.check()?;
+            // To read a view takes memory.
+            worker.goes_on(item.check())?;
         }
         pulse.wait();
         // Nobody works between the two.
@@ -238,13 +310,26 @@ impl Shared {
             let blocks = blocks.load(Ordering::Acquire) as u64;
             // A background thread may still let go of what it read.
             settle(device, |memory| {
-                memory.allocated == bytes && memory.live_blocks == blocks
+                let spilled = device.memory_snapshot().spilled.len() as u64;
+                memory.allocated + memory.spilled == bytes && memory.live_blocks + spilled == blocks
             });
         }
     }
 }
 
 impl Worker<'_> {
+    /// False when there was no memory and there need not be.
+    fn goes_on(&self, outcome: Result<()>) -> Result<bool> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(Error::OutOfMemory(_)) if self.shared.crowd == Crowd::Full => {
+                self.shared.refused.fetch_add(1, Ordering::AcqRel);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn step(&mut self) -> Result<()> {
         let operation = self.rng.below(100);
         match operation {
@@ -324,8 +409,15 @@ impl Worker<'_> {
         let device = self.device();
         let dtype = *self.rng.pick(&[DType::I32, DType::F32]);
         let sizes = match self.rng.below(400) {
-            // Above what shares a staging slot.
-            0 => [150, self.rng.between(150, 250)],
+            0 => {
+                let least = match self.shared.crowd {
+                    // Above what shares a staging slot.
+                    Crowd::No => 150,
+                    // Much of the budget.
+                    Crowd::Full => 60,
+                };
+                [least, self.rng.between(least, least * 5 / 3)]
+            }
             _ => [self.rng.between(1, 16), self.rng.between(1, 16)],
         };
         self.create_like(device, dtype, sizes)
@@ -564,9 +656,10 @@ impl Worker<'_> {
     }
 
     fn finish_pending(&mut self) -> Result<()> {
-        std::mem::take(&mut self.pending)
-            .into_iter()
-            .try_for_each(finish)
+        for pending in std::mem::take(&mut self.pending) {
+            self.goes_on(finish(pending))?;
+        }
+        Ok(())
     }
 
     /// Gives one to the others and takes one of theirs.
