@@ -160,11 +160,11 @@ fn bookkeeping(blocks: usize) -> Outcome<f64> {
     Ok(host as f64 / pool.statistics().reserved as f64)
 }
 
-/// Nanoseconds for each tensor that is made and dropped on one device by `threads` threads at once,
+/// Nanoseconds for each tensor that is made and dropped on a new device by `threads` threads at once,
 /// as each of them sees it.
-fn contended(threads: usize) -> Outcome<f64> {
+fn contended(selector: &str, threads: usize) -> Outcome<f64> {
     const TENSORS: usize = 200_000;
-    let device = Device::builder().select("cpu").build()?;
+    let device = Device::builder().select(selector).build()?;
     let each = TENSORS / threads;
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -293,12 +293,20 @@ fn main() -> Outcome<()> {
             println!("bookkeeping of {blocks} blocks of 64 KiB in the mean: {percent:.3} %");
         }
     }
-    for threads in [1, 2, 24] {
-        let nanoseconds = contended(threads)?;
-        if json {
-            println!("{{\"threads\":{threads},\"nanoseconds_per_tensor\":{nanoseconds:.1}}}");
-        } else {
-            println!("{threads} threads make and drop tensors: {nanoseconds:.1} ns each");
+    for info in Device::list()? {
+        for threads in [1, 2, 24] {
+            let nanoseconds = contended(&info.selector, threads)?;
+            let (selector, name, backend) = (&info.selector, &info.name, &info.backend);
+            if json {
+                println!(
+                    "{{\"device\":\"{selector}\",\"backend\":\"{backend}\",\"threads\":{threads},\
+                     \"nanoseconds_per_tensor\":{nanoseconds:.1}}}"
+                );
+            } else {
+                println!(
+                    "{threads} threads make and drop tensors on {name} ({backend}): {nanoseconds:.1} ns each"
+                );
+            }
         }
     }
     Ok(())

@@ -400,7 +400,22 @@ impl World {
             assert_eq!(self.pool.chunks(region).count(), 0);
         }
         self.stale_regions.truncate(16);
+        self.check_pins();
         self.check_walk();
+    }
+
+    /// Those blocks are pinned that were pinned and not freed since: a pin ends with its block.
+    fn check_pins(&self) {
+        let mut told = Vec::new();
+        for ((id, _), region) in self.pool.regions().zip(self.pool.snapshot().regions) {
+            let chunks = region.chunks.into_iter();
+            let pinned = chunks.filter(|chunk| chunk.block.as_ref().is_some_and(|b| b.pinned));
+            told.extend(pinned.map(|chunk| (id, chunk.offset)));
+        }
+        let pinned = self.blocks.iter().filter_map(|block| block.pinned);
+        let pinned: Vec<_> = pinned.map(|(at, _)| (at.region, at.offset)).collect();
+        assert_eq!(told.len(), pinned.len(), "{told:?} are pinned");
+        assert!(pinned.iter().all(|place| told.contains(place)), "{told:?}");
     }
 
     /// The account equals what a walk over all chunks finds, and what the source gave.
