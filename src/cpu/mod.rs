@@ -3,6 +3,7 @@
 pub(crate) mod arena;
 pub(crate) mod parallel;
 pub(crate) mod product;
+mod simd;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
 

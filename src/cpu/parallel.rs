@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 use crate::layout::{Layout, Merged, merge};
+use crate::sync::Mutex;
 
 /// Elements below which starting threads costs more than it gives (about 20 microseconds of work).
 pub(crate) const PARALLEL: usize = 32 << 10;
@@ -43,6 +44,32 @@ pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sy
                 .for_each(|(at, piece)| work(at * CHUNK, piece));
         }),
     }
+}
+
+/// Hands each item to `work`: on the caller's thread, and on the others as soon as they come. Work
+/// that is done before they do costs no more than it does alone.
+pub(crate) fn share<I: Iterator<Item: Send> + Send>(items: I, work: impl Fn(I::Item) + Sync) {
+    let Some(threads) = threads() else {
+        return items.for_each(work);
+    };
+    let items = Mutex::new(items);
+    let next = || items.lock().next();
+    let run = || {
+        while let Some(item) = next() {
+            work(item);
+        }
+    };
+    threads.in_place_scope(|scope| {
+        for _ in 1..threads.current_num_threads() {
+            scope.spawn(|_| run());
+        }
+        run();
+    });
+}
+
+/// Threads that [`share`] may use, the caller's included.
+pub(crate) fn width() -> usize {
+    threads().map_or(1, rayon::ThreadPool::current_num_threads)
 }
 
 /// Walks the elements of several layouts of one shape together, in row-major order, as runs of
@@ -116,6 +143,19 @@ mod tests {
     #[test]
     fn workers_of_rayon_work_alone() {
         rayon::scope(|scope| scope.spawn(|_| assert!(threads().is_none())));
+    }
+
+    #[test]
+    fn shared_items_are_worked_on_once() {
+        let mut seen = vec![0u32; 10_000];
+        share(seen.chunks_mut(7).enumerate(), |(at, chunk)| {
+            chunk.iter_mut().for_each(|seen| *seen += at as u32 + 1);
+        });
+        assert!(
+            seen.iter()
+                .enumerate()
+                .all(|(at, &seen)| seen == at as u32 / 7 + 1)
+        );
     }
 
     #[test]

@@ -1,12 +1,28 @@
-//! The `gemm` crate behind a safe, checked call.
+//! Matrix products by what is fastest for their size: loops of our own for small ones and for
+//! vectors, else the `gemm` crate, behind a safe, checked call.
 //!
 //! `gemm` takes raw pointers and strides; this is the one place that hands them over, after
 //! checking that every index it can reach lies inside the slices.
+//! `docs/matmul.md` has the measurements behind the choices.
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use gemm_common::Parallelism;
 
 use super::parallel;
+use super::simd::{Floats, Small};
+
+/// Multiply-adds below which one thread has the product before another wakes up.
+pub(crate) const ALONE: usize = 100 * 100 * 100;
+/// Multiply-adds above which `gemm` spreads the work itself; below, pieces by hand start sooner.
+const LARGE: usize = 400 * 400 * 400;
+/// Multiply-adds up to which packing costs more than it gives.
+const SMALL: usize = 64 * 64 * 64;
+/// Elements of a right operand that the first cache holds for a small product.
+const SMALL_RIGHT: usize = 8 << 10;
+/// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
+const VECTOR_ALONE: usize = 2 << 20;
 
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
@@ -17,6 +33,24 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<T> Matrix<'_, T> {
+    /// The part from an element on.
+    pub(crate) fn from(self, row: usize, column: usize) -> Self {
+        let start = row as isize * self.row + column as isize * self.column;
+        Self {
+            elements: self.elements.get(start as usize..).unwrap_or_default(),
+            ..self
+        }
+    }
+
+    /// Rows as columns.
+    fn turned(self) -> Self {
+        Self {
+            row: self.column,
+            column: self.row,
+            ..self
+        }
+    }
+
     /// True when every element of `rows x columns` lies inside the slice.
     fn holds(&self, rows: usize, columns: usize) -> bool {
         let reach = |count: usize, stride: isize| {
@@ -73,7 +107,7 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Copy + Send + Sync + 'static {
+pub(crate) trait GemmElement: Floats {
     const ONE: Self;
     const ZERO: Self;
     /// The best kernel for this processor.
@@ -96,7 +130,7 @@ impl GemmElement for f64 {
     }
 }
 
-/// `c = a x b`, `c` row-major without gaps; on all cores if asked.
+/// `c = a x b`, `c` row-major without gaps; on several cores if asked and where that is faster.
 /// Nothing happens when a matrix does not lie inside its slice.
 pub(crate) fn multiply<T: GemmElement>(
     c: &mut [T],
@@ -106,60 +140,190 @@ pub(crate) fn multiply<T: GemmElement>(
     on_all_cores: bool,
 ) {
     let Size { m, k, n } = size;
-    let entries = m
-        .checked_mul(n)
-        .filter(|&entries| isize::try_from(entries).is_ok());
-    let Some(entries) = entries else { return };
-    if entries == 0 || c.len() < entries {
+    let Some(c) = checked(c, a, b, size) else {
         return;
-    }
+    };
     if k == 0 {
-        c[..entries].fill(T::ZERO);
+        c.fill(T::ZERO);
         return;
     }
-    if !a.holds(m, k) || !b.holds(k, n) {
+    if n == 1 && times_vector(c, a, (b.elements, b.row), [m, k], on_all_cores) {
         return;
     }
-    match on_all_cores.then(parallel::threads).flatten() {
-        None => call(c, a, b, size, Parallelism::None),
-        Some(threads) => threads.install(|| call(c, a, b, size, Parallelism::Rayon(0))),
+    if m == 1 && times_vector(c, b.turned(), (a.elements, a.column), [n, k], on_all_cores) {
+        return;
+    }
+    if b.column == 1 && n > 1 && size.work() <= SMALL && k * n <= SMALL_RIGHT {
+        return T::small(Small {
+            c,
+            a: a.elements,
+            a_row: a.row as usize,
+            a_column: a.column as usize,
+            b: b.elements,
+            b_row: b.row as usize,
+            m,
+            k,
+            n,
+        });
+    }
+    let threads = match on_all_cores && size.work() > ALONE {
+        true => parallel::threads(),
+        false => None,
+    };
+    let target = Target {
+        start: c.as_mut_ptr(),
+        row: n,
+    };
+    let whole = [0..m, 0..n];
+    match threads {
+        None => target.call(a, b, k, whole, false, Parallelism::None),
+        Some(threads) if size.work() > LARGE => {
+            threads.install(|| target.call(a, b, k, whole, false, Parallelism::Rayon(0)));
+        }
+        // Each piece packs its share of one operand, and all of the other.
+        Some(_) => parallel::share(pieces(m, n), |piece| {
+            target.call(a, b, k, piece, false, Parallelism::None);
+        }),
     }
 }
 
-/// Hands the pointers over.
-fn call<T: GemmElement>(
+/// `c += a x b`, `c` row-major without gaps, on the caller's thread.
+/// Nothing happens when a matrix does not lie inside its slice.
+pub(crate) fn multiply_add<T: GemmElement>(
     c: &mut [T],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     size: Size,
-    parallelism: Parallelism,
 ) {
-    // Its kernels want a column-major destination: a row-major product is the transposed product
-    // of the transposed operands.
-    // SAFETY: `multiply` has checked that `c` holds m * n elements, and by `holds` the last
-    // element that `a` and `b` can reach; `c` is borrowed alone; strides are not negative.
-    unsafe {
-        T::gemm()(
-            size.n,
-            size.m,
-            size.k,
-            c.as_mut_ptr(),
-            size.n as isize,
-            1,
-            false,
-            b.elements.as_ptr(),
-            b.row,
-            b.column,
-            a.elements.as_ptr(),
-            a.row,
-            a.column,
-            T::ZERO,
-            T::ONE,
-            false,
-            false,
-            false,
-            parallelism,
-        );
+    if size.k > 0
+        && let Some(c) = checked(c, a, b, size)
+    {
+        let target = Target {
+            start: c.as_mut_ptr(),
+            row: size.n,
+        };
+        let whole = [0..size.m, 0..size.n];
+        target.call(a, b, size.k, whole, true, Parallelism::None);
+    }
+}
+
+/// The entries of `c`, if there are any and all matrices lie inside their slices.
+fn checked<'a, T>(
+    c: &'a mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+) -> Option<&'a mut [T]> {
+    let entries = m
+        .checked_mul(n)
+        .filter(|&entries| entries > 0 && isize::try_from(entries).is_ok())?;
+    let inside = k == 0 || a.holds(m, k) && b.holds(k, n);
+    c.get_mut(..entries).filter(|_| inside)
+}
+
+/// Pieces of a result along its longer side, a few for each thread.
+fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send {
+    let down = m >= n;
+    let length = m.max(n);
+    let each = length.div_ceil(2 * parallel::width()).next_multiple_of(16);
+    (0..length).step_by(each).map(move |start| {
+        let range = start..(start + each).min(length);
+        match down {
+            true => [range, 0..n],
+            false => [0..m, range],
+        }
+    })
+}
+
+/// `y = matrix x vector` in one pass over the matrix, where its rows or columns are of neighbours.
+/// False where they are not: nothing has happened.
+fn times_vector<T: GemmElement>(
+    y: &mut [T],
+    matrix: Matrix<'_, T>,
+    (vector, step): (&[T], isize),
+    [rows, k]: [usize; 2],
+    on_all_cores: bool,
+) -> bool {
+    if matrix.column != 1 && matrix.row != 1 {
+        return false;
+    }
+    let gathered: Vec<T>;
+    let x = match step {
+        1 => &vector[..k],
+        _ => {
+            gathered = (0..k).map(|at| vector[at * step as usize]).collect();
+            &gathered
+        }
+    };
+    let work = |start: usize, y: &mut [T]| match matrix.column {
+        1 => {
+            let stride = matrix.row as usize;
+            T::rows_times(&matrix.elements[start * stride..], stride, x, y);
+        }
+        _ => T::columns_times(&matrix.elements[start..], matrix.column as usize, x, y),
+    };
+    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
+    if !on_all_cores || bytes < VECTOR_ALONE {
+        work(0, y);
+    } else {
+        let each = rows.div_ceil(parallel::width()).next_multiple_of(16);
+        let pieces = y.chunks_mut(each).enumerate();
+        parallel::share(pieces, |(at, y)| work(at * each, y));
+    }
+    true
+}
+
+/// Where a product goes: a row-major matrix of `row` columns.
+#[derive(Clone, Copy)]
+struct Target<T> {
+    start: *mut T,
+    row: usize,
+}
+
+// SAFETY: it is only written through `call`, each part of it by one thread.
+unsafe impl<T: Send> Sync for Target<T> {}
+
+impl<T: GemmElement> Target<T> {
+    /// Hands the pointers over, for some rows and columns of the product.
+    fn call(
+        &self,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        k: usize,
+        [rows, columns]: [Range<usize>; 2],
+        adds: bool,
+        parallelism: Parallelism,
+    ) {
+        // Its kernels want a column-major destination: a row-major product is the transposed product
+        // of the transposed operands.
+        // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
+        // `a` and `b` do; parts of rows and columns lie inside; the target is borrowed alone, and
+        // calls at the same time have disjoint parts; strides are not negative.
+        unsafe {
+            T::gemm()(
+                columns.len(),
+                rows.len(),
+                k,
+                self.start.add(rows.start * self.row + columns.start),
+                self.row as isize,
+                1,
+                adds,
+                b.elements
+                    .as_ptr()
+                    .offset(columns.start as isize * b.column),
+                b.row,
+                b.column,
+                a.elements.as_ptr().offset(rows.start as isize * a.row),
+                a.row,
+                a.column,
+                if adds { T::ONE } else { T::ZERO },
+                T::ONE,
+                false,
+                false,
+                false,
+                parallelism,
+            );
+        }
     }
 }
 
@@ -195,5 +359,58 @@ mod tests {
         multiply(&mut c[..3], left, right, size, false);
         multiply(&mut untouched, left, right, Size { k: 0, ..size }, false);
         assert_eq!(untouched, [0.0; 4]);
+    }
+
+    /// In pieces, on all cores and by vectors: the same sums of small integers, in every layout.
+    #[test]
+    fn every_way_gives_the_same() {
+        for [m, k, n] in [
+            [40, 300, 900],
+            [900, 300, 40],
+            [410, 400, 420],
+            [1500, 700, 1],
+            [1, 700, 1500],
+            [17, 9000, 1],
+            [1, 1, 1],
+        ] {
+            let values = |count: usize, turn: usize| -> Vec<f32> {
+                (0..count)
+                    .map(|at| ((at * turn) % 5) as f32 - 2.0)
+                    .collect()
+            };
+            let (a, b) = (values(m * k, 7), values(k * n, 3));
+            let matrix = |elements, rows, columns, turned| match turned {
+                false => Matrix {
+                    elements,
+                    row: columns as isize,
+                    column: 1,
+                },
+                true => Matrix {
+                    elements,
+                    row: 1,
+                    column: rows as isize,
+                },
+            };
+            for turned in 0..4 {
+                let left: Matrix<'_, f32> = matrix(&a, m, k, turned & 1 == 1);
+                let right = matrix(&b, k, n, turned & 2 == 2);
+                let mut c = vec![9.0f32; m * n];
+                let size = Size { m, k, n };
+                multiply(&mut c, left, right, size, true);
+                let mut added = c.clone();
+                multiply_add(&mut added, left, right, size);
+                for at in (0..m * n).step_by(97) {
+                    let (i, j) = ((at / n) as isize, (at % n) as isize);
+                    let want: f32 = (0..k as isize)
+                        .map(|p| {
+                            left.elements[(i * left.row + p * left.column) as usize]
+                                * right.elements[(p * right.row + j * right.column) as usize]
+                        })
+                        .sum();
+                    assert_eq!(c[at], want, "{size:?}, turned {turned}, entry {i}, {j}");
+                    assert_eq!(added[at], 2.0 * want, "{size:?}, turned {turned}");
+                }
+            }
+        }
     }
 }

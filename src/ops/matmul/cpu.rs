@@ -1,92 +1,79 @@
-//! The CPU twin: `gemm` on all cores for floats, a plain loop for integers.
+//! The CPU twin: batches of matrices, one after the other on all cores or side by side, each by
+//! `cpu::product`; halves through f32 in bounded memory; a plain loop for integers.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::finish::{self, Sum, Term};
+use super::finish::{Finisher, Sum, Term};
+use super::halves::{self, Halves};
 use super::rule::Finish;
 use crate::cpu::parallel;
-use crate::cpu::product::{self, Matrix, Size};
+use crate::cpu::product::{self, ALONE, Matrix, Size};
 use crate::dtype::{DType, Element};
-use crate::layout::Layout;
 use crate::road::{HostInput, HostOutput};
 
-/// Multiply-adds below which one core is faster than waking the others.
-const PARALLEL: usize = 64 * 64 * 64;
+/// Multiply-adds of products that a thread takes at a time.
+const AT_A_TIME: usize = 128 << 10;
 
 /// `output = left x right`, batch by batch, finished; the output is contiguous.
 pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
-    let [a, b, added @ ..] = inputs else { return };
-    let (layout, count) = (output.layout, output.layout.elements());
     match output.dtype {
-        DType::F32 => in_place::<f32>(finish, [a, b], added, output),
-        DType::F64 => in_place::<f64>(finish, [a, b], added, output),
-        DType::F16 => through_f32::<f16>(finish, [a, b], added, output),
-        DType::BF16 => through_f32::<bf16>(finish, [a, b], added, output),
+        DType::F32 => floats::<f32>(finish, inputs, output),
+        DType::F64 => floats::<f64>(finish, inputs, output),
+        DType::F16 => through_f32::<f16>(finish, inputs, output),
+        DType::BF16 => through_f32::<bf16>(finish, inputs, output),
         DType::I32 => {
-            let Some(c) = output.elements::<i32>().get_mut(..count) else {
-                return;
-            };
-            each_matrix::<i32, i32>(a, b, layout, c, |c, a, b, size, all| {
-                integers(c, a, b, size, all, |sum, a, b| {
-                    sum.wrapping_add(a.wrapping_mul(b))
-                });
+            let add = |sum: i32, a: i32, b| sum.wrapping_add(a.wrapping_mul(b));
+            each_matrix(inputs, output, |c, [a, b], size, all, _| {
+                integers(c, a, b, size, all, add);
             });
         }
         DType::U32 => {
-            let Some(c) = output.elements::<u32>().get_mut(..count) else {
-                return;
-            };
-            each_matrix::<u32, u32>(a, b, layout, c, |c, a, b, size, all| {
-                integers(c, a, b, size, all, |sum, a, b| {
-                    sum.wrapping_add(a.wrapping_mul(b))
-                });
+            let add = |sum: u32, a: u32, b| sum.wrapping_add(a.wrapping_mul(b));
+            each_matrix(inputs, output, |c, [a, b], size, all, _| {
+                integers(c, a, b, size, all, add);
             });
         }
     }
 }
 
-/// Halves: sums are kept in f32 until they are finished.
-fn through_f32<T: Term<Sum = f32>>(
+/// Sums in the type of the elements: straight in the output, finished while they are at hand.
+fn floats<T: Term<Sum = T> + Sum + product::GemmElement>(
     finish: Finish,
-    [a, b]: [&HostInput<'_>; 2],
-    added: &[HostInput<'_>],
+    inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
 ) {
-    let mut sums = vec![0.0f32; output.layout.elements()];
-    each_matrix::<T, f32>(a, b, output.layout, &mut sums, halves);
-    finish::finish::<T>(finish, added, &mut sums);
-    for (out, sum) in output.elements::<T>().iter_mut().zip(sums) {
-        *out = T::narrow(sum);
-    }
+    let finisher = Finisher::<T>::new(finish, inputs);
+    each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
+        product::multiply(c, a, b, size, all);
+        if let Some(finisher) = &finisher {
+            finisher.finish(first, c, all);
+        }
+    });
 }
 
-/// Sums in the type of the elements: straight in the output.
-fn in_place<T: Term<Sum = T> + Sum + product::GemmElement>(
-    finish: Finish,
-    [a, b]: [&HostInput<'_>; 2],
-    added: &[HostInput<'_>],
+fn through_f32<T: Halves>(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+    let finisher = Finisher::<T>::new(finish, inputs);
+    each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
+        halves::multiply(c, a, b, size, all, |at, sums| {
+            if let Some(finisher) = &finisher {
+                finisher.finish(first + at, sums, false);
+            }
+        });
+    });
+}
+
+/// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
+/// batch: side by side where that keeps all cores busy, else one after the other on all cores.
+fn each_matrix<T: Element>(
+    inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
+    product: impl Fn(&mut [T], [Matrix<'_, T>; 2], Size, bool, usize) + Sync,
 ) {
+    let [a, b, ..] = inputs else { return };
     let (layout, count) = (output.layout, output.layout.elements());
-    let Some(c) = output.elements::<T>().get_mut(..count) else {
-        return;
-    };
-    each_matrix::<T, T>(a, b, layout, c, product::multiply);
-    finish::finish::<T>(finish, added, c);
-}
-
-/// Calls `product` for each matrix of the batch: one after the other on all cores when each is
-/// large, else side by side.
-fn each_matrix<T: Element, C: Element>(
-    a: &HostInput<'_>,
-    b: &HostInput<'_>,
-    output: &Layout,
-    c: &mut [C],
-    product: impl Fn(&mut [C], Matrix<'_, T>, Matrix<'_, T>, Size, bool) + Sync,
-) {
-    let rank = output.rank();
-    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), output.shape().dims()) else {
+    let rank = layout.rank();
+    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), layout.shape().dims()) else {
         return;
     };
     let size = Size {
@@ -94,89 +81,44 @@ fn each_matrix<T: Element, C: Element>(
         k: *k,
         n: *n,
     };
-    let starts = |layout: &Layout| -> Vec<usize> { layout.leading(rank - 2).indices().collect() };
-    let (a_starts, b_starts) = (starts(a.layout), starts(b.layout));
-    let matrix = |elements, layout: &Layout| Matrix {
-        elements,
-        row: layout.strides()[rank - 2],
-        column: layout.strides()[rank - 1],
+    let Some(c) = output.elements::<T>().get_mut(..count) else {
+        return;
     };
     let (a_all, b_all) = (a.elements::<T>(), b.elements::<T>());
-    let one = |c: &mut [C], batch: usize, parallel| {
-        let a = matrix(&a_all[a_starts[batch]..], a.layout);
-        let b = matrix(&b_all[b_starts[batch]..], b.layout);
-        product(c, a, b, size, parallel);
+    let one = |c: &mut [T], [a_start, b_start]: [usize; 2], all, first| {
+        let matrix = |elements, input: &HostInput<'_>| Matrix {
+            elements,
+            row: input.layout.strides()[rank - 2],
+            column: input.layout.strides()[rank - 1],
+        };
+        let operands = [matrix(&a_all[a_start..], a), matrix(&b_all[b_start..], b)];
+        product(c, operands, size, all, first);
     };
-    let (work, batches) = (size.work(), a_starts.len());
-    let entries = size.m * size.n;
-    let side_by_side = batches > 1 && work.saturating_mul(batches) >= PARALLEL;
-    match side_by_side.then(parallel::threads).flatten() {
-        Some(threads) if batches >= threads.current_num_threads() => threads.install(|| {
-            c.par_chunks_mut(entries)
-                .enumerate()
-                .for_each(|(batch, c)| one(c, batch, false));
-        }),
-        _ => {
-            for (batch, c) in c.chunks_mut(entries).enumerate() {
-                one(c, batch, work >= PARALLEL);
-            }
-        }
+    let (work, entries) = (size.work(), size.m * size.n);
+    if count <= entries {
+        return one(c, [a.layout.offset(), b.layout.offset()], true, 0);
     }
-}
-
-/// Halves through f32: sums are kept in f32 over the whole of k.
-fn halves<T: Term<Sum = f32>>(
-    c: &mut [f32],
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    size: Size,
-    all: bool,
-) {
-    let (a, b) = (Wide::of(a, size.m, size.k), Wide::of(b, size.k, size.n));
-    product::multiply(c, a.matrix(), b.matrix(), size, all);
-}
-
-/// A matrix of halves as f32.
-struct Wide {
-    elements: Vec<f32>,
-    row: isize,
-    column: isize,
-}
-
-impl Wide {
-    /// Without gaps, or as it lies where that is less: repeated rows and columns stay repeated.
-    fn of<T: Term<Sum = f32>>(matrix: Matrix<'_, T>, rows: usize, columns: usize) -> Self {
-        let reach = |count: usize, stride: isize| (count - 1).saturating_mul(stride as usize);
-        let span = reach(rows, matrix.row).saturating_add(reach(columns, matrix.column));
-        let as_it_lies = span < rows.saturating_mul(columns);
-        let count = if as_it_lies { span + 1 } else { rows * columns };
-        let mut elements = vec![0.0f32; count];
-        parallel::pieces(&mut elements, |from, piece| {
-            for (at, out) in (from..).zip(piece) {
-                let (i, j) = ((at / columns) as isize, (at % columns) as isize);
-                let at = match as_it_lies {
-                    true => at,
-                    false => (i * matrix.row + j * matrix.column) as usize,
-                };
-                *out = matrix.elements[at].wide();
+    let a_batches = a.layout.leading(rank - 2);
+    let b_batches = b.layout.leading(rank - 2);
+    let starts = || a_batches.indices().zip(b_batches.indices());
+    let (batches, width) = (count / entries, parallel::width());
+    if work.saturating_mul(batches) <= ALONE {
+        for (at, (c, (a, b))) in c.chunks_mut(entries).zip(starts()).enumerate() {
+            one(c, [a, b], false, at * entries);
+        }
+    } else if batches % width == 0 || batches >= 8 * width || work <= ALONE {
+        // Chunks that are worth fetching, but a few for each thread.
+        let chunk = (AT_A_TIME / work.max(1)).clamp(1, batches.div_ceil(4 * width));
+        let starts: Vec<(usize, usize)> = starts().collect();
+        let chunks = c.chunks_mut(chunk * entries).zip(starts.chunks(chunk));
+        parallel::share(chunks.enumerate(), |(at, (c, starts))| {
+            for (next, (c, &(a, b))) in c.chunks_mut(entries).zip(starts).enumerate() {
+                one(c, [a, b], false, (at * chunk + next) * entries);
             }
         });
-        let (row, column) = match as_it_lies {
-            true => (matrix.row, matrix.column),
-            false => (columns as isize, 1),
-        };
-        Self {
-            elements,
-            row,
-            column,
-        }
-    }
-
-    fn matrix(&self) -> Matrix<'_, f32> {
-        Matrix {
-            elements: &self.elements,
-            row: self.row,
-            column: self.column,
+    } else {
+        for (at, (c, (a, b))) in c.chunks_mut(entries).zip(starts()).enumerate() {
+            one(c, [a, b], true, at * entries);
         }
     }
 }
@@ -188,7 +130,7 @@ fn integers<T: Element + Default>(
     b: Matrix<'_, T>,
     size: Size,
     on_all_cores: bool,
-    add: fn(T, T, T) -> T,
+    add: impl Fn(T, T, T) -> T + Sync + Send,
 ) {
     let row = |(i, row): (usize, &mut [T])| {
         row.fill(T::default());
@@ -200,7 +142,10 @@ fn integers<T: Element + Default>(
             }
         }
     };
-    match on_all_cores.then(parallel::threads).flatten() {
+    let threads = (on_all_cores && size.work() >= ALONE / 4)
+        .then(parallel::threads)
+        .flatten();
+    match threads {
         None => c.chunks_mut(size.n).enumerate().for_each(row),
         Some(threads) => {
             threads.install(|| c.par_chunks_mut(size.n).enumerate().for_each(row));

@@ -55,7 +55,6 @@ sum!(f64, libm::erfc, std::f64::consts::FRAC_1_SQRT_2);
 pub(super) trait Term: Element {
     type Sum: Sum;
     fn wide(self) -> Self::Sum;
-    fn narrow(sum: Self::Sum) -> Self;
 }
 
 impl Term for f32 {
@@ -63,18 +62,12 @@ impl Term for f32 {
     fn wide(self) -> f32 {
         self
     }
-    fn narrow(sum: f32) -> f32 {
-        sum
-    }
 }
 
 impl Term for f64 {
     type Sum = f64;
     fn wide(self) -> f64 {
         self
-    }
-    fn narrow(sum: f64) -> f64 {
-        sum
     }
 }
 
@@ -85,50 +78,70 @@ macro_rules! half {
             fn wide(self) -> f32 {
                 self.to_f32()
             }
-            fn narrow(sum: f32) -> Self {
-                <$rust>::from_f32(sum)
-            }
         }
     };
 }
 half!(f16);
 half!(bf16);
 
-/// Finishes all sums of a product, in place.
-pub(super) fn finish<T: Term>(finish: Finish, added: &[HostInput<'_>], sums: &mut [T::Sum]) {
-    if finish == Finish::NONE {
-        return;
+/// An epilogue with its operands at hand.
+pub(super) struct Finisher<'a, T: Term> {
+    finish: Finish,
+    walk: Option<parallel::Walk>,
+    strides: Vec<isize>,
+    added: Vec<&'a [T]>,
+}
+
+impl<'a, T: Term> Finisher<'a, T> {
+    /// Bias and residual come after both factors. `None` where nothing is to be done.
+    pub(super) fn new(finish: Finish, inputs: &'a [HostInput<'_>]) -> Option<Self> {
+        let [_, _, added @ ..] = inputs else {
+            return None;
+        };
+        let layouts: Vec<&Layout> = added.iter().map(|input| input.layout).collect();
+        let walk = (!added.is_empty()).then(|| parallel::Walk::new(&layouts));
+        (finish != Finish::NONE).then(|| Self {
+            finish,
+            strides: walk
+                .as_ref()
+                .map_or(Vec::new(), parallel::Walk::inner_strides),
+            walk,
+            added: added.iter().map(HostInput::elements).collect(),
+        })
     }
-    let layouts: Vec<&Layout> = added.iter().map(|input| input.layout).collect();
-    let walk = (!added.is_empty()).then(|| parallel::Walk::new(&layouts));
-    let strides = walk
-        .as_ref()
-        .map_or(Vec::new(), parallel::Walk::inner_strides);
-    let elements: Vec<&[T]> = added.iter().map(HostInput::elements).collect();
-    let scale = T::Sum::from_f32(finish.scale);
-    parallel::pieces(sums, |from, piece| {
-        if let Some(walk) = &walk {
+
+    /// Finishes sums in place, of which the first is entry `first` of the whole result.
+    pub(super) fn finish(&self, first: usize, sums: &mut [T::Sum], on_all_cores: bool) {
+        match on_all_cores {
+            true => parallel::pieces(sums, |from, piece| self.piece(first + from, piece)),
+            false => self.piece(first, sums),
+        }
+    }
+
+    fn piece(&self, from: usize, piece: &mut [T::Sum]) {
+        let scale = T::Sum::from_f32(self.finish.scale);
+        if let Some(walk) = &self.walk {
             let length = piece.len();
             walk.runs(from, length, |first, starts, count| {
                 let piece = &mut piece[first..first + count];
                 for (at, sum) in piece.iter_mut().enumerate() {
                     let other = |operand: usize| {
-                        let index = starts[operand] + at as isize * strides[operand];
-                        elements[operand][index as usize].wide()
+                        let index = starts[operand] + at as isize * self.strides[operand];
+                        self.added[operand][index as usize].wide()
                     };
                     *sum = sum.combine(scale, other(0));
-                    if elements.len() == 2 {
+                    if self.added.len() == 2 {
                         *sum = sum.plus(other(1));
                     }
                 }
             });
-        } else if finish.scale != 1.0 {
+        } else if self.finish.scale != 1.0 {
             for sum in piece.iter_mut() {
                 *sum = sum.combine(scale, T::Sum::zero());
             }
         }
-        activate(finish.activation, piece);
-    });
+        activate(self.finish.activation, piece);
+    }
 }
 
 fn activate<S: Sum>(activation: Activation, sums: &mut [S]) {

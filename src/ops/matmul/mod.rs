@@ -4,6 +4,7 @@
 mod cpu;
 mod finish;
 mod gpu;
+mod halves;
 mod kernel;
 mod panel;
 mod plan;

@@ -1,0 +1,367 @@
+//! Loops over floats in the processor's vectors, for what the `gemm` crates are slow at: matrix
+//! times vector, and products too small to pack. On the caller's thread.
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// A float type with its loops.
+pub(crate) trait Floats: Copy + Send + Sync + 'static {
+    /// `y[i] = sum_j matrix[i * stride + j] * x[j]`: rows of neighbours.
+    fn rows_times(matrix: &[Self], stride: usize, x: &[Self], y: &mut [Self]);
+
+    /// `y[i] = sum_j matrix[i + j * stride] * x[j]`: columns of neighbours.
+    fn columns_times(matrix: &[Self], stride: usize, x: &[Self], y: &mut [Self]);
+
+    /// `c = a x b`.
+    fn small(product: Small<'_, Self>);
+}
+
+/// A product straight from its operands: `c` row-major without gaps, `b` with rows of neighbours,
+/// `a` with any strides.
+pub(crate) struct Small<'a, T> {
+    pub c: &'a mut [T],
+    pub a: &'a [T],
+    pub a_row: usize,
+    pub a_column: usize,
+    pub b: &'a [T],
+    pub b_row: usize,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+}
+
+/// Rows that one pass over `x` takes.
+const ROWS: usize = 4;
+/// Sums of a row that go on side by side.
+const SUMS: usize = 4;
+/// Columns that one pass over `y` takes.
+const COLUMNS: usize = 8;
+
+macro_rules! floats {
+    (
+        $module:ident, $float:ty, $vector:ident, $lanes:ident, $splat:ident, $mul_add:ident,
+        $add:ident, $reduce:ident, $load:ident, $store:ident, $of:ident, $of_mut:ident
+    ) => {
+        mod $module {
+            use super::*;
+
+            impl Floats for $float {
+                fn rows_times(matrix: &[$float], stride: usize, x: &[$float], y: &mut [$float]) {
+                    Arch::new().dispatch(Rows(matrix, stride, x, y));
+                }
+
+                fn columns_times(matrix: &[$float], stride: usize, x: &[$float], y: &mut [$float]) {
+                    Arch::new().dispatch(Columns(matrix, stride, x, y));
+                }
+
+                fn small(product: Small<'_, $float>) {
+                    Arch::new().dispatch(product);
+                }
+            }
+
+            struct Rows<'a>(&'a [$float], usize, &'a [$float], &'a mut [$float]);
+
+            impl WithSimd for Rows<'_> {
+                type Output = ();
+
+                #[inline(always)]
+                fn with_simd<S: Simd>(self, simd: S) {
+                    let Rows(matrix, stride, x, y) = self;
+                    let whole = y.len() / ROWS * ROWS;
+                    for row in (0..whole).step_by(ROWS) {
+                        let y = &mut y[row..row + ROWS];
+                        dots::<S, ROWS>(simd, &matrix[row * stride..], stride, x, y);
+                    }
+                    for row in whole..y.len() {
+                        let y = &mut y[row..row + 1];
+                        dots::<S, 1>(simd, &matrix[row * stride..], stride, x, y);
+                    }
+                }
+            }
+
+            #[inline(always)]
+            fn dots<S: Simd, const R: usize>(
+                simd: S,
+                matrix: &[$float],
+                stride: usize,
+                x: &[$float],
+                y: &mut [$float],
+            ) {
+                let (body, tail) = S::$of(x);
+                let rows: [&[$float]; R] =
+                    std::array::from_fn(|row| &matrix[row * stride..][..x.len()]);
+                let bodies: [&[S::$vector]; R] =
+                    std::array::from_fn(|row| &S::$of(rows[row]).0[..body.len()]);
+                let mut sums = [[simd.$splat(0.0); SUMS]; R];
+                let whole = body.len() / SUMS * SUMS;
+                for at in (0..whole).step_by(SUMS) {
+                    for sum in 0..SUMS {
+                        for row in 0..R {
+                            let (a, x) = (bodies[row][at + sum], body[at + sum]);
+                            sums[row][sum] = simd.$mul_add(a, x, sums[row][sum]);
+                        }
+                    }
+                }
+                for at in whole..body.len() {
+                    for row in 0..R {
+                        sums[row][0] = simd.$mul_add(bodies[row][at], body[at], sums[row][0]);
+                    }
+                }
+                let x_tail = simd.$load(tail);
+                for row in 0..R {
+                    let [mut first, second, third, fourth] = sums[row];
+                    if !tail.is_empty() {
+                        let a = simd.$load(&rows[row][x.len() - tail.len()..]);
+                        first = simd.$mul_add(a, x_tail, first);
+                    }
+                    let sum = simd.$add(simd.$add(first, second), simd.$add(third, fourth));
+                    y[row] = simd.$reduce(sum);
+                }
+            }
+
+            struct Columns<'a>(&'a [$float], usize, &'a [$float], &'a mut [$float]);
+
+            impl WithSimd for Columns<'_> {
+                type Output = ();
+
+                #[inline(always)]
+                fn with_simd<S: Simd>(self, simd: S) {
+                    let Columns(matrix, stride, x, y) = self;
+                    y.fill(0.0);
+                    let whole = x.len() / COLUMNS * COLUMNS;
+                    for column in (0..whole).step_by(COLUMNS) {
+                        let x = &x[column..column + COLUMNS];
+                        add::<S, COLUMNS>(simd, &matrix[column * stride..], stride, x, y);
+                    }
+                    for column in whole..x.len() {
+                        let x = &x[column..column + 1];
+                        add::<S, 1>(simd, &matrix[column * stride..], stride, x, y);
+                    }
+                }
+            }
+
+            #[inline(always)]
+            fn add<S: Simd, const C: usize>(
+                simd: S,
+                matrix: &[$float],
+                stride: usize,
+                x: &[$float],
+                y: &mut [$float],
+            ) {
+                let rows = y.len();
+                let columns: [&[$float]; C] =
+                    std::array::from_fn(|column| &matrix[column * stride..][..rows]);
+                let factors: [S::$vector; C] = std::array::from_fn(|column| simd.$splat(x[column]));
+                let (body, tail) = S::$of_mut(y);
+                let bodies: [&[S::$vector]; C] =
+                    std::array::from_fn(|column| &S::$of(columns[column]).0[..body.len()]);
+                for (at, sum) in body.iter_mut().enumerate() {
+                    for column in 0..C {
+                        *sum = simd.$mul_add(bodies[column][at], factors[column], *sum);
+                    }
+                }
+                if !tail.is_empty() {
+                    let mut sum = simd.$load(tail);
+                    for column in 0..C {
+                        let a = simd.$load(&columns[column][rows - tail.len()..]);
+                        sum = simd.$mul_add(a, factors[column], sum);
+                    }
+                    simd.$store(tail, sum);
+                }
+            }
+
+            impl WithSimd for Small<'_, $float> {
+                type Output = ();
+
+                #[inline(always)]
+                fn with_simd<S: Simd>(mut self, simd: S) {
+                    let lanes = S::$lanes;
+                    let mut column = 0;
+                    while column + 2 * lanes <= self.n {
+                        rows::<S, 2, false>(&mut self, simd, column);
+                        column += 2 * lanes;
+                    }
+                    if column + lanes <= self.n {
+                        rows::<S, 1, false>(&mut self, simd, column);
+                        column += lanes;
+                    }
+                    if column < self.n {
+                        rows::<S, 1, true>(&mut self, simd, column);
+                    }
+                }
+            }
+
+            /// All rows of `V` vectors of columns, or of a part of one.
+            #[inline(always)]
+            fn rows<S: Simd, const V: usize, const PART: bool>(
+                product: &mut Small<'_, $float>,
+                simd: S,
+                column: usize,
+            ) {
+                let mut row = 0;
+                while row + 8 <= product.m {
+                    block::<S, 8, V, PART>(product, simd, row, column);
+                    row += 8;
+                }
+                if row + 4 <= product.m {
+                    block::<S, 4, V, PART>(product, simd, row, column);
+                    row += 4;
+                }
+                if row + 2 <= product.m {
+                    block::<S, 2, V, PART>(product, simd, row, column);
+                    row += 2;
+                }
+                if row < product.m {
+                    block::<S, 1, V, PART>(product, simd, row, column);
+                }
+            }
+
+            #[inline(always)]
+            fn block<S: Simd, const R: usize, const V: usize, const PART: bool>(
+                product: &mut Small<'_, $float>,
+                simd: S,
+                row: usize,
+                column: usize,
+            ) {
+                let width = if PART {
+                    product.n - column
+                } else {
+                    V * S::$lanes
+                };
+                let mut sums = [[simd.$splat(0.0); V]; R];
+                let (mut at, mut from) = (row * product.a_row, column);
+                for _ in 0..product.k {
+                    let line = &product.b[from..from + width];
+                    let b: [S::$vector; V] = match PART {
+                        true => [simd.$load(line); V],
+                        false => {
+                            let line = S::$of(line).0;
+                            std::array::from_fn(|vector| line[vector])
+                        }
+                    };
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let a = simd.$splat(product.a[at + row * product.a_row]);
+                        for (sum, &b) in sums.iter_mut().zip(&b) {
+                            *sum = simd.$mul_add(a, b, *sum);
+                        }
+                    }
+                    at += product.a_column;
+                    from += product.b_row;
+                }
+                for (at, sums) in sums.iter().enumerate() {
+                    let start = (row + at) * product.n + column;
+                    let line = &mut product.c[start..start + width];
+                    if PART {
+                        simd.$store(line, sums[0]);
+                    } else {
+                        S::$of_mut(line).0.copy_from_slice(sums);
+                    }
+                }
+            }
+        }
+    };
+}
+
+floats!(
+    singles,
+    f32,
+    f32s,
+    F32_LANES,
+    splat_f32s,
+    mul_add_f32s,
+    add_f32s,
+    reduce_sum_f32s,
+    partial_load_f32s,
+    partial_store_f32s,
+    as_simd_f32s,
+    as_mut_simd_f32s
+);
+floats!(
+    doubles,
+    f64,
+    f64s,
+    F64_LANES,
+    splat_f64s,
+    mul_add_f64s,
+    add_f64s,
+    reduce_sum_f64s,
+    partial_load_f64s,
+    partial_store_f64s,
+    as_simd_f64s,
+    as_mut_simd_f64s
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small integers, so that every sum is exact.
+    fn values(count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|at| ((at * 7 + at / 5) % 11) as f32 - 5.0)
+            .collect()
+    }
+
+    #[test]
+    fn matrices_times_vectors() {
+        for (rows, k) in [
+            (1, 1),
+            (3, 7),
+            (4, 16),
+            (9, 65),
+            (13, 200),
+            (66, 31),
+            (5, 0),
+        ] {
+            let stride = k + 3;
+            let (matrix, x) = (values(stride * rows.max(1) + k), values(k));
+            let mut y = vec![9.0; rows];
+            f32::rows_times(&matrix, stride, &x, &mut y);
+            for (row, &y) in y.iter().enumerate() {
+                let want: f32 = (0..k).map(|j| matrix[row * stride + j] * x[j]).sum();
+                assert_eq!(y, want, "{rows}x{k}, row {row}");
+            }
+            let stride = rows + 2;
+            let matrix: Vec<f64> = values(stride * k + rows)
+                .into_iter()
+                .map(f64::from)
+                .collect();
+            let x: Vec<f64> = x.into_iter().map(f64::from).collect();
+            let mut y = vec![9.0; rows];
+            f64::columns_times(&matrix, stride, &x, &mut y);
+            for (row, &y) in y.iter().enumerate() {
+                let want: f64 = (0..k).map(|j| matrix[row + j * stride] * x[j]).sum();
+                assert_eq!(y, want, "{rows}x{k}, row {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_products() {
+        for size in 0..24 * 24 * 24 {
+            let (m, k, n) = (size % 24, size / 24 % 24, (size / 576) * 3 / 2);
+            let (a, b) = (values(m * k + 40), values(k * (n + 1) + n));
+            // As it lies, and turned.
+            for (a_row, a_column) in [(k, 1), (1, m)] {
+                let mut c = vec![9.0; m * n];
+                f32::small(Small {
+                    c: &mut c,
+                    a: &a,
+                    a_row,
+                    a_column,
+                    b: &b,
+                    b_row: n + 1,
+                    m,
+                    k,
+                    n,
+                });
+                for (at, &c) in c.iter().enumerate() {
+                    let (i, j) = (at / n, at % n);
+                    let want: f32 = (0..k)
+                        .map(|p| a[i * a_row + p * a_column] * b[p * (n + 1) + j])
+                        .sum();
+                    assert_eq!(c, want, "{m}x{k}x{n}, entry {i}, {j}");
+                }
+            }
+        }
+    }
+}
