@@ -350,8 +350,10 @@ fn full_names_the_largest_holders() {
     }
     let full = pool.allocate(1 << 20).expect_err("over the budget");
     let expected = [("c/d", 700), ("", 100), ("b", 30)];
-    let expected = expected.map(|(tag, quanta)| (Tag::named(tag), quanta * QUANTUM));
-    assert_eq!(full.holders, expected);
+    let expected = expected.map(|(tag, quanta)| (Tag::named(tag), quanta * QUANTUM, 0));
+    let told = full.holders.iter();
+    let told: Vec<_> = told.map(|of| (of.tag, of.allocated, of.spilled)).collect();
+    assert_eq!(told, expected);
     let text = full.to_string();
     let part = "; held by c/d 175.0 KiB, (untagged) 25.0 KiB, b 7.5 KiB; what would help";
     assert!(text.contains(part), "{text}");
@@ -367,6 +369,38 @@ struct Nothing;
 
 impl Mover<u64> for Nothing {
     fn move_block(&mut self, _moved: Move<'_, u64>) {}
+}
+
+/// Regions that were taken before the history began are in it.
+#[test]
+fn a_history_begins_with_the_regions_that_are_there() {
+    let config = PoolConfig {
+        growth: Growth::PreallocateBytes {
+            bytes: 10 * QUANTUM,
+        },
+        limit: None,
+        max_region: 4 * QUANTUM,
+    };
+    let source = Source {
+        capacity: u64::MAX,
+        ..Source::default()
+    };
+    let mut pool = Pool::new(source, config);
+    pool.record_history(10);
+    pool.allocate(5 * QUANTUM).expect_err("over the largest");
+    pool.allocate(QUANTUM).expect("there is room");
+    let snapshot = pool.snapshot();
+    let told: Vec<_> = snapshot.history[..3]
+        .iter()
+        .map(|event| (event.kind, event.address, event.bytes, event.reserved))
+        .collect();
+    let created = |at: usize, quanta: u64, reserved: u64| {
+        let address = snapshot.regions[at].address;
+        let kind = EventKind::RegionCreated;
+        (kind, address, quanta * QUANTUM, reserved * QUANTUM)
+    };
+    let expected = [created(0, 4, 4), created(1, 4, 8), created(2, 2, 10)];
+    assert_eq!(told, expected);
 }
 
 /// A history that drops nothing tells the present: who lives where, and every sum on the way.

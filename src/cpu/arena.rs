@@ -218,6 +218,8 @@ impl Mover<HostRegion> for Still<'_> {
         let Some(owner) = self.owners.get(block.index()).and_then(Weak::upgrade) else {
             return false;
         };
+        #[cfg(test)]
+        tests::may_be_the_last(block);
         let start = match owner.start.try_write() {
             Some(start) if owner.id == block => start,
             start => {
@@ -345,8 +347,63 @@ impl DerefMut for WriteBytes<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use crate::memory::{Growth, Ledger};
+
+    thread_local! {
+        static ELSEWHERE: RefCell<Vec<Arc<HostBlock>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// The other handles on a block are dropped while the pool looks at it.
+    pub(super) fn may_be_the_last(block: BlockId) {
+        ELSEWHERE.with_borrow_mut(|blocks| blocks.retain(|other| other.id != block));
+    }
+
+    /// Whoever drops the last handle on a block needs the pool's lock: nobody may do so under it.
+    #[test]
+    fn a_block_that_dies_while_others_move_stops_nobody() {
+        for in_use in [false, true] {
+            let (done, ended) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let pool = preallocated(4);
+                let blocks: Vec<_> = (0..4).map(|_| pool.allocate(QUANTUM).unwrap()).collect();
+                let kept = blocks.into_iter().skip(1).step_by(2);
+                let kept: Vec<_> = kept
+                    .inspect(|block| {
+                        if in_use {
+                            // Somebody reads it, and so it cannot move.
+                            std::mem::forget(block.read());
+                        }
+                    })
+                    .collect();
+                ELSEWHERE.set(kept);
+                let large = pool.allocate(2 * QUANTUM);
+                assert_eq!(large.is_err(), in_use);
+                let left = ELSEWHERE.take().len() as u64;
+                assert!(left < 2, "the pool looked at a block");
+                drop(large);
+                assert_eq!(pool.memory().live_blocks, 0);
+                done.send(()).unwrap();
+            });
+            ended
+                .recv_timeout(std::time::Duration::from_secs(20))
+                .expect("it fails, or waits for itself");
+        }
+    }
+
+    /// One region of so many quanta, and no more.
+    fn preallocated(quanta: u64) -> Arc<HostPool> {
+        let bytes = quanta * QUANTUM;
+        let config = PoolConfig {
+            growth: Growth::PreallocateBytes { bytes },
+            limit: Some(bytes),
+            max_region: bytes,
+        };
+        let claim = Arc::new(Ledger::default()).join(config.limit);
+        HostPool::new(config, WhenFull::Relocate, claim, FaultHook::default())
+    }
 
     fn pool() -> Arc<HostPool> {
         let config = PoolConfig {
@@ -456,13 +513,7 @@ mod tests {
     #[test]
     fn threads_use_blocks_that_move() {
         let (bytes, rounds) = (16 * QUANTUM, if cfg!(miri) { 8 } else { 2000 });
-        let config = PoolConfig {
-            growth: Growth::PreallocateBytes { bytes },
-            limit: Some(bytes),
-            max_region: bytes,
-        };
-        let claim = Arc::new(Ledger::default()).join(config.limit);
-        let pool = HostPool::new(config, WhenFull::Relocate, claim, FaultHook::default());
+        let pool = preallocated(16);
         let mut blocks: Vec<_> = (0..16)
             .map(|_| Some(pool.allocate(QUANTUM).unwrap()))
             .collect();

@@ -32,9 +32,9 @@ impl Target {
     /// The first error stays.
     pub(super) fn mark(&self, error: &Error) {
         match self {
-            Target::Block(_, block) => {
+            Target::Block(id, block) => {
                 if let Some(block) = block.upgrade() {
-                    block.mark(error);
+                    block.mark(*id, error);
                 }
             }
             Target::Host(slot) => {

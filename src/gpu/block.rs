@@ -1,6 +1,6 @@
 //! A counted handle on device memory.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::Gpu;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub(crate) struct GpuBlock {
     /// The number of its allocation, known once it was spilled; else 0.
     number: AtomicU64,
     /// Why the contents are missing: a batch that wrote them failed.
-    error: OnceLock<Error>,
+    error: Mutex<Option<Error>>,
     /// Downloads with copies still to record, and who waits for them to write in place.
     turns: Turns,
     /// Ops that need it in device memory until they are recorded.
@@ -42,7 +42,7 @@ impl GpuBlock {
             request,
             copy: Mutex::new(None),
             number: AtomicU64::new(0),
-            error: OnceLock::new(),
+            error: Mutex::new(None),
             turns: Turns::default(),
             held: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
@@ -69,18 +69,25 @@ impl GpuBlock {
         BlockId::from_bits(self.id.load(Ordering::Acquire))
     }
 
-    /// Says why the contents are missing; the first reason stays.
-    pub(super) fn mark(&self, error: &Error) {
-        let _ = self.error.set(error.clone());
+    /// Says why the contents of a chunk are missing, if it is still this block's; the first reason stays.
+    pub(super) fn mark(&self, chunk: BlockId, error: &Error) {
+        let mut reason = self.error.lock();
+        if self.id() == chunk {
+            reason.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// The contents did not get into the chunk: they are on the host as before.
+    pub(super) fn stay_away(&self) {
+        let mut reason = self.error.lock();
+        self.settle(BlockId::NOWHERE);
+        *reason = None;
     }
 
     /// # Errors
     /// Why the contents are missing, if they are.
     pub(super) fn check(&self) -> Result<()> {
-        match self.error.get() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.error.lock().clone().map_or(Ok(()), Err)
     }
 
     pub(crate) fn turns(&self) -> &Turns {
@@ -112,7 +119,7 @@ impl GpuBlock {
         self.is_resident()
             && self.held.load(Ordering::Acquire) == 0
             && !self.is_leaving()
-            && self.error.get().is_none()
+            && self.error.lock().is_none()
     }
 
     /// Whether a download from its chunk has copies still to record.

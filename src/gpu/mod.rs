@@ -275,6 +275,7 @@ impl Gpu {
                 // Memory that was given back is free only after the last work that used it.
                 self.trim_to(0)?;
                 self.finish("allocation", self.deadline())?;
+                self.memory.lock().retried();
                 has_waited = true;
                 continue;
             }

@@ -16,7 +16,7 @@ use super::Gpu;
 use super::block::GpuBlock;
 use super::wait::Order;
 use crate::error::{Error, Result};
-use crate::memory::{BlockId, Bytes, Request};
+use crate::memory::{Bytes, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -154,7 +154,7 @@ impl Gpu {
     /// device spills, it runs a second time with the device's memory to itself.
     ///
     /// # Errors
-    /// What `step` says; `OutOfMemory` when `blocks` do not fit together; `DeviceLost`.
+    /// What `step` says; `OutOfMemory` when `blocks` do not fit together; `DeviceLost`, `TimedOut`.
     pub(crate) fn with_access<T>(
         self: &Arc<Self>,
         blocks: &[&Arc<GpuBlock>],
@@ -169,7 +169,13 @@ impl Gpu {
             None => None,
         };
         {
-            let access = Access::Shared(spill.ops.read());
+            let access = Access::Shared(match self.wait_timeout {
+                None => spill.ops.read(),
+                Some(limit) => spill
+                    .ops
+                    .try_read_for(limit)
+                    .ok_or_else(|| self.waited_for_others(limit))?,
+            });
             if blocks.iter().all(|block| block.is_resident()) {
                 match step(&access) {
                     Err(Error::OutOfMemory(_)) => {}
@@ -177,12 +183,23 @@ impl Gpu {
                 }
             }
         }
-        let access = Access::Alone(spill.ops.write(), blocks);
+        let alone = match self.wait_timeout {
+            None => spill.ops.write(),
+            Some(limit) => spill
+                .ops
+                .try_write_for(limit)
+                .ok_or_else(|| self.waited_for_others(limit))?,
+        };
+        let access = Access::Alone(alone, blocks);
         let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
         for block in blocks {
             self.bring_back(block, &access)?;
         }
         step(&access)
+    }
+
+    fn waited_for_others(&self, limit: Duration) -> Error {
+        Error::timed_out(&self.name, "other ops that need room", limit)
     }
 
     /// Records a copy of `data` to `start` of `block`, a multiple of 4.
@@ -304,7 +321,10 @@ impl Gpu {
             block.settle(id);
         }
         // Until all of it is recorded the copy is what readers get.
-        let uploaded = self.upload_now(block, Order::Kept, 0, &copy);
+        let uploaded = self
+            .upload_now(block, Order::Kept, 0, &copy)
+            // Of what is recorded some may have run already.
+            .and_then(|()| block.check());
         let mut memory = self.memory.lock();
         match uploaded {
             Ok(()) => {
@@ -313,10 +333,43 @@ impl Gpu {
                 Ok(())
             }
             Err(error) => {
-                block.settle(BlockId::NOWHERE);
+                block.stay_away();
                 memory.release(id);
                 Err(error)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::memory::WhenFull;
+    use crate::tensor::Tensor;
+
+    /// Another op has the device to itself: an op waits as long as the device was told to.
+    #[test]
+    fn waits_for_others_end_at_their_limit() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let limit = Duration::from_millis(20);
+            let builder = Device::builder().select(&info.selector).wait_timeout(limit);
+            let device = builder
+                .when_full(WhenFull::SpillToHost { most: None })
+                .build()
+                .unwrap();
+            let gpu = device.gpu().unwrap();
+            let alone = gpu.spill.as_ref().unwrap().ops.write();
+            let refused = Tensor::empty(&device, [1], DType::F32).map(drop);
+            assert!(matches!(refused, Err(Error::TimedOut(_))), "{refused:?}");
+            drop(alone);
+            let shared = gpu.spill.as_ref().unwrap().ops.read();
+            Tensor::empty(&device, [1], DType::F32).unwrap();
+            drop(shared);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::best_fit::{BlockId, Idle, Place, RegionId};
 use super::history::{CallSite, Event, EventKind, History};
-use super::ladder::Full;
+use super::ladder::{Full, Holder};
 use super::statistics::{Count, MemoryCounts, MemoryEvents, TagStatistics};
 use super::tags::{Request, Tag};
 
@@ -25,6 +25,8 @@ pub(super) struct Aside {
     pub(super) bytes: u64,
     pub(super) detail: Detail,
     pub(super) call_site: Option<Arc<CallSite>>,
+    /// How often totals had been reset when it went.
+    resets: u64,
 }
 
 /// Figures that change together. Sums wrap, and so are right as long as what is now fits a `u64`.
@@ -85,6 +87,15 @@ impl<const N: usize> Counters<N> {
         self.taken_before = self.taken;
     }
 
+    /// An end and a new beginning, both since the totals were reset, were neither.
+    fn join(&mut self, amounts: [u64; N]) {
+        for (figure, amount) in amounts.into_iter().enumerate() {
+            for before in [&mut self.added_before, &mut self.taken_before] {
+                before[figure] = before[figure].wrapping_add(amount);
+            }
+        }
+    }
+
     fn counts(&self) -> [Count; N] {
         std::array::from_fn(|figure| Count {
             current: self.now(figure),
@@ -131,6 +142,8 @@ pub(crate) struct Account {
     allocations: u64,
     largest: u64,
     events: MemoryEvents,
+    /// How often totals were reset.
+    resets: u64,
     /// Where regions start, by [`RegionId::index`]: each after all that were before it.
     bases: Vec<u64>,
     next_base: u64,
@@ -242,6 +255,7 @@ impl Account {
             bytes,
             detail,
             call_site,
+            resets: self.resets,
         };
         self.aside.insert(detail.number, aside);
         detail.number
@@ -254,9 +268,19 @@ impl Account {
         };
         self.events.refaults += 1;
         self.events.refaulted_bytes += aside.bytes;
+        let new = self.detail(block).number;
+        if let Some(history) = &mut self.history {
+            history.rename(new, number);
+        }
         self.record_aside(EventKind::Refaulted, aside.bytes, aside.detail);
         if let Some(detail) = self.details.get_mut(block.index()) {
             detail.number = number;
+        }
+        // It was the same tensor all the time.
+        if aside.resets == self.resets {
+            let amounts = [1, aside.bytes, aside.detail.requested];
+            self.blocks.join(amounts);
+            self.by_tag[aside.detail.tag.index()].join(amounts);
         }
         if let Some(site) = aside.call_site {
             self.put_call_site(block, site);
@@ -352,6 +376,23 @@ impl Account {
         self.is_watched = self.history.is_some() || !self.call_sites.is_empty();
     }
 
+    /// Enters regions that are there already.
+    pub(super) fn record_regions(&mut self, regions: impl Iterator<Item = (RegionId, u64)>) {
+        let (allocated, mut reserved) = (self.blocks.now(1), 0);
+        for (region, bytes) in regions {
+            reserved += bytes;
+            let address = self.base(region);
+            if let Some(history) = &mut self.history {
+                history.push(Event {
+                    address,
+                    allocated,
+                    reserved,
+                    ..event(EventKind::RegionCreated, bytes)
+                });
+            }
+        }
+    }
+
     pub(super) fn history_events(&self) -> (Vec<Event>, u64) {
         let history = self.history.as_ref();
         history.map_or_else(Default::default, |history| history.events())
@@ -420,22 +461,25 @@ impl Account {
         self.events
     }
 
-    /// The three tags that hold most, with their bytes in use.
-    pub(super) fn largest_holders(&self) -> Vec<(Tag, u64)> {
-        let mut holders: Vec<(Tag, u64)> = self
-            .by_tag
-            .iter()
-            .enumerate()
-            .map(|(index, counters)| (Tag::from_index(index), counters.now(1)))
-            .filter(|&(_, bytes)| bytes > 0)
-            .collect();
-        holders.sort_by_key(|&(tag, bytes)| (std::cmp::Reverse(bytes), tag));
-        holders.truncate(3);
-        holders
+    /// The three tags that hold most.
+    pub(super) fn largest_holders(&self) -> Vec<Holder> {
+        let tags = self.by_tag().into_iter();
+        tags.map(|tag| Holder {
+            tag: tag.tag,
+            allocated: tag.allocated_bytes.current,
+            spilled: tag.spilled,
+        })
+        .filter(|holder| holder.allocated > 0 || holder.spilled > 0)
+        .take(3)
+        .collect()
     }
 
     /// The tags that memory was taken under, those that hold most first.
     pub(super) fn by_tag(&self) -> Vec<TagStatistics> {
+        let mut spilled = vec![0; self.by_tag.len()];
+        for aside in self.aside.values() {
+            spilled[aside.detail.tag.index()] += aside.bytes;
+        }
         let mut tags: Vec<TagStatistics> = self
             .by_tag
             .iter()
@@ -447,11 +491,13 @@ impl Account {
                     blocks,
                     allocated_bytes,
                     requested_bytes,
+                    spilled: spilled[index],
                 }
             })
-            .filter(|tag| tag.blocks.peak > 0 || tag.blocks.freed > 0)
+            .filter(|tag| tag.blocks.peak > 0 || tag.blocks.freed > 0 || tag.spilled > 0)
             .collect();
-        tags.sort_by_key(|tag| (std::cmp::Reverse(tag.allocated_bytes.current), tag.tag));
+        let held = |tag: &TagStatistics| (tag.allocated_bytes.current, tag.spilled);
+        tags.sort_by_key(|tag| (std::cmp::Reverse(held(tag)), tag.tag));
         tags
     }
 
@@ -468,5 +514,6 @@ impl Account {
         self.by_tag.iter_mut().for_each(Counters::reset_totals);
         self.regions.reset_totals();
         self.events = MemoryEvents::default();
+        self.resets += 1;
     }
 }

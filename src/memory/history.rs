@@ -44,9 +44,10 @@ pub enum EventKind {
         /// Where it was.
         from: u64,
     },
-    /// Contents of so many bytes went to the host.
+    /// Contents of so many bytes went to the host; that the block is freed comes after it.
     Spilled,
-    /// Contents of so many bytes came back from the host.
+    /// Contents of so many bytes came back from the host: the latest event that says that a block
+    /// with this number was taken.
     Refaulted,
     /// A request of so many bytes failed.
     Failed,
@@ -135,6 +136,15 @@ impl History {
         let made = latest.find(|event| event.block == block && event.kind == EventKind::Allocated);
         if let Some(made) = made {
             made.call_site = Some(Arc::clone(site));
+        }
+    }
+
+    /// The block that was just made under one number is the one of another.
+    pub(super) fn rename(&mut self, new: u64, number: u64) {
+        let mut latest = self.events.iter_mut().rev().take(1000);
+        let made = latest.find(|event| event.block == new && event.kind == EventKind::Allocated);
+        if let Some(made) = made {
+            made.block = number;
         }
     }
 

@@ -39,10 +39,22 @@ pub struct Full {
     pub statistics: Box<MemoryStatistics>,
     /// Bytes of the largest hole that moving blocks together within one region would make.
     pub largest_by_moving: u64,
-    /// The tags that hold most, with their bytes in use, the largest first: three at most.
-    pub holders: Vec<(Tag, u64)>,
+    /// The tags that hold most, the largest first: three at most.
+    pub holders: Vec<Holder>,
     /// Bytes in blocks that are not pinned: what spilling could make free, where the host has room.
     pub spillable: u64,
+}
+
+/// What a tag holds when a pool is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The tag.
+    pub tag: Tag,
+    /// Bytes in use.
+    pub allocated: u64,
+    /// Bytes whose contents are on the host.
+    pub spilled: u64,
 }
 
 impl fmt::Display for Full {
@@ -89,11 +101,15 @@ impl fmt::Display for Full {
             )?;
         }
         // Without tags there is nothing to tell apart.
-        if self.holders.iter().any(|&(tag, _)| tag != Tag::NONE) {
+        if self.holders.iter().any(|holder| holder.tag != Tag::NONE) {
             formatter.write_str("held by ")?;
-            for (at, &(tag, bytes)) in self.holders.iter().enumerate() {
+            for (at, holder) in self.holders.iter().enumerate() {
                 let between = if at == 0 { "" } else { ", " };
-                write!(formatter, "{between}{tag} {}", Bytes(bytes))?;
+                let (tag, held) = (holder.tag, Bytes(holder.allocated));
+                write!(formatter, "{between}{tag} {held}")?;
+                if holder.spilled > 0 {
+                    write!(formatter, " and {} on the host", Bytes(holder.spilled))?;
+                }
             }
             formatter.write_str("; ")?;
         }

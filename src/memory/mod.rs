@@ -54,7 +54,7 @@ mod tags;
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
 pub use history::{CallSite, Event, EventKind};
-pub use ladder::{Full, FullReason, WhenFull};
+pub use ladder::{Full, FullReason, Holder, WhenFull};
 pub(crate) use ledger::{Claim, Ledger, Overcommitted};
 pub(crate) use owners::OwnedPool;
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};

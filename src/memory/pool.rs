@@ -157,6 +157,11 @@ impl<S: RegionSource> Pool<S> {
         Box::new(full)
     }
 
+    /// A request is tried again, after regions went back that it found in its way.
+    pub(crate) fn retried(&mut self) {
+        self.account.retried();
+    }
+
     /// Holds a block where it is, until it is unpinned as often or freed. `false` for a stale id.
     pub fn pin(&mut self, block: BlockId) -> bool {
         self.best_fit.pin(block)

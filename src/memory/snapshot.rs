@@ -190,10 +190,11 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
-    /// Records the latest `events` events from now on; 0 ends it. Off at first: then it costs a
+    /// Records the latest `events` events from now on, first the regions that are there; 0 ends it. Off at first: then it costs a
     /// branch in each call.
     pub fn record_history(&mut self, events: usize) {
         self.account.record_history(events);
+        self.account.record_regions(self.best_fit.regions());
     }
 
     /// Says where a block was asked for. `false` for a stale id.

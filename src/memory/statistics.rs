@@ -52,7 +52,8 @@ pub struct Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryCounts {
-    /// Blocks in use.
+    /// Blocks in use. One whose contents go to the host counts as freed there and then; once they are
+    /// back it counts as if it had never gone.
     pub blocks: Count,
     /// Bytes in blocks in use.
     pub allocated_bytes: Count,
@@ -78,7 +79,7 @@ pub struct MemoryCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryEvents {
-    /// Requests that were tried again after idle regions went back or blocks moved.
+    /// Times that a request was tried again after idle regions went back or blocks moved.
     pub retries: u64,
     /// Blocks in use that were moved to merge holes.
     pub relocations: u64,
@@ -108,6 +109,8 @@ pub struct TagStatistics {
     pub allocated_bytes: Count,
     /// Bytes that were asked for in blocks in use, before they were rounded up.
     pub requested_bytes: Count,
+    /// Bytes in blocks whose contents are on the host now.
+    pub spilled: u64,
 }
 
 impl MemoryStatistics {

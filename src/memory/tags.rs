@@ -10,7 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// Tags nest, joined by `/`: memory taken inside `tagged("encoder", ..)` and there inside
 /// `tagged("layer3", ..)` is that of `encoder/layer3`. An empty name adds nothing. A tag ends with
 /// its `work`, by a panic too; it is of this thread alone, so threads that `work` starts are
-/// outside, and so is a future once it is polled later. A block keeps its tag until it is freed.
+/// outside, and so is a future once it is polled later (what a download takes meanwhile has the tag
+/// of its call). A block keeps its tag until it is freed.
 ///
 /// Names are kept for good, so they are for parts of a program, not for numbers of steps: after
 /// 65,535 of them new ones count as `(other)`.
@@ -28,18 +29,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// # }
 /// ```
 pub fn tagged<T>(name: &str, work: impl FnOnce() -> T) -> T {
-    /// Ends the tag, after a panic too.
-    struct Restore(Tag);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            let _ = CURRENT.try_with(|current| current.set(self.0));
-        }
-    }
-    let outer = Tag::current();
-    let _restore = Restore(outer);
-    let inner = outer.join(name);
-    let _ = CURRENT.try_with(|current| current.set(inner));
-    work()
+    Tag::current().join(name).around(work)
 }
 
 /// A name for memory, from [`tagged`]: a number in a table of the process, cheap to copy.
@@ -98,6 +88,20 @@ impl Tag {
     pub fn current() -> Tag {
         // A thread that is ending has none.
         CURRENT.try_with(Cell::get).unwrap_or(Tag::NONE)
+    }
+
+    /// Runs `work` with this tag in place of the thread's own.
+    pub(crate) fn around<T>(self, work: impl FnOnce() -> T) -> T {
+        /// Ends the tag, after a panic too.
+        struct Restore(Tag);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                let _ = CURRENT.try_with(|current| current.set(self.0));
+            }
+        }
+        let _restore = Restore(Tag::current());
+        let _ = CURRENT.try_with(|current| current.set(self));
+        work()
     }
 
     /// Its whole name; `(untagged)` for [`Tag::NONE`].

@@ -4,6 +4,7 @@ use crate::cpu::host_vec;
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::memory::Tag;
 use crate::promise::Pending;
 use crate::road;
 use crate::tensor::Tensor;
@@ -68,9 +69,10 @@ impl Tensor {
         let ordered = self.check_dtype::<T>(op).and_then(|()| {
             self.device().background().order(op, |promise| {
                 let (source, turn) = (self.clone(), self.storage().turn_to_read());
+                let tag = Tag::current();
                 Box::new(move || {
                     let result = match promise.is_awaited() {
-                        true => source.read_in_turn(op, turn),
+                        true => tag.around(|| source.read_in_turn(op, turn)),
                         // Nobody is there to hear it.
                         false => Ok(Vec::new()),
                     };

@@ -47,6 +47,16 @@ impl<T> RwLock<T> {
         self.0.try_write().ok()
     }
 
+    /// There is no time here: for as long as it takes.
+    pub(crate) fn try_read_for(&self, _: std::time::Duration) -> Option<RwLockReadGuard<'_, T>> {
+        Some(self.read())
+    }
+
+    /// As above.
+    pub(crate) fn try_write_for(&self, _: std::time::Duration) -> Option<RwLockWriteGuard<'_, T>> {
+        Some(self.write())
+    }
+
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,6 +19,7 @@ pub fn tests() -> Vec<Test> {
             each_kind_for_good,
         ),
         Test::new("faults::while_it_spills", Scope::Gpu, while_it_spills),
+        Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
         Test::new("faults::are_counted", Scope::Device, are_counted),
     ]
 }
@@ -213,6 +214,45 @@ fn while_it_spills(context: &Context) -> Result<()> {
         "{spills} spills, {refaults} refaults"
     );
     fail_each_step(&device, witness, &faults)?;
+    Ok(())
+}
+
+/// A tensor that does not get back from the host is on the host as before.
+fn on_the_way_back(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let elements = 6 << 20;
+    let device = context
+        .builder()
+        .faults(&faults)
+        .memory_limit(elements as u64 * 6)
+        .when_full(WhenFull::SpillToHost { most: None })
+        .build()?;
+    let values: Vec<i32> = (0..elements as i32).collect();
+    let mut failures = 0;
+    for nth in 1.. {
+        let tensor = Tensor::from_slice(&device, &values, elements)?;
+        let other = Tensor::zeros(&device, elements, DType::I32)?;
+        device.synchronize()?;
+        assert_eq!(device.memory().spilled, elements as u64 * 4);
+        let before = faults.injected();
+        faults.fail(Fault::Copy, nth);
+        let filled = tensor.slice(0..1)?.fill(0);
+        // What it failed for: whoever reads it hears nothing of it.
+        let is_injected = faults.injected() > before;
+        if filled.is_err() {
+            assert!(is_injected);
+            failures += 1;
+            same(&tensor, &values)?;
+            same(&other.slice(5..9)?, &[0i32; 4])?;
+        }
+        let _ = device.synchronize();
+        drop((tensor, other));
+        if !is_injected {
+            break;
+        }
+    }
+    assert!(failures > 0);
+    assert_eq!(device.memory().allocated + device.memory().spilled, 0);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use orlop::memory::{Growth, WhenFull};
+use orlop::memory::{EventKind, Growth, WhenFull, tagged};
 use orlop::{DType, Device, Error, Result, Tensor};
 
 use crate::adapters::Context;
@@ -63,6 +63,11 @@ pub fn tests() -> Vec<Test> {
             the_error_says_it_all,
         ),
         Test::new("full::growth_policies", Scope::Device, growth_policies),
+        Test::new(
+            "full::a_spilled_tensor_is_the_same_one",
+            Scope::Gpu,
+            a_spilled_tensor_is_the_same_one,
+        ),
         Test::new("full::trim_to", Scope::Device, trim_to),
     ]
 }
@@ -296,11 +301,72 @@ fn spilled_tensors_come_back(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Going and coming back is no end and no beginning: totals, tags, the history and the error say so.
+fn a_spilled_tensor_is_the_same_one(context: &Context) -> Result<()> {
+    let bytes = 512 * KIB;
+    let device = context
+        .builder()
+        .growth(Growth::PreallocateBytes { bytes: 2 * MIB })
+        .memory_limit(2 * MIB)
+        .when_full(SPILL)
+        .record_history(1000)
+        .build()?;
+    let old: Vec<_> = (0..2)
+        .map(|seed| tagged("old", || tensor(&device, bytes, seed)))
+        .collect::<Result<_>>()?;
+    let new: Vec<_> = (2..6)
+        .map(|seed| tagged("new", || tensor(&device, bytes, seed)))
+        .collect::<Result<_>>()?;
+    let held = || {
+        let tags = device.memory_by_tag();
+        ["old", "new"].map(|name| {
+            let mut tags = tags.iter().filter(|tag| tag.tag.to_string() == name);
+            let tag = tags.next().expect("it was used");
+            (tag.allocated_bytes.current / bytes, tag.spilled / bytes)
+        })
+    };
+    assert_eq!(held(), [(0, 2), (4, 0)]);
+    let full = tensor(&device, 3 * MIB, 9).expect_err("over the budget");
+    let text = full.to_string();
+    let part = "held by new 2.0 MiB, old 0 B and 1.0 MiB on the host";
+    assert!(text.contains(part), "{text}");
+    let number = device.memory_snapshot().spilled[0].block.number;
+    old[0].fill(7)?;
+    assert_eq!(held(), [(1, 1), (3, 1)]);
+    let memory = device.memory();
+    assert_eq!((memory.events.spills, memory.events.refaults), (3, 1));
+    // Six tensors were made; two of them are on the host.
+    let blocks = memory.counts.blocks;
+    assert_eq!((blocks.allocated, blocks.freed, blocks.current), (6, 2, 4));
+    assert_eq!(memory.counts.allocated_bytes.allocated, 6 * bytes);
+    let snapshot = device.memory_snapshot();
+    let of_it = snapshot
+        .history
+        .iter()
+        .filter(|event| event.block == number);
+    let kinds: Vec<_> = of_it.map(|event| event.kind).collect();
+    use EventKind::{Allocated, Freed, Refaulted, Spilled};
+    assert_eq!(kinds, [Allocated, Spilled, Freed, Allocated, Refaulted]);
+    let made = snapshot
+        .history
+        .iter()
+        .filter(|event| event.kind == Allocated);
+    assert_eq!(made.count(), 7, "six, and one for the second time");
+    // After a reset a return is what it looks like: more in use.
+    device.reset_totals();
+    old[1].fill(8)?;
+    let blocks = device.memory().counts.blocks;
+    assert_eq!((blocks.allocated, blocks.freed, blocks.current), (1, 1, 4));
+    drop(new);
+    assert_eq!(held(), [(2, 0), (0, 0)]);
+    Ok(())
+}
+
 /// The error is a diagnosis: what was asked, what there is, who holds it, what would help.
 fn the_error_says_it_all(context: &Context) -> Result<()> {
     let device = one_region(context, 2 * MIB, WhenFull::Relocate)?;
-    let keys = orlop::memory::tagged("decoder.keys", || tensor(&device, 900 * KIB, 1))?;
-    let _values = orlop::memory::tagged("decoder.values", || tensor(&device, 700 * KIB, 2))?;
+    let keys = tagged("decoder.keys", || tensor(&device, 900 * KIB, 1))?;
+    let _values = tagged("decoder.values", || tensor(&device, 700 * KIB, 2))?;
     let _pinned = keys.pin()?;
     let full = tensor(&device, MIB, 3).expect_err("not enough");
     let text = full.to_string();

@@ -55,6 +55,14 @@ fn tags(context: &Context) -> Result<()> {
         "a view holds it"
     );
     assert_eq!(view.to_vec::<f32>()?, [2.0; 2]);
+    // A strided download takes a copy, on a thread of the device's.
+    let columns = Tensor::ones(&device, [30, 40], DType::F32)?.transpose(0, 1)?;
+    let read = tagged("read", || columns.to_vec_async::<f32>());
+    assert_eq!(pollster::block_on(read)?, [1.0; 1200]);
+    let tags = device.memory_by_tag();
+    let mut tags = tags.iter().filter(|tag| tag.tag.to_string() == "read");
+    let read = tags.next().expect("the copy").requested_bytes.allocated;
+    assert_eq!(read, 4800);
     device.reset_totals();
     device.reset_peaks();
     let tags = device.memory_by_tag();

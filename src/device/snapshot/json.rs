@@ -78,6 +78,7 @@ pub(super) fn tag(tag: &TagStatistics) -> Value {
         "blocks": count(&tag.blocks),
         "allocated_bytes": count(&tag.allocated_bytes),
         "requested_bytes": count(&tag.requested_bytes),
+        "spilled": tag.spilled,
     })
 }
 
