@@ -85,7 +85,9 @@ pub use faults::{Fault, Faults};
 pub use half::{bf16, f16};
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use memory::tagged;
-pub use ops::{Activation, Epilogue, Sizes};
+pub use ops::{
+    Activation, Epilogue, HostMatrix, MatrixSource, MatrixTarget, Sizes, Streamed, matmul_streamed,
+};
 pub use promise::Pending;
 pub use shape::Shape;
 pub use tensor::{Pinned, Tensor};

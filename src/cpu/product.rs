@@ -24,6 +24,9 @@ const SMALL_RIGHT: usize = 8 << 10;
 /// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
 const VECTOR_ALONE: usize = 2 << 20;
 
+/// Elements of a vector with gaps that are brought together first.
+const LONGEST_GATHERED: usize = 1 << 20;
+
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
@@ -244,7 +247,8 @@ fn times_vector<T: GemmElement>(
     [rows, k]: [usize; 2],
     on_all_cores: bool,
 ) -> bool {
-    if matrix.column != 1 && matrix.row != 1 {
+    let is_short = step == 1 || k <= LONGEST_GATHERED;
+    if !is_short || matrix.column != 1 && matrix.row != 1 {
         return false;
     }
     let gathered: Vec<T>;

@@ -22,6 +22,8 @@ mod npy;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 
+#[cfg(feature = "npy")]
+pub use self::npy::{NpyMatrix, NpyMatrixMut};
 #[cfg(feature = "safetensors")]
 pub use self::safetensors::{SafeTensorInfo, SafeTensors, save_safetensors, write_safetensors};
 pub use buffers::WgpuBinding;

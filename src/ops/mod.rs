@@ -15,6 +15,8 @@ mod random;
 mod reshape;
 mod specialisations;
 
-pub use matmul::{Activation, Epilogue};
+pub use matmul::{
+    Activation, Epilogue, HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed,
+};
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

@@ -18,6 +18,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::specials", Scope::Device, specials),
         Test::new("linear::refusals", Scope::Device, refusals),
+        Test::new("linear::absurd", Scope::Device, absurd),
     ]
 }
 
@@ -235,6 +236,39 @@ fn specials(context: &Context) -> Result<()> {
             assert!(y[5].abs() < 1e-30, "{name}(-100) is {}", y[5]);
         }
     }
+    Ok(())
+}
+
+/// Sizes that only views can claim are refused before anything is done.
+fn absurd(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let one = Tensor::ones(device, [1, 1], DType::F32)?;
+    let bias = Tensor::ones(device, [1], DType::F32)?;
+    let before = device.memory();
+    for k in [1usize << 56, 1 << 61] {
+        let (row, column) = (one.broadcast_to([1, k])?, one.broadcast_to([k, 1])?);
+        for refused in [
+            row.matmul(&column),
+            row.linear(&column, Some(&bias), Activation::Relu),
+            row.broadcast_to([3, 1, k])?.matmul(&column.reshape([k])?),
+        ] {
+            assert!(
+                matches!(refused, Err(Error::InvalidArgument(_))),
+                "{refused:?}"
+            );
+        }
+    }
+    let huge = one.broadcast_to([1 << 40, 1])?;
+    let wide = one.broadcast_to([1, 1 << 40])?;
+    let refused = huge.linear(&wide, None, Activation::Gelu);
+    assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+    let residual = one.broadcast_to([1 << 20, 1 << 20])?;
+    let refused = one.matmul_with(&one, &Epilogue::new().residual(&residual));
+    assert!(
+        matches!(refused, Err(Error::ShapeMismatch(_))),
+        "{refused:?}"
+    );
+    assert_eq!(device.memory(), before);
     Ok(())
 }
 

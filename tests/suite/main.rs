@@ -36,6 +36,7 @@ mod products;
 mod rng;
 mod scopes;
 mod snapshots;
+mod streamed;
 mod stress;
 mod text;
 mod threads;
@@ -99,6 +100,7 @@ fn tests() -> Vec<Test> {
         matmul::tests(),
         panels::tests(),
         linear::tests(),
+        streamed::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),

@@ -1,6 +1,9 @@
 //! NumPy's `.npy` files.
 
 mod header;
+mod matrix;
+
+pub use matrix::{NpyMatrix, NpyMatrixMut};
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -71,13 +74,18 @@ fn kind(dtype: DType) -> Option<&'static str> {
     })
 }
 
-fn read(
-    failing: &Failing,
-    device: &Device,
-    mut reader: impl Read + Seek,
-    whole: bool,
-) -> Result<Tensor> {
-    let there = left(&mut reader).map_err(failing.io())?;
+/// What a file holds, its reader at the data.
+struct Opened {
+    header: header::Header,
+    dtype: DType,
+    shape: Shape,
+    /// Where the data starts, from where the file did.
+    start: u64,
+}
+
+/// Reads and checks a header.
+fn open(failing: &Failing, reader: &mut (impl Read + Seek), whole: bool) -> Result<Opened> {
+    let there = left(reader).map_err(failing.io())?;
     let mut first = [0; header::PREFIX];
     let first = &mut first[..there.min(header::PREFIX as u64) as usize];
     reader.read_exact(first).map_err(failing.io())?;
@@ -102,7 +110,7 @@ fn read(
                 header.kind
             ))
         })?;
-    let shape = Shape::from(header.shape);
+    let shape = Shape::from(&header.shape[..]);
     let needed = shape.count(failing.op)? as u128 * dtype.size() as u128;
     if needed > u128::from(data) || whole && needed != u128::from(data) {
         return Err(failing.problem(format!(
@@ -110,7 +118,26 @@ fn read(
             header.kind
         )));
     }
+    Ok(Opened {
+        header,
+        dtype,
+        shape,
+        start: (start + length) as u64,
+    })
+}
 
+fn read(
+    failing: &Failing,
+    device: &Device,
+    mut reader: impl Read + Seek,
+    whole: bool,
+) -> Result<Tensor> {
+    let Opened {
+        header,
+        dtype,
+        shape,
+        ..
+    } = open(failing, &mut reader, whole)?;
     let axes: Vec<usize> = (0..shape.rank()).rev().collect();
     let stored = if header.fortran {
         Shape::from(axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>())

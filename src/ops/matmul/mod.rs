@@ -9,9 +9,11 @@ mod kernel;
 mod panel;
 mod plan;
 mod rule;
+mod streamed;
 
 pub(super) use kernel::specialisations;
 pub use rule::{Activation, Epilogue};
+pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
 
 use rule::Finish;
 use smallvec::SmallVec;
@@ -39,8 +41,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for inner sizes or batches that do
     /// not go together, [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a scalar operand; out of
-    /// memory, unsupported under strict placement, a lost device.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a scalar operand, or more than
+    /// 2^55 multiply-adds; out of memory, unsupported under strict placement, a lost device.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         self.matmul_with(other, &Epilogue::new())
     }
@@ -83,11 +85,14 @@ impl Tensor {
             }
             form = form.of_one_step()?;
         }
-        let inputs: SmallVec<[&Tensor; 4]> = [&form.left, &form.right]
+        let inputs: SmallVec<[&Tensor; 4]> = [&*form.left, &*form.right]
             .into_iter()
             .chain(&form.added)
             .collect();
         let product = road::run(&Matmul(finish), &inputs)?;
+        if product.shape() == &form.output {
+            return Ok(product);
+        }
         Ok(product.view(crate::layout::Layout::contiguous(form.output)))
     }
 }

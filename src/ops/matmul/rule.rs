@@ -1,5 +1,7 @@
 //! Which shapes multiply, what is done to the sums, and what comes out.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
@@ -148,11 +150,11 @@ impl Finish {
 }
 
 /// A product as batches of matrices, and the shape that the caller sees.
-pub(super) struct Form {
+pub(super) struct Form<'a> {
     /// `[batch..., m, k]`
-    pub left: Tensor,
+    pub left: Cow<'a, Tensor>,
     /// `[batch..., k, n]`
-    pub right: Tensor,
+    pub right: Cow<'a, Tensor>,
     /// Bias and residual, of those that there are: `[batch..., m, n]`
     pub added: SmallVec<[Tensor; 2]>,
     /// k
@@ -160,7 +162,7 @@ pub(super) struct Form {
     pub output: Shape,
 }
 
-impl Form {
+impl Form<'_> {
     /// The same result from one step of k: zeros times zeros, where there is none to sum.
     ///
     /// # Errors
@@ -171,7 +173,7 @@ impl Form {
             let at = sizes.len() - axis;
             sizes[at] = 1;
             let zero = Tensor::zeros(operand.device(), (), operand.dtype())?;
-            *operand = zero.broadcast_to(sizes)?;
+            *operand = Cow::Owned(zero.broadcast_to(sizes)?);
         }
         self.inner = 1;
         Ok(self)
@@ -180,7 +182,7 @@ impl Form {
 
 /// # Errors
 /// `InvalidArgument` for scalars, integers with an epilogue, `DTypeMismatch`, `ShapeMismatch`.
-pub(super) fn form(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> Result<Form> {
+pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) -> Result<Form<'a>> {
     if a.rank() == 0 || b.rank() == 0 {
         return Err(Error::invalid(
             "matmul",
@@ -196,8 +198,14 @@ pub(super) fn form(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> Result<Fo
     }
     let mismatch = |rule| Error::shape_mismatch("matmul", a.shape(), b.shape(), rule);
     let (row, column) = (a.rank() == 1, b.rank() == 1);
-    let left = if row { a.unsqueeze(0)? } else { a.clone() };
-    let right = if column { b.unsqueeze(1)? } else { b.clone() };
+    let left = match row {
+        true => Cow::Owned(a.unsqueeze(0)?),
+        false => Cow::Borrowed(a),
+    };
+    let right = match column {
+        true => Cow::Owned(b.unsqueeze(1)?),
+        false => Cow::Borrowed(b),
+    };
     let (left_batch, [m, inner]) = split(left.shape());
     let (right_batch, [k, n]) = split(right.shape());
     if inner != k {
@@ -211,7 +219,8 @@ pub(super) fn form(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> Result<Fo
     output.extend((!row).then_some(m));
     output.extend((!column).then_some(n));
     let output = Shape::from(output);
-    output.count("matmul")?;
+    let entries = output.count("matmul")?;
+    check_work("matmul", entries, inner)?;
     if Finish::of(epilogue) != Finish::NONE && !a.dtype().is_float() {
         return Err(Error::invalid(
             "matmul",
@@ -252,12 +261,40 @@ pub(super) fn form(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> Result<Fo
         }
     }
     Ok(Form {
-        left: left.broadcast_to(with(&[m, k]))?,
-        right: right.broadcast_to(with(&[k, n]))?,
+        left: repeated(left, &left_batch, &batch)?,
+        right: repeated(right, &right_batch, &batch)?,
         added,
         inner,
         output,
     })
+}
+
+/// Multiply-adds that nobody waits for: a week and more at 100 GFLOP/s.
+const MOST_WORK: u128 = 1 << 55;
+
+/// # Errors
+/// `InvalidArgument` for a product that would not end: sizes that only views can claim.
+pub(super) fn check_work(op: &'static str, entries: usize, inner: usize) -> Result<()> {
+    let work = entries as u128 * inner as u128;
+    match work > MOST_WORK {
+        true => Err(Error::invalid(
+            op,
+            format!(
+                "{work} multiply-adds, {inner} for each of {entries} entries, would take weeks: check the shapes"
+            ),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Matrices repeated for all batches, if they have not as many.
+fn repeated<'a>(matrices: Cow<'a, Tensor>, batch: &Shape, all: &Shape) -> Result<Cow<'a, Tensor>> {
+    if batch == all {
+        return Ok(matrices);
+    }
+    let (_, last) = split(matrices.shape());
+    let sizes: Shape = all.iter().copied().chain(last).collect();
+    Ok(Cow::Owned(matrices.broadcast_to(sizes)?))
 }
 
 /// The batch sizes, and the last two.

@@ -1,0 +1,191 @@
+//! Matrices in NumPy's files, a tile at a time: operands and results of `matmul_streamed`.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use super::{Failing, Opened, header, kind, open};
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::ops::{MatrixSource, MatrixTarget};
+use crate::shape::Shape;
+
+const OP: &str = "matmul_streamed";
+
+/// A matrix in a `.npy` file, with the feature `npy`: an operand of
+/// [`matmul_streamed`](crate::matmul_streamed). Only the tiles that are asked for are read, in either
+/// byte order, and in C or Fortran order.
+#[derive(Debug)]
+pub struct NpyMatrix {
+    place: Place,
+    fortran: bool,
+    big_endian: bool,
+}
+
+/// A `.npy` file for the result of [`matmul_streamed`](crate::matmul_streamed), with the feature
+/// `npy`.
+#[derive(Debug)]
+pub struct NpyMatrixMut {
+    place: Place,
+}
+
+/// Where elements are.
+#[derive(Debug)]
+struct Place {
+    file: File,
+    name: String,
+    start: u64,
+    shape: [usize; 2],
+    dtype: DType,
+}
+
+impl NpyMatrix {
+    /// Opens a file that holds one array of two dimensions. It must not change while it is read.
+    ///
+    /// # Errors
+    /// [`Error::File`] for what is no such file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let name = path.as_ref().display().to_string();
+        let failing = Failing::new(OP, &name);
+        let file = File::open(path).map_err(failing.io())?;
+        let mut reader = BufReader::new(file);
+        let Opened {
+            header,
+            dtype,
+            shape,
+            start,
+        } = open(&failing, &mut reader, true)?;
+        let shape = <[usize; 2]>::try_from(shape.dims())
+            .map_err(|_| failing.problem(format!("its shape is {shape}, no matrix")))?;
+        Ok(Self {
+            place: Place {
+                file: reader.into_inner(),
+                name,
+                start,
+                shape,
+                dtype,
+            },
+            fortran: header.fortran,
+            big_endian: header.big_endian,
+        })
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.place.dtype
+    }
+
+    fn fill<T: Element>(
+        &mut self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        into: &mut [T],
+    ) -> io::Result<()> {
+        let [height, width] = self.place.shape;
+        if self.fortran {
+            let mut run = vec![T::zeroed(); rows.len()];
+            for (at, column) in columns.clone().enumerate() {
+                self.place.seek::<T>(column, height, rows.start)?;
+                self.place
+                    .file
+                    .read_exact(bytemuck::cast_slice_mut(&mut run))?;
+                let places = into.iter_mut().skip(at).step_by(columns.len());
+                for (place, &element) in places.zip(&run) {
+                    *place = element;
+                }
+            }
+        } else if columns.len() == width {
+            self.place.seek::<T>(rows.start, width, 0)?;
+            self.place.file.read_exact(bytemuck::cast_slice_mut(into))?;
+        } else {
+            for (row, line) in rows.zip(into.chunks_mut(columns.len().max(1))) {
+                self.place.seek::<T>(row, width, columns.start)?;
+                self.place.file.read_exact(bytemuck::cast_slice_mut(line))?;
+            }
+        }
+        if self.big_endian {
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
+            bytes.chunks_mut(size_of::<T>()).for_each(<[u8]>::reverse);
+        }
+        Ok(())
+    }
+}
+
+impl NpyMatrixMut {
+    /// Creates a file of this shape and dtype; one that is there is replaced.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it cannot be written, or NumPy has no such dtype;
+    /// [`Error::TooLarge`] for a shape that overflows.
+    pub fn create(path: impl AsRef<Path>, shape: [usize; 2], dtype: DType) -> Result<Self> {
+        let name = path.as_ref().display().to_string();
+        let failing = Failing::new(OP, &name);
+        let bytes = (Shape::from(shape).count(OP)? as u64).saturating_mul(dtype.size() as u64);
+        let kind =
+            kind(dtype).ok_or_else(|| failing.problem(format!("NumPy has no {dtype}: use f32")))?;
+        let header = header::write(kind, &shape, false).map_err(failing.says())?;
+        let start = header.len() as u64;
+        let mut file = File::create(path).map_err(failing.io())?;
+        file.write_all(&header)
+            .and_then(|()| file.set_len(start.saturating_add(bytes)))
+            .map_err(failing.io())?;
+        Ok(Self {
+            place: Place {
+                file,
+                name,
+                start,
+                shape,
+                dtype,
+            },
+        })
+    }
+}
+
+impl Place {
+    fn check<T: Element>(&self) -> Result<()> {
+        match T::DTYPE == self.dtype {
+            true => Ok(()),
+            false => Err(Error::dtype_mismatch(OP, self.dtype, T::DTYPE)),
+        }
+    }
+
+    /// Goes to an element of a line.
+    fn seek<T>(&mut self, line: usize, length: usize, at: usize) -> io::Result<()> {
+        let element = line as u64 * length as u64 + at as u64;
+        let at = SeekFrom::Start(self.start + element * size_of::<T>() as u64);
+        self.file.seek(at).map(drop)
+    }
+}
+
+impl<T: Element> MatrixSource<T> for NpyMatrix {
+    fn shape(&self) -> [usize; 2] {
+        self.place.shape
+    }
+
+    fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        self.place.check::<T>()?;
+        self.fill(rows, columns, into)
+            .map_err(Failing::new(OP, &self.place.name).io())
+    }
+}
+
+impl<T: Element> MatrixTarget<T> for NpyMatrixMut {
+    fn shape(&self) -> [usize; 2] {
+        self.place.shape
+    }
+
+    fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
+        self.place.check::<T>()?;
+        let failing = Failing::new(OP, &self.place.name);
+        let place = &mut self.place;
+        let write = || -> io::Result<()> {
+            for (row, line) in rows.zip(from.chunks(columns.len().max(1))) {
+                place.seek::<T>(row, place.shape[1], columns.start)?;
+                place.file.write_all(bytemuck::cast_slice(line))?;
+            }
+            Ok(())
+        };
+        write().map_err(failing.io())
+    }
+}

@@ -1,0 +1,387 @@
+//! Products larger than a device's memory, tile by tile from and to the host.
+
+use std::ops::Range;
+
+use super::rule::check_work;
+use crate::cpu::host_vec;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::promise::Pending;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// A matrix that need not be in memory as a whole: an operand of [`matmul_streamed`].
+///
+/// A pair of a shape and a closure `FnMut(rows, columns, into)` is one, too.
+pub trait MatrixSource<T> {
+    /// Rows and columns.
+    fn shape(&self) -> [usize; 2];
+
+    /// Writes the elements of these rows and columns into `into`, row by row without gaps.
+    ///
+    /// # Errors
+    /// The source's own; they end the product.
+    fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
+
+    /// The elements of whole rows, where they lie in memory one after the other: they are then not
+    /// copied on the way.
+    fn rows(&self, _rows: Range<usize>) -> Option<&[T]> {
+        None
+    }
+}
+
+/// A matrix that takes the result of [`matmul_streamed`].
+pub trait MatrixTarget<T> {
+    /// Rows and columns.
+    fn shape(&self) -> [usize; 2];
+
+    /// Takes the elements of these rows and columns, row by row without gaps. Each element comes
+    /// once.
+    ///
+    /// # Errors
+    /// The target's own; they end the product.
+    fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()>;
+}
+
+impl<T, F> MatrixSource<T> for ([usize; 2], F)
+where
+    F: FnMut(Range<usize>, Range<usize>, &mut [T]) -> Result<()>,
+{
+    fn shape(&self) -> [usize; 2] {
+        self.0
+    }
+
+    fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        (self.1)(rows, columns, into)
+    }
+}
+
+/// A row-major matrix in host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HostMatrix<E> {
+    elements: E,
+    shape: [usize; 2],
+}
+
+impl<E> HostMatrix<E> {
+    /// From a slice (`&[T]` as an operand, `&mut [T]` for the result) of `rows * columns` elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the length is another.
+    pub fn new<T>(elements: E, shape: [usize; 2]) -> Result<Self>
+    where
+        E: AsRef<[T]>,
+    {
+        let length = elements.as_ref().len();
+        if shape[0].checked_mul(shape[1]) != Some(length) {
+            let [rows, columns] = shape;
+            return Err(Error::invalid(
+                OP,
+                format!("{length} elements for {rows} rows of {columns}"),
+            ));
+        }
+        Ok(Self { elements, shape })
+    }
+}
+
+impl<T: Copy> MatrixSource<T> for HostMatrix<&[T]> {
+    fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        let lines = into.chunks_mut(columns.len().max(1));
+        for (row, line) in rows.zip(lines) {
+            let start = row * self.shape[1] + columns.start;
+            line.copy_from_slice(&self.elements[start..start + line.len()]);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, rows: Range<usize>) -> Option<&[T]> {
+        self.elements
+            .get(rows.start * self.shape[1]..rows.end * self.shape[1])
+    }
+}
+
+impl<T: Copy> MatrixTarget<T> for HostMatrix<&mut [T]> {
+    fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
+        let lines = from.chunks(columns.len().max(1));
+        for (row, line) in rows.zip(lines) {
+            let start = row * self.shape[1] + columns.start;
+            self.elements[start..start + line.len()].copy_from_slice(line);
+        }
+        Ok(())
+    }
+}
+
+/// What [`matmul_streamed`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Streamed {
+    /// m, k and n of a tile.
+    pub tile: [usize; 3],
+    /// Bytes that went to the device; more than the operands have where tiles went again.
+    pub uploaded: u64,
+    /// Bytes that came back: the result's.
+    pub downloaded: u64,
+}
+
+const OP: &str = "matmul_streamed";
+/// Tiles are whole multiples of it where they can be: kernels like them so.
+const ROUND: usize = 128;
+/// What a device without a budget is asked for.
+const UNLIMITED: u64 = 1 << 30;
+
+/// `c = a x b` on a device whose memory need not hold them: tiles go there and come back while it
+/// multiplies those before. Operands and result may be slices ([`HostMatrix`]), NumPy files (with the
+/// feature `npy`: `NpyMatrix`, `NpyMatrixMut`), closures, or a program's own.
+///
+/// It uses at most three quarters of what the device's budget leaves (1 GiB without one); as many
+/// rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows. Sums
+/// of f16 and bf16 are kept in f32.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
+/// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even small tiles fit; what sources and target say; a
+/// lost device. Part of the target may be written then; the device holds nothing of it.
+pub fn matmul_streamed<T: Element>(
+    device: &Device,
+    a: &mut impl MatrixSource<T>,
+    b: &mut impl MatrixSource<T>,
+    c: &mut impl MatrixTarget<T>,
+) -> Result<Streamed> {
+    let ([m, k], [inner, n]) = (a.shape(), b.shape());
+    let mismatch = |left: [usize; 2], right: [usize; 2], rule| {
+        Error::shape_mismatch(OP, &Shape::from(left), &Shape::from(right), rule)
+    };
+    if k != inner {
+        let rule = "the columns of the first must be as many as the rows of the second";
+        return Err(mismatch([m, k], [inner, n], rule));
+    }
+    if c.shape() != [m, n] {
+        let rule = "the result has the rows of the first and the columns of the second";
+        return Err(mismatch([m, n], c.shape(), rule));
+    }
+    for sizes in [[m, k], [k, n]] {
+        Shape::from(sizes).count(OP)?;
+    }
+    check_work(OP, Shape::from([m, n]).count(OP)?, k)?;
+    let statistics = device.memory();
+    let left = match statistics.limit {
+        Some(limit) => limit.saturating_sub(statistics.allocated),
+        None => UNLIMITED,
+    };
+    let element = T::DTYPE.accumulator().size() as u64;
+    let mut room = left / 4 * 3 / element;
+    loop {
+        let mut run = Run {
+            device,
+            tile: tile([m, k, n], room),
+            buffer: Vec::new(),
+            streamed: Streamed {
+                tile: [0; 3],
+                uploaded: 0,
+                downloaded: 0,
+            },
+            coming: None,
+            wrote: false,
+        };
+        let result = run.run([m, k, n], a, b, c);
+        if let Some(coming) = run.coming.take() {
+            // It failed: nothing of it is on the device when this returns.
+            let _ = pollster::block_on(coming.elements);
+        }
+        match result {
+            // Others use the device, too: with smaller tiles, as long as nothing is written.
+            Err(Error::OutOfMemory(_)) if !run.wrote && run.tile != [1; 3] && room > 16 => {
+                room /= 2;
+            }
+            Err(error) => return Err(error),
+            Ok(()) => return Ok(run.streamed),
+        }
+    }
+}
+
+/// The largest tile for which operands, sums, a product and their sum fit `room` elements.
+fn tile([m, k, n]: [usize; 3], room: u64) -> [usize; 3] {
+    let taken = |[m, k, n]: [usize; 3]| {
+        let [m, k, n] = [m, k, n].map(|size| size as u128);
+        let product = m.saturating_mul(n).saturating_mul(3);
+        product
+            .saturating_add(m.saturating_mul(k))
+            .saturating_add(k.saturating_mul(n))
+    };
+    let mut tile = [m, k, n].map(|size| size.max(1));
+    while taken(tile) > u128::from(room) && tile != [1; 3] {
+        // n first: `a` stays then, and `b` goes up once. Not to slivers: those are slow.
+        let [m, k, n] = tile;
+        let at = match () {
+            () if n > 2 * ROUND => 2,
+            () if m > 4 * ROUND && m >= k / 16 => 0,
+            () if k > 16 * m.max(n) => 1,
+            () if m >= n => 0,
+            () => 2,
+        };
+        let half = tile[at].div_ceil(2);
+        tile[at] = match half > ROUND {
+            true => half / ROUND * ROUND,
+            false => half,
+        };
+    }
+    tile
+}
+
+/// Ranges of `step` that cover `0..size`.
+fn ranges(size: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..size)
+        .step_by(step.max(1))
+        .map(move |start| start..start.saturating_add(step).min(size))
+}
+
+/// A part of the result on its way.
+struct Coming<T> {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    elements: Pending<Vec<T>>,
+}
+
+struct Run<'a, T> {
+    device: &'a Device,
+    tile: [usize; 3],
+    /// A tile on its way to staging.
+    buffer: Vec<T>,
+    streamed: Streamed,
+    coming: Option<Coming<T>>,
+    wrote: bool,
+}
+
+impl<T: Element> Run<'_, T> {
+    fn run(
+        &mut self,
+        [m, k, n]: [usize; 3],
+        a: &mut impl MatrixSource<T>,
+        b: &mut impl MatrixSource<T>,
+        c: &mut impl MatrixTarget<T>,
+    ) -> Result<()> {
+        self.streamed.tile = self.tile;
+        let [tile_m, tile_k, tile_n] = self.tile;
+        for rows in ranges(m, tile_m) {
+            // All of k: the band stays for all columns.
+            let mut band = None;
+            for columns in ranges(n, tile_n) {
+                let mut sums: Option<Tensor> = None;
+                for steps in ranges(k, tile_k) {
+                    let left = match band.take() {
+                        Some(left) => left,
+                        None => self.upload(a, rows.clone(), steps.clone())?,
+                    };
+                    let right = self.upload(b, steps, columns.clone())?;
+                    let product = left.matmul(&right)?;
+                    if tile_k >= k {
+                        band = Some(left);
+                    }
+                    sums = Some(match sums {
+                        None => product,
+                        Some(sums) => sums.add(&product)?,
+                    });
+                }
+                let sums = match sums {
+                    Some(sums) => sums.cast(T::DTYPE)?,
+                    None => {
+                        let shape = [rows.len(), columns.len()];
+                        Tensor::zeros(self.device, shape, T::DTYPE)?
+                    }
+                };
+                let next = Coming {
+                    rows: rows.clone(),
+                    columns,
+                    elements: sums.to_vec_async(),
+                };
+                drop(sums);
+                // The one before, while this one is computed.
+                if let Some(before) = self.coming.replace(next) {
+                    self.finish(before, c)?;
+                }
+            }
+        }
+        match self.coming.take() {
+            Some(last) => self.finish(last, c),
+            None => Ok(()),
+        }
+    }
+
+    /// A tile on the device, in the type that sums are kept in.
+    fn upload(
+        &mut self,
+        source: &mut impl MatrixSource<T>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<Tensor> {
+        let shape = [rows.len(), columns.len()];
+        let count = Shape::from(shape).count(OP)?;
+        let whole = columns.len() == source.shape()[1];
+        let there = match whole {
+            true => source.rows(rows.clone()),
+            false => None,
+        };
+        let tile = match there {
+            Some(elements) => Tensor::from_slice(self.device, elements, shape)?,
+            None => {
+                if self.buffer.capacity() < count {
+                    self.buffer = host_vec(OP, count)?;
+                }
+                self.buffer.resize(count, bytemuck::Zeroable::zeroed());
+                source.read(rows, columns, &mut self.buffer)?;
+                Tensor::from_slice(self.device, &self.buffer, shape)?
+            }
+        };
+        self.streamed.uploaded += (count * size_of::<T>()) as u64;
+        match T::DTYPE {
+            DType::F16 | DType::BF16 => tile.cast(DType::F32),
+            _ => Ok(tile),
+        }
+    }
+
+    fn finish(&mut self, coming: Coming<T>, c: &mut impl MatrixTarget<T>) -> Result<()> {
+        let elements = pollster::block_on(coming.elements)?;
+        self.wrote = true;
+        self.streamed.downloaded += size_of_val(&elements[..]) as u64;
+        c.write(coming.rows, coming.columns, &elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tile;
+
+    #[test]
+    fn tiles_fit_and_are_no_slivers() {
+        for sizes in [
+            [10_000, 10_000, 10_000],
+            [100_000, 64, 100_000],
+            [64, 1 << 30, 64],
+            [1, 5, 1],
+        ] {
+            for room in [1u64 << 12, 1 << 16, 1 << 20, 1 << 26, 1 << 34] {
+                let [m, k, n] = tile(sizes, room);
+                let taken =
+                    m as u128 * k as u128 + k as u128 * n as u128 + 3 * m as u128 * n as u128;
+                assert!(taken <= u128::from(room), "{sizes:?} {room}: {m}x{k}x{n}");
+                assert!(taken >= u128::from(room / 16) || [m, k, n] == sizes);
+            }
+        }
+        // Nothing fits: the smallest, and the device says so.
+        assert_eq!(tile([8, 8, 8], 0), [1, 1, 1]);
+        assert!(
+            tile([usize::MAX; 3], 1 << 20)
+                .iter()
+                .all(|&size| size < 1 << 20)
+        );
+    }
+}

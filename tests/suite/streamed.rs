@@ -1,0 +1,252 @@
+//! Products of host matrices through devices that cannot hold them.
+
+use std::ops::Range;
+
+use orlop::{DType, Device, Element, Error, HostMatrix, Result, bf16, f16, matmul_streamed};
+
+use crate::adapters::Context;
+use crate::number::{Number, Value};
+use crate::products::Factor;
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("streamed::tiles::f32", Scope::Device, tiles::<f32>),
+        Test::new("streamed::tiles::f16", Scope::Device, tiles::<f16>),
+        Test::new("streamed::tiles::bf16", Scope::Device, tiles::<bf16>),
+        Test::new("streamed::tiles::i32", Scope::Device, tiles::<i32>),
+        Test::new("streamed::long_k", Scope::Device, long_k),
+        Test::new("streamed::edges", Scope::Device, edges),
+        Test::new("streamed::refusals", Scope::Device, refusals),
+        Test::new("streamed::failing_sources", Scope::Device, failing_sources),
+        #[cfg(feature = "npy")]
+        Test::new("streamed::files", Scope::Device, files),
+    ]
+}
+
+const BUDGET: u64 = 1 << 20;
+
+fn small(context: &Context) -> Result<Device> {
+    context.builder().memory_limit(BUDGET).build()
+}
+
+fn random<T: Number>(rng: &mut Rng, count: usize) -> Vec<T> {
+    (0..count).map(|_| T::sample(rng)).collect()
+}
+
+/// Checks a sample of entries.
+fn check<T: Factor>([m, k, n]: [usize; 3], a: &[T], b: &[T], c: &[T]) {
+    assert_eq!(c.len(), m * n);
+    for at in (0..c.len()).step_by((c.len() / 300).max(1)) {
+        let (row, column) = (at / n, at % n);
+        let terms: Vec<(T, T)> = (0..k)
+            .map(|i| (a[row * k + i], b[i * n + column]))
+            .collect();
+        T::check(c[at], &terms)
+            .unwrap_or_else(|problem| panic!("{m}x{k}x{n}, entry {row}, {column}: {problem}"));
+    }
+}
+
+fn multiply<T: Factor>(device: &Device, rng: &mut Rng, [m, k, n]: [usize; 3]) -> Result<u64> {
+    let (a, b) = (random::<T>(rng, m * k), random::<T>(rng, k * n));
+    let mut c = vec![T::from_value(Value::Integer(77)); m * n];
+    let before = device.memory();
+    let streamed = matmul_streamed(
+        device,
+        &mut HostMatrix::new(&a[..], [m, k])?,
+        &mut HostMatrix::new(&b[..], [k, n])?,
+        &mut HostMatrix::new(&mut c[..], [m, n])?,
+    )?;
+    check([m, k, n], &a, &b, &c);
+    let after = device.memory();
+    assert_eq!(after.allocated, before.allocated);
+    assert_eq!(after.live_blocks, before.live_blocks);
+    assert!(after.peak_reserved <= BUDGET);
+    assert_eq!(streamed.downloaded, (m * n * size_of::<T>()) as u64);
+    let operands = ((m + n) * k * size_of::<T>()) as u64;
+    assert!(m * k * n == 0 || streamed.uploaded >= operands);
+    Ok(streamed.uploaded / operands.max(1))
+}
+
+/// Operands and result each larger than the budget.
+fn tiles<T: Factor>(context: &Context) -> Result<()> {
+    let device = small(context)?;
+    let sizes = match context.is_slow() {
+        true => [[700, 300, 600], [257, 801, 331]],
+        false => [[900, 700, 1000], [1023, 513, 777]],
+    };
+    cases(1, |rng| {
+        for sizes in sizes {
+            assert!(multiply::<T>(&device, rng, sizes)? <= 8, "{sizes:?}");
+        }
+        Ok(())
+    })
+}
+
+/// k is cut, too.
+fn long_k(context: &Context) -> Result<()> {
+    let device = small(context)?;
+    cases(1, |rng| {
+        multiply::<f32>(&device, rng, [30, 40_000, 20])?;
+        multiply::<i32>(&device, rng, [1, 300_001, 3]).map(drop)
+    })
+}
+
+fn edges(context: &Context) -> Result<()> {
+    let device = small(context)?;
+    cases(1, |rng| {
+        for sizes in [
+            [1, 1, 1],
+            [0, 5, 3],
+            [5, 3, 0],
+            [5, 0, 3],
+            [1, 7, 1],
+            [2, 1, 300],
+        ] {
+            multiply::<f32>(&device, rng, sizes)?;
+        }
+        // With a part of the budget in use.
+        let kept = orlop::Tensor::zeros(&device, [500 << 8], DType::F32)?;
+        multiply::<f32>(&device, rng, [300, 200, 400])?;
+        drop(kept);
+        Ok(())
+    })
+}
+
+fn refusals(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values = [1.0f32; 12];
+    let matrix = |shape| HostMatrix::new(&values[..], shape);
+    assert!(matches!(matrix([5, 2]), Err(Error::InvalidArgument(_))));
+    assert!(matches!(
+        matrix([usize::MAX, 2]),
+        Err(Error::InvalidArgument(_))
+    ));
+    let mut out = [0.0f32; 12];
+    let mut target = HostMatrix::new(&mut out[..], [3, 4])?;
+    let refused = matmul_streamed(
+        device,
+        &mut matrix([3, 4])?,
+        &mut matrix([3, 4])?,
+        &mut target,
+    );
+    assert!(
+        matches!(refused, Err(Error::ShapeMismatch(_))),
+        "{refused:?}"
+    );
+    let refused = matmul_streamed(
+        device,
+        &mut matrix([4, 3])?,
+        &mut matrix([3, 4])?,
+        &mut target,
+    );
+    assert!(
+        matches!(refused, Err(Error::ShapeMismatch(_))),
+        "{refused:?}"
+    );
+    // Sizes that no memory has.
+    let absurd = || {
+        let read = |_: Range<usize>, _: Range<usize>, _: &mut [f32]| -> Result<()> {
+            panic!("nothing is read")
+        };
+        ([1usize << 40, 1 << 40], read)
+    };
+    let mut target = Everywhere([1 << 40, 1 << 40]);
+    let refused = matmul_streamed(device, &mut absurd(), &mut absurd(), &mut target);
+    assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+    Ok(())
+}
+
+/// Takes nothing.
+struct Everywhere([usize; 2]);
+
+impl<T: Element> orlop::MatrixTarget<T> for Everywhere {
+    fn shape(&self) -> [usize; 2] {
+        self.0
+    }
+
+    fn write(&mut self, _: Range<usize>, _: Range<usize>, _: &[T]) -> Result<()> {
+        panic!("nothing is written")
+    }
+}
+
+/// An error of a source ends the product, and leaves the device as it was.
+fn failing_sources(context: &Context) -> Result<()> {
+    let device = small(context)?;
+    let before = device.memory();
+    let mut reads = 0;
+    let mut source = (
+        [400usize, 400],
+        |_: Range<usize>, _: Range<usize>, into: &mut [f32]| {
+            reads += 1;
+            into.fill(1.0);
+            match reads {
+                4 => orlop::Tensor::zeros(&Device::cpu(), [usize::MAX], DType::F32).map(drop),
+                _ => Ok(()),
+            }
+        },
+    );
+    let ones = vec![1.0f32; 400 * 400];
+    let mut out = vec![0.0f32; 400 * 400];
+    let failed = matmul_streamed(
+        &device,
+        &mut HostMatrix::new(&ones[..], [400, 400])?,
+        &mut source,
+        &mut HostMatrix::new(&mut out[..], [400, 400])?,
+    );
+    assert!(matches!(failed, Err(Error::TooLarge(_))), "{failed:?}");
+    device.synchronize()?;
+    assert_eq!(device.memory().allocated, before.allocated);
+    Ok(())
+}
+
+#[cfg(feature = "npy")]
+fn files(context: &Context) -> Result<()> {
+    use orlop::interop::{NpyMatrix, NpyMatrixMut};
+    let device = small(context)?;
+    let name = format!(
+        "orlop-streamed-{}-{}",
+        std::process::id(),
+        context.adapter.name
+    );
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let [m, k, n] = [500, 401, 600];
+    let mut rng = Rng::new(crate::rng::seed());
+    let (a, b) = (
+        random::<f32>(&mut rng, m * k),
+        random::<f32>(&mut rng, k * n),
+    );
+    // One in C order, one in Fortran order.
+    let cpu = Device::cpu();
+    let [a_path, b_path, c_path] = ["a", "b", "c"].map(|name| folder.join(name));
+    orlop::Tensor::from_slice(&cpu, &a, [m, k])?.save_npy(&a_path)?;
+    let turned: Vec<f32> = (0..k * n).map(|at| b[at % k * n + at / k]).collect();
+    let fortran = orlop::Tensor::from_slice(&cpu, &turned, [n, k])?.transpose(0, 1)?;
+    fortran.save_npy(&b_path)?;
+    matmul_streamed::<f32>(
+        &device,
+        &mut NpyMatrix::open(&a_path)?,
+        &mut NpyMatrix::open(&b_path)?,
+        &mut NpyMatrixMut::create(&c_path, [m, n], DType::F32)?,
+    )?;
+    let c = orlop::Tensor::load_npy(&cpu, &c_path)?;
+    assert_eq!(c.shape().dims(), [m, n]);
+    check([m, k, n], &a, &b, &c.to_vec::<f32>()?);
+    // Another dtype than the file's.
+    let refused = matmul_streamed::<i32>(
+        &device,
+        &mut NpyMatrix::open(&a_path)?,
+        &mut NpyMatrix::open(&b_path)?,
+        &mut NpyMatrixMut::create(&c_path, [m, n], DType::I32)?,
+    );
+    assert!(
+        matches!(refused, Err(Error::DTypeMismatch(_))),
+        "{refused:?}"
+    );
+    let refused = NpyMatrixMut::create(&c_path, [m, n], DType::BF16);
+    assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
+    Ok(())
+}
