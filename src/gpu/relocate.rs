@@ -141,6 +141,8 @@ fn record(
     Ok(())
 }
 
+/// However much moves, nobody waits for submissions before it, as recording does elsewhere: the stream
+/// is not let go before the new places hold what they must, and what is in flight is commands only.
 fn submit_full(stream: &mut Stream) -> Result<()> {
     if stream.is_full() {
         stream.submit()

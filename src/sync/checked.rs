@@ -34,11 +34,6 @@ impl<T> RwLock<T> {
         Self(locks::RwLock::new(value))
     }
 
-    /// Shuttle does not let a thread read twice: schedules that nest readers are not for it.
-    pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
-        self.read()
-    }
-
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
