@@ -54,6 +54,8 @@ pub struct Capabilities {
     pub f16: bool,
     /// Kernels can compute with f64.
     pub f64: bool,
+    /// Kernels can compute with 64-bit integers.
+    pub int64: bool,
     /// Smallest and largest subgroup (warp, wave) when kernels can use subgroups.
     pub subgroup_sizes: Option<(u32, u32)>,
     /// The adapter has cooperative matrices (tensor cores); no kernel uses them yet.
@@ -83,6 +85,7 @@ impl Capabilities {
             kind: DeviceKind::Cpu,
             f16: true,
             f64: true,
+            int64: false,
             subgroup_sizes: None,
             cooperative_matrix: false,
             timestamps: false,

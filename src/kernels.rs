@@ -16,6 +16,8 @@ pub struct KernelSource {
     pub f16: bool,
     /// It computes with f64.
     pub f64: bool,
+    /// It computes with 64-bit integers.
+    pub int64: bool,
     /// It uses subgroups.
     pub subgroups: bool,
     /// Its scalars are immediates (else a uniform buffer).
@@ -46,6 +48,7 @@ pub fn sources() -> Result<Vec<KernelSource>> {
                 name: format!("{} {}", key.template, values.join(" ")),
                 f16: has("f16"),
                 f64: has("f64"),
+                int64: wgsl.contains("u64"),
                 subgroups: wgsl.contains("subgroup"),
                 immediates: space == ParamsSpace::Immediate,
                 wgsl,

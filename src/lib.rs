@@ -86,7 +86,8 @@ pub use half::{bf16, f16};
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use memory::tagged;
 pub use ops::{
-    Activation, Epilogue, HostMatrix, MatrixSource, MatrixTarget, Sizes, Streamed, matmul_streamed,
+    Activation, Epilogue, HostMatrix, MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem,
+    MatrixSource, MatrixTarget, Sizes, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
 };
 pub use promise::Pending;
 pub use shape::Shape;

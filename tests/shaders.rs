@@ -53,6 +53,7 @@ fn profiles() -> [Profile; 5] {
                 | immediates
                 | Capabilities::SHADER_FLOAT16
                 | Capabilities::FLOAT64
+                | Capabilities::SHADER_INT64
                 | Capabilities::SUBGROUP
                 | Capabilities::SUBGROUP_BARRIER,
             subgroups: true,
@@ -88,6 +89,7 @@ impl Profile {
         let has = |capability| self.capabilities.contains(capability);
         (!source.f16 || has(Capabilities::SHADER_FLOAT16))
             && (!source.f64 || has(Capabilities::FLOAT64))
+            && (!source.int64 || has(Capabilities::SHADER_INT64))
             && (!source.subgroups || self.subgroups)
             && (!source.immediates || facts.params <= self.immediates)
             && facts.invocations <= self.invocations
@@ -224,7 +226,11 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
     let families: BTreeSet<&str> = counts.keys().map(|&(_, family)| family).collect();
     for profile in &profiles {
         for family in &families {
-            let runs = profile.subgroups || !family.contains("subgroup");
+            let words = profile.capabilities.contains(Capabilities::SHADER_INT64);
+            let runs = match *family {
+                "matmul/wide_tile" => profile.subgroups && words,
+                _ => profile.subgroups || !family.contains("subgroup"),
+            };
             let validated = counts.contains_key(&(profile.name, *family));
             assert!(!runs || validated, "{}: no {family}", profile.name);
         }
@@ -257,6 +263,7 @@ fn profiles_refuse_what_they_lack() {
             );
         };
         refuses(Capabilities::FLOAT64, |source| source.f64);
+        refuses(Capabilities::SHADER_INT64, |source| source.int64);
         refuses(Capabilities::IMMEDIATES, |source| source.immediates);
         refuses(Capabilities::SHADER_FLOAT16, |source| source.f16);
     }

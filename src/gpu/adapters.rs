@@ -132,6 +132,7 @@ pub(super) fn describe(
         kind,
         f16: has(wgpu::Features::SHADER_F16),
         f64: has(wgpu::Features::SHADER_F64),
+        int64: has(wgpu::Features::SHADER_INT64),
         subgroup_sizes: has(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),

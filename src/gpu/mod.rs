@@ -115,6 +115,7 @@ impl Gpu {
         let wanted = wgpu::Features::IMMEDIATES
             | wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_F64
+            | wgpu::Features::SHADER_INT64
             | wgpu::Features::SUBGROUP
             | wgpu::Features::TIMESTAMP_QUERY;
         let label = options.name.clone();

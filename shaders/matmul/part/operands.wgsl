@@ -32,7 +32,7 @@ struct Params {
 {{ params_var }}
 
 {% macro storage(vector) -%}
-{% if vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
+{% if vector == 8 %}array<vec4<u64>>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
 {%- endmacro -%}
 @group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
 {%- if slot_b != slot_a %}

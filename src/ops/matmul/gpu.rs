@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Form, kernel_loads, key, stores_vectors};
 use super::panel::{Axis, Limits, Nest, OPERANDS, Panel, Sizes, Storages};
-use super::plan::{MatmulPlan, Traits};
+use super::plan::{Kernel, MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem, WIDE};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -119,29 +119,33 @@ impl Product {
     }
 
     /// What a plan has to know.
-    fn traits(&self, sizes: &[usize]) -> Traits {
-        let (batch, [m, n, _]) = sides(sizes);
-        let [a, b] = [A, B].map(|operand| self.matrix(operand, sizes, self.nest.offsets[operand]));
-        let vectors = [&a, &b].map(Matrix::is_vectorised);
-        let along_k = [&a, &b].map(Matrix::runs_along_inner);
-        Traits {
+    fn problem(&self, sizes: &[usize]) -> MatmulProblem {
+        let (batch, [m, n, k]) = sides(sizes);
+        let [a, b] = [A, B].map(|operand| {
+            let matrix = self.matrix(operand, sizes, self.nest.offsets[operand]);
+            MatmulOperand {
+                along_k: matrix.runs_along_inner(),
+                width: matrix.width(),
+            }
+        });
+        MatmulProblem {
             m,
+            k,
             n,
             batches: batch.iter().product(),
-            accumulates: self.splits_k(sizes),
             dtype: self.dtype,
-            a_along_k: along_k[0],
-            all_vectors: vectors == [true; 2] && n.is_multiple_of(4),
-            vectors_along_k: (0..2).any(|operand| vectors[operand] && along_k[operand]),
+            a,
+            b,
+            accumulates: self.splits_k(sizes),
         }
     }
 
     /// Operations, bytes and tiles of a part.
-    fn work(&self, sizes: &[usize], plan: &MatmulPlan) -> Work {
+    fn work(&self, sizes: &[usize], kernel: &MatmulKernel) -> Work {
         let (batch, [m, n, k]) = sides(sizes);
         let tiles = [
-            m.div_ceil(plan.tile_m as usize),
-            n.div_ceil(plan.tile_n as usize),
+            m.div_ceil(kernel.tile_m as usize),
+            n.div_ceil(kernel.tile_n as usize),
         ];
         let batches = batch.iter().map(|&size| size as f64).product::<f64>();
         let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -153,19 +157,19 @@ impl Product {
     }
 
     /// The sizes of panels that a plan can take one launch each for.
-    fn cut(&self, plan: &MatmulPlan, capabilities: &Capabilities) -> Sizes {
+    fn cut(&self, kernel: &MatmulKernel, capabilities: &Capabilities) -> Sizes {
         let grid = f64::from(capabilities.max_workgroups)
             .powi(2)
             .min(MAX_TILES);
         let time = |sizes: &[usize]| {
-            let work = self.work(sizes, plan);
+            let work = self.work(sizes, kernel);
             let seconds = capabilities.seconds(work.flops, work.bytes);
             (seconds / LONGEST_LAUNCH).max(work.tiles / grid)
         };
         let limits = |spans| Limits {
             spans,
-            tile: [plan.tile_m as usize, plan.tile_n as usize, K_UNIT],
-            max_k: plan.max_k(),
+            tile: [kernel.tile_m as usize, kernel.tile_n as usize, K_UNIT],
+            max_k: kernel.max_k(),
             time: &time,
         };
         let spans = self.storages.spans();
@@ -197,7 +201,7 @@ impl Product {
     fn launch(
         &self,
         panel: &Panel,
-        plan: &MatmulPlan,
+        kernel: &MatmulKernel,
         accumulates: bool,
         capabilities: &Capabilities,
     ) -> Result<Launch> {
@@ -212,28 +216,36 @@ impl Product {
         let [a, b, c]: [Matrix; OPERANDS] =
             std::array::from_fn(|operand| self.matrix(operand, sizes, offset(operand)));
         let along_k = [&a, &b].map(Matrix::runs_along_inner);
-        let loads = kernel_loads(plan, along_k);
-        let mut vector_a = loads[0] && a.is_vectorised();
-        let mut vector_b = loads[1] && b.is_vectorised();
+        // A panel at an edge may not have what the others have.
+        let whole = [&a, &b].map(Matrix::width) == [WIDE; 2] && k.is_multiple_of(WIDE as usize);
+        let kernel = match kernel.kind {
+            Kernel::Wide if !whole => &MatmulKernel::NARROW,
+            _ => kernel,
+        };
+        let loads = kernel_loads(kernel, along_k);
+        let fits = |width: u32, matrix: &Matrix| if matrix.width() >= width { width } else { 1 };
+        let mut vector_a = fits(loads[0], &a);
+        let mut vector_b = fits(loads[1], &b);
         if windows.shared && vector_a != vector_b {
             // One buffer is declared once: vectors for both, or for none.
-            (vector_a, vector_b) = (false, false);
+            (vector_a, vector_b) = (1, 1);
         }
+        let vector_c = stores_vectors(kernel) && c.runs_along_inner() && c.width() >= 4;
         let form = Form {
             batch_rank: batch.len() as u32,
             a_along_k: along_k[0],
             b_along_k: along_k[1],
             vector_a,
             vector_b,
-            vector_c: stores_vectors(plan) && c.runs_along_inner() && c.is_vectorised(),
+            vector_c: if vector_c { 4 } else { 1 },
             accumulates,
             shared: windows.shared,
             swapped: self.swapped,
         };
 
-        let tiles_m = m.div_ceil(plan.tile_m as usize);
-        let tiles_n = n.div_ceil(plan.tile_n as usize);
-        let work = self.work(sizes, plan);
+        let tiles_m = m.div_ceil(kernel.tile_m as usize);
+        let tiles_n = n.div_ceil(kernel.tile_n as usize);
+        let work = self.work(sizes, kernel);
         let tiles = work.tiles as u64;
         let groups = fold_grid(tiles, capabilities.max_workgroups).ok_or_else(|| {
             Error::invalid(
@@ -292,7 +304,7 @@ impl Product {
             });
         }
         Ok(Launch {
-            kernel: key(plan, self.dtype, form),
+            kernel: key(kernel, self.dtype, form),
             operands,
             dispatches: smallvec![Dispatch { words, groups }],
             flops: work.flops,
@@ -336,43 +348,46 @@ impl Matrix {
         self.inner == 1 || self.outer != 1
     }
 
-    /// Four neighbours along that axis can be taken as one vector.
-    fn is_vectorised(&self) -> bool {
+    /// How many neighbours along that axis can be taken as one vector: 8, 4 or 1.
+    fn width(&self) -> u32 {
         let (unit, size, other, other_size) = if self.runs_along_inner() {
             (self.inner, self.inner_size, self.outer, self.outer_size)
         } else {
             (self.outer, self.outer_size, self.inner, self.inner_size)
         };
-        let fours = |stride: isize| stride >= 0 && stride % 4 == 0;
-        unit == 1
-            && size.is_multiple_of(4)
-            && (fours(other) || other_size == 1)
-            && self.offset.is_multiple_of(4)
-            && self.batch.iter().copied().all(fours)
+        let holds = |width: usize| {
+            let whole = |stride: isize| stride >= 0 && stride % width as isize == 0;
+            unit == 1
+                && size.is_multiple_of(width)
+                && (whole(other) || other_size == 1)
+                && self.offset.is_multiple_of(width)
+                && self.batch.iter().copied().all(whole)
+        };
+        [8, 4].into_iter().find(|&width| holds(width)).unwrap_or(1) as u32
     }
 }
 
-/// The launches of a product, by the plan that `choose` makes of its traits: one for each panel.
+/// The launches of a product, by the plan that `choose` makes: one for each panel.
 pub(super) fn launches(
     problem: &Problem<'_>,
     capabilities: &Capabilities,
-    choose: impl Fn(Traits) -> MatmulPlan,
+    choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
 ) -> Result<Launches> {
     let product = Product::of(problem, capabilities)?;
     let nest = &product.nest;
     let whole: Sizes = nest.axes.iter().map(|axis| axis.size).collect();
-    let mut plan = choose(product.traits(&whole));
-    let mut sizes = product.cut(&plan, capabilities);
+    let mut kernel = choose(&product.problem(&whole))?.kernel;
+    let mut sizes = product.cut(&kernel, capabilities);
     // Small panels have plans of their own, and so have parts of k, which the first of these may cut.
     for _ in 0..2 {
         if sizes == whole {
             break;
         }
-        let traits = product.traits(&sizes);
+        let mut problem = product.problem(&sizes);
         // One column of several is no vector: its neighbours in C lie a row apart.
-        let n = traits.n.max(sides(&whole).1[1].min(2));
-        plan = choose(Traits { n, ..traits });
-        sizes = product.cut(&plan, capabilities);
+        problem.n = problem.n.max(sides(&whole).1[1].min(2));
+        kernel = choose(&problem)?.kernel;
+        sizes = product.cut(&kernel, capabilities);
     }
     let count = nest.count(&sizes).unwrap_or(usize::MAX);
     if count > MAX_LAUNCHES {
@@ -385,14 +400,13 @@ pub(super) fn launches(
     }
     let accumulates = product.splits_k(&sizes);
     nest.panels(&sizes)
-        .map(|panel| product.launch(&panel, &plan, accumulates, capabilities))
+        .map(|panel| product.launch(&panel, &kernel, accumulates, capabilities))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan;
-    use super::super::plan::tests::adapters;
+    use super::super::plan::{plan_matmul, tests::adapters};
     use super::*;
     use crate::road::Operand;
 
@@ -423,8 +437,8 @@ mod tests {
             fresh: true,
             slots: smallvec![0, 1],
         };
-        launches(&problem, capabilities, |traits| {
-            plan::plan(capabilities, traits)
+        launches(&problem, capabilities, |problem| {
+            Ok(plan_matmul(capabilities, problem))
         })
     }
 

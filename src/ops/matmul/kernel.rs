@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::plan::{Kernel, MatmulPlan, SUBGROUP_UNROLL};
+use super::plan::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -12,9 +12,10 @@ pub(super) struct Form {
     pub batch_rank: u32,
     pub a_along_k: bool,
     pub b_along_k: bool,
-    pub vector_a: bool,
-    pub vector_b: bool,
-    pub vector_c: bool,
+    /// Elements of a load or store.
+    pub vector_a: u32,
+    pub vector_b: u32,
+    pub vector_c: u32,
     /// One of several parts of k.
     pub accumulates: bool,
     /// Both operands are one binding.
@@ -23,9 +24,9 @@ pub(super) struct Form {
     pub swapped: bool,
 }
 
-/// Whether a kernel can load A and B by vectors, along k or not.
-pub(super) fn kernel_loads(plan: &MatmulPlan, along_k: [bool; 2]) -> [bool; 2] {
-    match plan.kernel {
+/// The widest loads of A and B that a kernel has, along k or not.
+pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
+    let vectors = match kernel.kind {
         // Its tiles lie k-major: vectors go along m and n.
         Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
         Kernel::Register {
@@ -39,31 +40,32 @@ pub(super) fn kernel_loads(plan: &MatmulPlan, along_k: [bool; 2]) -> [bool; 2] {
             };
             [load(along_k[0], thread_m), load(along_k[1], thread_n)]
         }
-        Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(plan)],
+        Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
+        Kernel::Wide => return [WIDE; 2],
         Kernel::Vector { row_threads, .. } => {
-            let thread_m = plan.tile_m / row_threads;
+            let thread_m = kernel.tile_m / row_threads;
             [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
         }
-    }
+    };
+    vectors.map(|vectors| if vectors { 4 } else { 1 })
 }
 
 /// Whether a kernel can store four columns as one vector.
-pub(super) fn stores_vectors(plan: &MatmulPlan) -> bool {
-    match plan.kernel {
-        Kernel::Workgroup { .. } => true,
+pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
+    match kernel.kind {
+        Kernel::Workgroup { .. } | Kernel::Wide => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
-        Kernel::Subgroup { lanes } => (plan.tile_n / lanes).is_multiple_of(4),
+        Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
         Kernel::Vector { .. } => false,
     }
 }
 
 /// The specialisation of a plan's kernel.
-pub(super) fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
-    let vector = |on: bool| Value::Number(if on { 4 } else { 1 });
+pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey {
     let last = u32::from(!form.shared);
     let (slot_a, slot_b) = if form.swapped { (last, 0) } else { (0, last) };
     // A vector runs along k alone: the kernel does not ask.
-    let b_along_k = form.b_along_k || matches!(plan.kernel, Kernel::Vector { .. });
+    let b_along_k = form.b_along_k || matches!(kernel.kind, Kernel::Vector { .. });
     let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
         ("element", dtype.name().into()),
         ("accumulator", dtype.accumulator().name().into()),
@@ -73,18 +75,18 @@ pub(super) fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
         ("batch_rank", form.batch_rank.into()),
         ("fast_a", if form.a_along_k { "k" } else { "m" }.into()),
         ("fast_b", if b_along_k { "k" } else { "n" }.into()),
-        ("vector_a", vector(form.vector_a)),
-        ("vector_b", vector(form.vector_b)),
-        ("vector_c", vector(form.vector_c)),
+        ("vector_a", form.vector_a.into()),
+        ("vector_b", form.vector_b.into()),
+        ("vector_c", form.vector_c.into()),
         ("can_accumulate", u32::from(form.accumulates).into()),
-        ("tile_m", plan.tile_m.into()),
-        ("tile_n", plan.tile_n.into()),
+        ("tile_m", kernel.tile_m.into()),
+        ("tile_n", kernel.tile_n.into()),
     ];
     let sums_apart = form.accumulates && dtype.accumulator() != dtype;
     if sums_apart {
         values.push(("slot_sums", (last + 2).into()));
     }
-    let (template, own): (_, &[(&'static str, u32)]) = match plan.kernel {
+    let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
         Kernel::Workgroup { tile_k, thread } => (
             "matmul/workgroup_tile",
             &[
@@ -109,6 +111,7 @@ pub(super) fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
             "matmul/subgroup_tile",
             &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
         ),
+        Kernel::Wide => ("matmul/wide_tile", &[]),
         Kernel::Vector {
             row_threads,
             k_threads,
@@ -129,23 +132,30 @@ pub(super) fn key(plan: &MatmulPlan, dtype: DType, form: Form) -> KernelKey {
 /// Every specialisation with up to two batch dimensions after merging.
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut all = Vec::new();
-    for plan in MatmulPlan::ALL {
-        for dtype in DType::ALL.into_iter().filter(|&dtype| plan.takes(dtype)) {
+    for &kernel in MatmulKernel::all() {
+        for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
             for bits in 0..1u32 << 7 {
                 let bit = |at: u32| bits >> at & 1 == 1;
+                let along_k = [bit(0), bit(1)];
+                let widest = kernel_loads(&kernel, along_k);
+                let width = |on: bool, widest| if on { widest } else { 1 };
+                // Where there are no vectors, they are not asked for twice.
+                if (bit(2) && widest[0] == 1) || (bit(3) && widest[1] == 1) {
+                    continue;
+                }
                 let form = Form {
                     batch_rank: bits % 3,
-                    a_along_k: bit(0),
-                    b_along_k: bit(1),
-                    vector_a: bit(2),
-                    vector_b: bit(3),
-                    vector_c: bit(4),
+                    a_along_k: along_k[0],
+                    b_along_k: along_k[1],
+                    vector_a: width(bit(2), widest[0]),
+                    vector_b: width(bit(3), widest[1]),
+                    vector_c: width(bit(4), 4),
                     accumulates: bit(5),
                     shared: bit(6),
-                    swapped: bit(1) && matches!(plan.kernel, Kernel::Vector { .. }),
+                    swapped: bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
                 };
-                if is_asked_for(&plan, form) {
-                    all.push(key(&plan, dtype, form));
+                if is_asked_for(&kernel, form) {
+                    all.push(key(&kernel, dtype, form));
                 }
             }
         }
@@ -153,11 +163,11 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     all
 }
 
-fn is_asked_for(plan: &MatmulPlan, form: Form) -> bool {
-    let [a, b] = kernel_loads(plan, [form.a_along_k, form.b_along_k]);
-    (a || !form.vector_a)
-        && (b || !form.vector_b)
-        && (stores_vectors(plan) || !form.vector_c)
-        && (plan.may_accumulate() || !form.accumulates)
+fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
+    // There are no narrower loads of this one.
+    let wide = matches!(kernel.kind, Kernel::Wide);
+    (!wide || (form.vector_a == WIDE && form.vector_b == WIDE))
+        && (stores_vectors(kernel) || form.vector_c == 1)
+        && (kernel.may_accumulate() || !form.accumulates)
         && (!form.shared || form.vector_a == form.vector_b)
 }

@@ -6,12 +6,15 @@ mod finish;
 mod gpu;
 mod halves;
 mod kernel;
+mod name;
 mod panel;
 mod plan;
 mod rule;
 mod streamed;
 
 pub(super) use kernel::specialisations;
+pub use name::with_matmul_kernel;
+pub use plan::{MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
 
@@ -119,129 +122,13 @@ impl Op for Matmul {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        gpu::launches(problem, capabilities, |traits| {
-            plan::plan(capabilities, traits)
+        gpu::launches(problem, capabilities, |problem| {
+            name::choose(capabilities, problem)
         })
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         cpu::multiply(self.0, inputs, output);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plan::{Kernel, MatmulPlan};
-    use super::*;
-    use crate::device::Device;
-
-    /// A product by a given plan, whatever the device's own would be.
-    struct Forced(MatmulPlan);
-
-    impl Op for Forced {
-        fn name(&self) -> &'static str {
-            "forced matmul"
-        }
-
-        fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-            Matmul(Finish::NONE).infer(inputs)
-        }
-
-        fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-            gpu::launches(problem, capabilities, |_| self.0)
-        }
-
-        fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-            Matmul(Finish::NONE).twin(inputs, output)
-        }
-    }
-
-    /// Every plan that an adapter can run, those for hardware on software adapters too, against
-    /// sums in f64 within `4 sqrt(k) 2^-23 sum |a||b|`.
-    #[test]
-    fn every_plan_is_right_on_every_adapter() {
-        for info in Device::list()
-            .unwrap()
-            .iter()
-            .filter(|info| info.backend != "native")
-        {
-            let device = Device::select(&info.selector).unwrap();
-            let windows = Device::builder()
-                .select(&info.selector)
-                .max_binding_bytes(32 << 10)
-                .build()
-                .unwrap();
-            let capabilities = device.capabilities();
-            for plan in MatmulPlan::ALL {
-                let lanes_fit = match plan.kernel {
-                    Kernel::Subgroup { lanes } => {
-                        capabilities.subgroup_sizes == Some((lanes, lanes))
-                    }
-                    _ => true,
-                };
-                if !lanes_fit || !plan.fits(capabilities, DType::F32) {
-                    continue;
-                }
-                let vector = matches!(plan.kernel, Kernel::Vector { .. });
-                for (m, k, n) in [
-                    (1, 1, 1),
-                    (67, 35, 130),
-                    (64, 64, 64),
-                    (257, 40, 12),
-                    (15, 129, 300),
-                ] {
-                    let n = if vector { 1 } else { n };
-                    for turned in [0, 3] {
-                        check(&device, plan, [m, k, n], turned);
-                    }
-                }
-                // Panels: C is above the limit by rows, A along k.
-                let sizes = if vector {
-                    [8300, 40, 1]
-                } else {
-                    [200, 100, 132]
-                };
-                check(&windows, plan, sizes, 1);
-            }
-        }
-    }
-
-    fn check(device: &Device, plan: MatmulPlan, [m, k, n]: [usize; 3], turned: usize) {
-        // The same values here and there: the host's are the reference's.
-        let make = |rows: usize, columns: usize, turn: bool, seed| {
-            let (first, second) = if turn {
-                (columns, rows)
-            } else {
-                (rows, columns)
-            };
-            let host = Tensor::randn(&Device::cpu(), [2, first, second], DType::F32, seed);
-            [&Device::cpu(), device].map(|device| {
-                let flat = host.as_ref().unwrap().to(device).unwrap();
-                match turn {
-                    true => flat.transpose(1, 2).unwrap(),
-                    false => flat,
-                }
-            })
-        };
-        let [host_a, a] = make(m, k, turned & 1 == 1, 1);
-        let [host_b, b] = make(k, n, turned & 2 == 2, 2);
-        let product = road::run(&Forced(plan), &[&a, &b]).unwrap();
-        let [a, b, c] = [&host_a, &host_b, &product].map(|tensor| tensor.to_vec::<f32>().unwrap());
-        for (at, &got) in c.iter().enumerate() {
-            let (batch, i, j) = (at / (m * n), at / n % m, at % n);
-            let (mut sum, mut size) = (0.0f64, 0.0f64);
-            for step in 0..k {
-                let left = f64::from(a[(batch * m + i) * k + step]);
-                let term = left * f64::from(b[(batch * k + step) * n + j]);
-                sum += term;
-                size += term.abs();
-            }
-            let bound = 4.0 * (k as f64).sqrt() * 2f64.powi(-23) * size;
-            assert!(
-                (f64::from(got) - sum).abs() <= bound,
-                "{device} {plan:?} [{m}, {k}] x [{k}, {n}], turned {turned}, at {at}: {got}, not {sum}"
-            );
-        }
     }
 }

@@ -20,30 +20,34 @@ pub(super) enum Kernel {
     /// As the register tile, one subgroup of `lanes` a workgroup, rows of A handed out by shuffles:
     /// software adapters with subgroups of one known size.
     Subgroup { lanes: u32 },
+    /// As the subgroup tile for 8 lanes, everything loaded eight elements at a time: software
+    /// adapters with 64-bit integers.
+    Wide,
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
 }
 
-/// How a product is computed. Sizes in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct MatmulPlan {
-    pub kernel: Kernel,
-    /// Block of the result per workgroup.
-    pub tile_m: u32,
-    pub tile_n: u32,
+/// A kernel for matrix products with its tile, by name: `subgroup_tile 48x32 lanes 8`. Displays and
+/// parses as that name; [`MatmulKernel::all`] lists what there is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulKernel {
+    pub(super) kind: Kernel,
+    /// Block of the result per workgroup, in elements.
+    pub(super) tile_m: u32,
+    pub(super) tile_n: u32,
 }
 
-const fn workgroup(tile_m: u32, tile_n: u32, tile_k: u32, thread: u32) -> MatmulPlan {
-    MatmulPlan {
-        kernel: Kernel::Workgroup { tile_k, thread },
+const fn workgroup(tile_m: u32, tile_n: u32, tile_k: u32, thread: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Workgroup { tile_k, thread },
         tile_m,
         tile_n,
     }
 }
 
-const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> MatmulPlan {
-    MatmulPlan {
-        kernel: Kernel::Register {
+const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Register {
             thread_m: thread[0],
             thread_n: thread[1],
             unroll,
@@ -53,17 +57,17 @@ const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> Ma
     }
 }
 
-const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulPlan {
-    MatmulPlan {
-        kernel: Kernel::Subgroup { lanes },
+const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Subgroup { lanes },
         tile_m,
         tile_n,
     }
 }
 
-const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulPlan {
-    MatmulPlan {
-        kernel: Kernel::Vector {
+const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Vector {
             row_threads,
             k_threads,
         },
@@ -72,31 +76,45 @@ const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulPlan {
     }
 }
 
-const HARDWARE: MatmulPlan = workgroup(64, 64, 16, 4);
-const HARDWARE_LARGE: MatmulPlan = workgroup(128, 128, 8, 8);
-const HARDWARE_SMALL: MatmulPlan = workgroup(32, 32, 16, 4);
-const HARDWARE_TALL: MatmulPlan = workgroup(256, 16, 16, 4);
-const HARDWARE_WIDE: MatmulPlan = workgroup(16, 256, 16, 4);
-const HARDWARE_VECTOR_ROWS: MatmulPlan = vector(8, 8, 32);
-const HARDWARE_VECTOR_COLUMNS: MatmulPlan = vector(128, 32, 8);
+const fn wide(tile_m: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Wide,
+        tile_m,
+        tile_n: 8 * WIDE,
+    }
+}
 
-const SOFTWARE_VECTOR: MatmulPlan = vector(64, 8, 1);
-const REGISTER_WIDE: MatmulPlan = register(16, 128, [16, 16], 4);
-const REGISTER: MatmulPlan = register(16, 64, [16, 8], 4);
-const REGISTER_SCALAR: MatmulPlan = register(16, 64, [16, 8], 2);
-const REGISTER_SMALL: MatmulPlan = register(8, 64, [8, 8], 4);
+const HARDWARE: MatmulKernel = workgroup(64, 64, 16, 4);
+const HARDWARE_LARGE: MatmulKernel = workgroup(128, 128, 8, 8);
+const HARDWARE_SMALL: MatmulKernel = workgroup(32, 32, 16, 4);
+const HARDWARE_TALL: MatmulKernel = workgroup(256, 16, 16, 4);
+const HARDWARE_WIDE: MatmulKernel = workgroup(16, 256, 16, 4);
+const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
+const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
-const SUBGROUP_8: MatmulPlan = subgroup(48, 32, 8);
-const SUBGROUP_8_BATCHES: MatmulPlan = subgroup(64, 32, 8);
-const SUBGROUP_8_SMALL: MatmulPlan = subgroup(32, 32, 8);
-const SUBGROUP_8_WIDE: MatmulPlan = subgroup(8, 64, 8);
-const SUBGROUP_8_TALL: MatmulPlan = subgroup(48, 8, 8);
-const SUBGROUP_8_LONG: MatmulPlan = subgroup(16, 32, 8);
-const SUBGROUP_4: MatmulPlan = subgroup(16, 32, 4);
+const SOFTWARE_VECTOR: MatmulKernel = vector(64, 8, 1);
+const REGISTER_WIDE: MatmulKernel = register(16, 128, [16, 16], 4);
+const REGISTER: MatmulKernel = register(16, 64, [16, 8], 4);
+const REGISTER_SCALAR: MatmulKernel = register(16, 64, [16, 8], 2);
+const REGISTER_SMALL: MatmulKernel = register(8, 64, [8, 8], 4);
 
-impl MatmulPlan {
-    /// Every plan that [`plan`] can choose.
-    pub(super) const ALL: [MatmulPlan; 19] = [
+const SUBGROUP_8: MatmulKernel = subgroup(48, 32, 8);
+const SUBGROUP_8_BATCHES: MatmulKernel = subgroup(64, 32, 8);
+const SUBGROUP_8_SMALL: MatmulKernel = subgroup(32, 32, 8);
+const SUBGROUP_8_WIDE: MatmulKernel = subgroup(8, 64, 8);
+const SUBGROUP_8_TALL: MatmulKernel = subgroup(48, 8, 8);
+const SUBGROUP_8_LONG: MatmulKernel = subgroup(16, 32, 8);
+const WIDE_32: MatmulKernel = wide(32);
+const WIDE_16: MatmulKernel = wide(16);
+const SUBGROUP_4: MatmulKernel = subgroup(16, 32, 4);
+
+impl MatmulKernel {
+    /// Every kernel that [`plan_matmul`] can choose.
+    pub fn all() -> &'static [MatmulKernel] {
+        &Self::ALL
+    }
+
+    pub(super) const ALL: [MatmulKernel; 21] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_SMALL,
@@ -116,17 +134,23 @@ impl MatmulPlan {
         SUBGROUP_8_TALL,
         SUBGROUP_8_LONG,
         SUBGROUP_4,
+        WIDE_32,
+        WIDE_16,
     ];
+
+    /// What the panels of a wide product take that have no vectors of eight.
+    pub(super) const NARROW: MatmulKernel = SUBGROUP_8_LONG;
 
     /// Steps of k that one launch may take: llvmpipe silently ends loops after 65,535 turns per
     /// invocation, so stay below with what the tails take.
     pub(super) fn max_k(&self) -> usize {
         const TURNS: usize = 60_000;
         TURNS
-            * match self.kernel {
+            * match self.kind {
                 Kernel::Workgroup { tile_k, .. } => tile_k,
                 Kernel::Register { unroll, .. } => unroll,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
+                Kernel::Wide => WIDE,
                 Kernel::Vector { k_threads, .. } => k_threads,
             } as usize
     }
@@ -134,8 +158,9 @@ impl MatmulPlan {
     /// Whether it may be asked to add to what is there: k in several launches. Reading the result
     /// costs software adapters compile time, so few of theirs do.
     pub(super) fn may_accumulate(&self) -> bool {
-        match self.kernel {
+        match self.kind {
             Kernel::Workgroup { .. } | Kernel::Vector { .. } => true,
+            Kernel::Wide => *self == WIDE_16,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
             Kernel::Subgroup { .. } => {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
@@ -145,15 +170,20 @@ impl MatmulPlan {
 
     /// True when the kernel can multiply elements of `dtype`.
     pub(super) fn takes(&self, dtype: DType) -> bool {
-        // f64 shuffles are slower than loads.
-        dtype != DType::BF16
-            && !(matches!(self.kernel, Kernel::Subgroup { .. }) && dtype == DType::F64)
+        match self.kind {
+            // f64 shuffles are slower than loads.
+            Kernel::Subgroup { .. } => !matches!(dtype, DType::F64 | DType::BF16),
+            // Elements are made of the halves of 64-bit words.
+            Kernel::Wide => dtype.size() == 4,
+            _ => dtype != DType::BF16,
+        }
     }
 
     /// Whether an adapter can run the kernel.
     pub(super) fn fits(&self, capabilities: &Capabilities, dtype: DType) -> bool {
+        let lanes = |lanes| capabilities.subgroup_sizes == Some((lanes, lanes));
         let element = dtype.accumulator().size() as u32;
-        let (threads, bytes) = match self.kernel {
+        let (threads, bytes) = match self.kind {
             Kernel::Workgroup { tile_k, thread } => {
                 let padding = if dtype == DType::F64 { 0 } else { 8 };
                 let threads = self.tile_m / thread * (self.tile_n / thread);
@@ -166,7 +196,12 @@ impl MatmulPlan {
                 row_threads,
                 k_threads,
             } => (row_threads * k_threads, self.tile_m * k_threads * element),
-            Kernel::Register { .. } | Kernel::Subgroup { .. } => (1, 0),
+            Kernel::Register {
+                thread_m, thread_n, ..
+            } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
+            Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
+            Kernel::Wide if lanes(WIDE) && capabilities.int64 => (WIDE, 0),
+            Kernel::Subgroup { .. } | Kernel::Wide => return false,
         };
         threads <= capabilities.max_invocations && bytes <= capabilities.workgroup_memory_bytes
     }
@@ -175,97 +210,174 @@ impl MatmulPlan {
 /// Steps of k per turn of the subgroup tile.
 pub(super) const SUBGROUP_UNROLL: u32 = 4;
 
-/// What a plan needs to know of a problem. For a matrix times a vector, `n` is 1: a row times a
-/// matrix is turned round before.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Traits {
-    pub m: usize,
-    pub n: usize,
-    pub batches: usize,
-    /// k is taken in parts that add up.
-    pub accumulates: bool,
-    pub dtype: DType,
-    /// Neighbours of A in memory lie along k.
-    pub a_along_k: bool,
-    /// Both operands and the result can go by vectors.
-    pub all_vectors: bool,
-    /// An operand can be loaded by vectors along k.
-    pub vectors_along_k: bool,
+/// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
+pub(super) const WIDE: u32 = 8;
+
+/// How an operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatmulOperand {
+    /// Neighbours in memory lie along k; else along m (left) or n (right).
+    pub along_k: bool,
+    /// How many neighbours can be loaded as one vector: 8, 4 or 1. Strides, sizes and offsets that
+    /// are no multiples forbid it.
+    pub width: u32,
 }
 
-/// The plan for a problem on a device.
-pub(super) fn plan(capabilities: &Capabilities, traits: Traits) -> MatmulPlan {
-    if capabilities.kind != DeviceKind::Software {
-        return hardware(capabilities, traits);
+/// What a plan needs to know of a product of `[m, k]` and `[k, n]`. For a matrix times a vector, `n`
+/// is 1: a row times a matrix is turned round before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatmulProblem {
+    /// Rows of the result.
+    pub m: usize,
+    /// Terms of each sum.
+    pub k: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Products side by side.
+    pub batches: usize,
+    /// Of both operands and the result.
+    pub dtype: DType,
+    /// The left operand, as its kernel sees it.
+    pub a: MatmulOperand,
+    /// The right operand.
+    pub b: MatmulOperand,
+    /// k is taken in parts, one launch each, that add up.
+    pub accumulates: bool,
+}
+
+impl MatmulProblem {
+    /// Both operands and the result can go by vectors of four.
+    fn all_vectors(&self) -> bool {
+        self.a.width >= 4 && self.b.width >= 4 && self.n.is_multiple_of(4)
     }
-    if traits.n == 1 {
-        return SOFTWARE_VECTOR;
+
+    /// An operand can be loaded by vectors along k.
+    fn vectors_along_k(&self) -> bool {
+        [self.a, self.b]
+            .iter()
+            .any(|operand| operand.along_k && operand.width >= 4)
+    }
+
+    /// Both operands can be loaded eight elements at a time, over the whole of k.
+    pub(super) fn is_wide(&self) -> bool {
+        self.a.width == WIDE && self.b.width == WIDE && self.k.is_multiple_of(WIDE as usize)
+    }
+}
+
+/// How a product is computed, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MatmulPlan {
+    /// Which kernel, with which tile.
+    pub kernel: MatmulKernel,
+    /// What decided.
+    pub why: &'static str,
+}
+
+/// The plan for a product on a device: a pure function, by measured rules (`docs/matmul.md`).
+pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    if capabilities.kind != DeviceKind::Software {
+        return hardware(capabilities, problem);
+    }
+    if problem.n == 1 {
+        return because(SOFTWARE_VECTOR, "a matrix times a vector");
+    }
+    if problem.is_wide()
+        && WIDE_32.takes(problem.dtype)
+        && WIDE_32.fits(capabilities, problem.dtype)
+        && let Some(plan) = wide_8(problem)
+    {
+        return plan;
     }
     match capabilities.subgroup_sizes {
-        Some((8, 8)) if traits.dtype != DType::F64 => subgroup_8(traits),
-        Some((4, 4)) if traits.dtype != DType::F64 => SUBGROUP_4,
-        _ => registers(traits),
+        Some((8, 8)) if problem.dtype != DType::F64 => subgroup_8(problem),
+        Some((4, 4)) if problem.dtype != DType::F64 => {
+            because(SUBGROUP_4, "subgroups of four: shuffles are cheap")
+        }
+        _ => registers(problem),
     }
 }
 
-fn hardware(capabilities: &Capabilities, traits: Traits) -> MatmulPlan {
-    let Traits { m, n, batches, .. } = traits;
+const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
+    MatmulPlan { kernel, why }
+}
+
+fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    let &MatmulProblem { m, n, batches, .. } = problem;
     let tiles = |size: usize| {
         let (down, across) = (m.div_ceil(size), n.div_ceil(size));
         down.saturating_mul(across).saturating_mul(batches)
     };
-    let wanted = if n == 1 && traits.a_along_k {
-        HARDWARE_VECTOR_ROWS
+    let wanted = if n == 1 && problem.a.along_k {
+        because(HARDWARE_VECTOR_ROWS, "a matrix of rows times a vector")
     } else if n == 1 {
-        HARDWARE_VECTOR_COLUMNS
+        because(
+            HARDWARE_VECTOR_COLUMNS,
+            "a matrix of columns times a vector",
+        )
     } else if n <= 16 {
-        HARDWARE_TALL
+        because(HARDWARE_TALL, "few columns")
     } else if m <= 16 {
-        HARDWARE_WIDE
+        because(HARDWARE_WIDE, "few rows")
     } else if m <= 32 || n <= 32 || tiles(64) < 64 {
-        HARDWARE_SMALL
+        because(HARDWARE_SMALL, "small, or few tiles")
     } else if m >= 1024 && n >= 1024 && tiles(128) >= 200 {
-        HARDWARE_LARGE
+        because(HARDWARE_LARGE, "enough large tiles for every core")
     } else {
-        HARDWARE
+        because(HARDWARE, "middling sizes")
     };
-    if wanted.fits(capabilities, traits.dtype) {
+    if wanted.kernel.fits(capabilities, problem.dtype) {
         wanted
     } else {
-        HARDWARE_SMALL
+        because(
+            HARDWARE_SMALL,
+            "larger workgroups are above the adapter's limits",
+        )
     }
 }
 
-fn subgroup_8(traits: Traits) -> MatmulPlan {
-    let Traits {
-        m, n, all_vectors, ..
-    } = traits;
-    if traits.accumulates {
-        return if all_vectors {
+/// Where the tile is not mostly past the edge.
+fn wide_8(problem: &MatmulProblem) -> Option<MatmulPlan> {
+    let &MatmulProblem { m, n, .. } = problem;
+    if n <= 32 || m <= 8 {
+        return None;
+    }
+    Some(if problem.accumulates || m <= 16 {
+        because(WIDE_16, "eight elements at a time, few rows or parts of k")
+    } else {
+        because(WIDE_32, "eight elements at a time")
+    })
+}
+
+fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
+    let vectors = problem.all_vectors();
+    if problem.accumulates {
+        let kernel = if vectors {
             SUBGROUP_8_SMALL
         } else {
             SUBGROUP_8_LONG
         };
+        return because(kernel, "parts of k");
     }
-    match (m, n) {
-        (0..=8, _) => SUBGROUP_8_WIDE,
-        (_, 0..=8) => SUBGROUP_8_TALL,
-        (0..=32, _) => SUBGROUP_8_SMALL,
-        (33..=64, _) if all_vectors => SUBGROUP_8_BATCHES,
-        (33..=64, _) => SUBGROUP_8_SMALL,
-        _ => SUBGROUP_8,
+    match (problem.m, problem.n) {
+        (0..=8, _) => because(SUBGROUP_8_WIDE, "few rows"),
+        (_, 0..=8) => because(SUBGROUP_8_TALL, "few columns"),
+        (0..=32, _) => because(SUBGROUP_8_SMALL, "up to 32 rows"),
+        (33..=64, _) if vectors => because(SUBGROUP_8_BATCHES, "up to 64 rows, by vectors"),
+        (33..=64, _) => because(SUBGROUP_8_SMALL, "up to 64 rows"),
+        _ => because(SUBGROUP_8, "subgroups of eight: shuffles are cheap"),
     }
 }
 
-fn registers(traits: Traits) -> MatmulPlan {
-    if traits.accumulates || traits.m <= 8 {
-        REGISTER_SMALL
-    } else if traits.all_vectors && traits.dtype == DType::F32 && traits.n > 64 {
-        REGISTER_WIDE
-    } else if traits.vectors_along_k {
-        REGISTER
+fn registers(problem: &MatmulProblem) -> MatmulPlan {
+    if problem.accumulates || problem.m <= 8 {
+        because(REGISTER_SMALL, "few rows, or parts of k")
+    } else if problem.all_vectors() && problem.dtype == DType::F32 && problem.n > 64 {
+        because(REGISTER_WIDE, "no subgroups; all by vectors")
+    } else if problem.vectors_along_k() {
+        because(REGISTER, "no subgroups; vectors along k")
     } else {
-        REGISTER_SCALAR
+        because(REGISTER_SCALAR, "no subgroups")
     }
 }
 
@@ -289,6 +401,10 @@ pub(super) mod tests {
         vec![
             software(None),
             software(Some((8, 8))),
+            Capabilities {
+                int64: true,
+                ..software(Some((8, 8)))
+            },
             software(Some((4, 4))),
             software(Some((4, 128))),
             Capabilities {
@@ -300,9 +416,9 @@ pub(super) mod tests {
         ]
     }
 
-    /// Every problem gets a listed plan that the adapter can run, and parts of k one that accumulates.
+    /// Every problem gets a listed kernel that the adapter can run, and parts of k one that accumulates.
     #[test]
-    fn every_problem_gets_a_plan_that_runs() {
+    fn every_problem_gets_a_kernel_that_runs() {
         let sizes = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 1024, 100_000];
         for capabilities in adapters() {
             for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::BF16) {
@@ -310,24 +426,26 @@ pub(super) mod tests {
                     .iter()
                     .flat_map(|&m| sizes.iter().map(move |&n| (m, n)))
                 {
-                    for flags in 0..16 {
-                        let traits = Traits {
+                    for flags in 0..36 {
+                        let width = [1, 4, 8][flags / 12];
+                        let operand = |along_k| MatmulOperand { along_k, width };
+                        let problem = MatmulProblem {
                             m,
                             n,
+                            k: if flags & 4 == 4 { 8 } else { 7 },
                             batches: 1,
-                            accumulates: flags & 8 == 8,
+                            accumulates: flags % 12 >= 8,
                             dtype,
-                            a_along_k: flags & 1 == 1,
-                            all_vectors: flags & 2 == 2,
-                            vectors_along_k: flags & 4 == 4,
+                            a: operand(flags & 1 == 1),
+                            b: operand(flags & 2 == 2),
                         };
-                        let plan = plan(&capabilities, traits);
-                        assert!(MatmulPlan::ALL.contains(&plan), "{traits:?}");
-                        assert!(plan.fits(&capabilities, dtype), "{plan:?} {traits:?}");
-                        assert!(plan.takes(dtype), "{plan:?} {traits:?}");
+                        let MatmulPlan { kernel, .. } = plan_matmul(&capabilities, &problem);
+                        assert!(MatmulKernel::all().contains(&kernel), "{problem:?}");
+                        assert!(kernel.fits(&capabilities, dtype), "{kernel} {problem:?}");
+                        assert!(kernel.takes(dtype), "{kernel} {problem:?}");
                         assert!(
-                            !traits.accumulates || plan.may_accumulate(),
-                            "{plan:?} {traits:?}"
+                            !problem.accumulates || kernel.may_accumulate(),
+                            "{kernel} {problem:?}"
                         );
                     }
                 }

@@ -1,0 +1,99 @@
+{{ enables }}
+// C = A B for software adapters with subgroups of 8 and 64-bit integers: as the subgroup tile, but
+// every load takes eight elements as a vec4<u64>. A software adapter makes each load a loop over its
+// lanes, in which a fetch of 64 bits costs little more than one of 32.
+//
+// Requires features SUBGROUP and SHADER_INT64, and subgroups of exactly 8 invocations. A and B are
+// vectors of eight along an axis of unit stride; k is a multiple of 8.
+//
+// tile_m, tile_n           block of C per workgroup: a multiple of 8; 64
+// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which loads run
+{% set groups_m = tile_m // 8 -%}
+{% set band = 8 -%}
+{% set quad = "vec4<" ~ accumulator ~ ">" %}
+{% include "matmul/part/operands" %}
+
+{# Eight elements as scalars `name`_0 to `name`_7. -#}
+{% macro load(name, slot, index) %}
+        let {{ name }} = buffer{{ slot }}[{{ index }}];
+        {%- for i in range(4) %}
+        let {{ name }}_{{ 2 * i }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}]));
+        let {{ name }}_{{ 2 * i + 1 }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}] >> 32u));
+        {%- endfor %}
+{%- endmacro -%}
+
+@compute @workgroup_size(8)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(subgroup_invocation_id) lane: u32,
+) {
+{% include "matmul/part/tile" %}
+
+    // Lanes own eight columns each. Rows and columns past the edge repeat the last ones: what they
+    // add up to is never stored.
+    let column_first = tile_column + lane * 8u;
+    {%- for g in range(groups_m) %}
+    {%- if fast_a == "k" %}
+    let a_row_{{ g }} = (a_base + min(tile_row + {{ g * 8 }}u + lane, params.m - 1u) * params.a_row) / 8u;
+    {%- else %}
+    // Lane by lane a step of k.
+    let a_row_{{ g }} = (a_base + min(tile_row + {{ g * 8 }}u, params.m - 8u) + lane * params.a_column) / 8u;
+    {%- endif %}
+    {%- endfor %}
+    {%- if fast_b == "k" %}
+    {%- for j in range(8) %}
+    let b_column_{{ j }} = (b_base + min(column_first + {{ j }}u, params.n - 1u) * params.b_column) / 8u;
+    {%- endfor %}
+    {%- else %}
+    let b_row = params.b_row / 8u;
+    var b_at = (b_base + min(column_first, params.n - 8u)) / 8u;
+    {%- endif %}
+    {%- for i in range(tile_m) %}
+    {%- for j in range(8) %}
+    var sum_{{ i }}_{{ j }} = {{ accumulator }}();
+    {%- endfor %}
+    {%- endfor %}
+
+    {% if fast_a == "m" %}var a_at = 0u;
+    {% endif -%}
+    for (var k = 0u; k < params.k / 8u; k += 1u) {
+        {%- for step in range(8) %}
+        {%- if fast_b == "k" %}
+        {{- load("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
+        {%- else %}
+        {{- load("b_" ~ step, slot_b, "b_at") }}
+        b_at += b_row;
+        {%- endif %}
+        {%- endfor %}
+        {%- for g in range(groups_m) %}
+        {
+            {{- load("a", slot_a, "a_row_" ~ g ~ (" + k" if fast_a == "k" else " + a_at")) }}
+            {%- for i in range(8) %}
+            {
+                {%- for step in range(8) %}
+                let a_all_{{ step }} = subgroupShuffle({% if fast_a == "k" %}a_{{ step }}, {{ i }}u{% else %}a_{{ i }}, {{ step }}u{% endif %});
+                {%- endfor %}
+                {%- for j in range(8) %}
+                sum_{{ g * 8 + i }}_{{ j }} = sum_{{ g * 8 + i }}_{{ j }}
+                {%- for step in range(8) %} + a_all_{{ step }} * {% if fast_b == "k" %}b_{{ j }}_{{ step }}{% else %}b_{{ step }}_{{ j }}{% endif %}{% endfor %};
+                {%- endfor %}
+            }
+            {%- endfor %}
+        }
+        {%- endfor %}
+        {%- if fast_a == "m" %}
+        a_at += params.a_column;
+        {%- endif %}
+    }
+    {% for i in range(tile_m) %}
+    if tile_row + {{ i }}u < params.m {
+        let row_start = c_base + (tile_row + {{ i }}u) * params.c_row;
+        {%- for j in range(2) %}
+        store(row_start, column_first + {{ 4 * j }}u, {{ quad }}({% for c in range(4) %}sum_{{ i }}_{{ 4 * j + c }}{{ ", " if not loop.last }}{% endfor %}));
+        {%- endfor %}
+    }
+    {%- endfor %}
+}
+
+{% include "matmul/part/store" %}

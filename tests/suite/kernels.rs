@@ -1,0 +1,216 @@
+//! Every kernel for matrix products that the adapter can run, forced by name, against sums in f64.
+
+use orlop::{DType, Device, Error, MatmulKernel, Result, Tensor, with_matmul_kernel};
+
+use crate::adapters::Context;
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("kernels::forced", Scope::Kernels, forced),
+        Test::new("kernels::every_small_size", Scope::Device, every_small_size),
+        Test::new("kernels::repeated", Scope::Device, repeated),
+        Test::new("kernels::refused", Scope::Device, refused),
+    ]
+}
+
+/// A matrix on the host, row-major, and on the device as it is stored.
+struct Matrix {
+    host: Vec<f32>,
+    tensor: Tensor,
+}
+
+impl Matrix {
+    /// `[batch, rows, columns]`; `way` is how it lies: by rows, by columns, a slice of more.
+    fn new(
+        device: &Device,
+        rng: &mut Rng,
+        [batch, rows, columns]: [usize; 3],
+        way: usize,
+    ) -> Result<Self> {
+        let margin = if way == 2 { 3 } else { 0 };
+        let [outer, inner] = match way {
+            1 => [columns, rows],
+            _ => [rows + margin, columns + margin],
+        };
+        let stored: Vec<f32> = (0..batch * outer * inner)
+            .map(|_| rng.below(1 << 16) as f32 / 32768.0 - 1.0)
+            .collect();
+        let tensor = Tensor::from_slice(device, &stored, [batch, outer, inner])?;
+        let tensor = match way {
+            1 => tensor.transpose(1, 2)?,
+            _ => tensor.slice((.., margin.., margin..))?,
+        };
+        let at = |at: usize| {
+            let (b, i, j) = (
+                at / (rows * columns),
+                at / columns % rows,
+                at % columns,
+            );
+            match way {
+                1 => (b * outer + j) * inner + i,
+                _ => (b * outer + i + margin) * inner + j + margin,
+            }
+        };
+        let host = (0..batch * rows * columns).map(|i| stored[at(i)]).collect();
+        Ok(Self { host, tensor })
+    }
+}
+
+/// Each entry within `4 sqrt(k) 2^-23 sum |a||b|`, and within `k 2^-23 sum |a||b|`.
+fn check(a: &[f32], b: &[f32], c: &[f32], [batch, m, k, n]: [usize; 4], story: &dyn Fn() -> String) {
+    assert_eq!(c.len(), batch * m * n, "{}", story());
+    let unit = 2f64.powi(-23) * (4.0 * (k as f64).sqrt()).min(k as f64);
+    let (mut sums, mut sizes) = (vec![0.0f64; n], vec![0.0f64; n]);
+    for (row, got) in c.chunks(n.max(1)).enumerate() {
+        sums.fill(0.0);
+        sizes.fill(0.0);
+        for step in 0..k {
+            let left = f64::from(a[row * k + step]);
+            let right = &b[(row / m * k + step) * n..][..n];
+            for ((sum, size), &right) in sums.iter_mut().zip(&mut sizes).zip(right) {
+                let term = left * f64::from(right);
+                *sum += term;
+                *size += term.abs();
+            }
+        }
+        for (column, (&got, (sum, size))) in got.iter().zip(sums.iter().zip(&sizes)).enumerate() {
+            assert!(
+                (f64::from(got) - sum).abs() <= unit * size,
+                "{}, row {row}, column {column}: {got}, not {sum}",
+                story()
+            );
+        }
+    }
+}
+
+/// The kernels that the device has for a shape.
+fn runs(kernel: MatmulKernel, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+    match with_matmul_kernel(kernel, || a.matmul(b)) {
+        Ok(product) => Ok(Some(product)),
+        Err(Error::InvalidArgument(problem)) if problem.to_string().contains("forced") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Edges of tiles, primes, one row, one column, batches, every way to lie.
+fn forced(context: &Context) -> Result<()> {
+    if context.is_cpu() {
+        return Ok(());
+    }
+    let device = context.device();
+    cases(1, |rng| {
+        for &kernel in MatmulKernel::all() {
+            let mut ran = 0;
+            let shapes = [
+                [1, 1, 1, 1],
+                [1, 67, 35, 131],
+                [2, 64, 64, 64],
+                [1, 33, 7, 65],
+                [1, 257, 40, 1],
+                [1, 1, 129, 300],
+                [3, 24, 16, 40],
+            ];
+            for (at, [batch, m, k, n]) in shapes.into_iter().enumerate() {
+                if context.is_slow() && m * k * n > 100_000 {
+                    continue;
+                }
+                for ways in [[0, 0], [1, 1], [2, 1], [1, 2]] {
+                    if at > 2 && rng.one_in(2) {
+                        continue;
+                    }
+                    let a = Matrix::new(device, rng, [batch, m, k], ways[0])?;
+                    let b = Matrix::new(device, rng, [batch, k, n], ways[1])?;
+                    let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
+                        continue;
+                    };
+                    ran += 1;
+                    let story =
+                        || format!("{kernel}: {batch} x [{m}, {k}] x [{k}, {n}], ways {ways:?}");
+                    let c = product.to_vec::<f32>()?;
+                    check(&a.host, &b.host, &c, [batch, m, k, n], &story);
+                }
+            }
+            if std::env::var_os("ORLOP_TEST_VERBOSE").is_some() {
+                println!("{kernel}: {ran} products");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All of 0..=33 cubed on lavapipe, some of them elsewhere: slices of two matrices.
+fn every_small_size(context: &Context) -> Result<()> {
+    let device = context.device();
+    let every = match context.adapter.name {
+        "lavapipe" => 1,
+        _ => 97,
+    };
+    cases(1, |rng| {
+        let most = 33;
+        let a = Matrix::new(device, rng, [1, most, most], 0)?;
+        let b = Matrix::new(device, rng, [1, most, most], 1)?;
+        let part = |matrix: &Matrix, rows: usize, columns: usize| -> Vec<f32> {
+            let rows = (0..rows).map(|row| &matrix.host[row * most..][..columns]);
+            rows.flatten().copied().collect()
+        };
+        // Many at a time: recorded, then read.
+        let sizes: Vec<[usize; 3]> = (0..(most + 1).pow(3))
+            .step_by(every)
+            .map(|at| [at / 34 / 34, at / 34 % 34, at % 34])
+            .collect();
+        for sizes in sizes.chunks(256) {
+            let products: Vec<Tensor> = sizes
+                .iter()
+                .map(|&[m, k, n]| {
+                    let left = a.tensor.slice((0, ..m, ..k))?;
+                    left.matmul(&b.tensor.slice((0, ..k, ..n))?)
+                })
+                .collect::<Result<_>>()?;
+            for (&[m, k, n], product) in sizes.iter().zip(products) {
+                assert_eq!(product.shape().dims(), [m, n]);
+                let c = product.to_vec::<f32>()?;
+                if m > 0 && n > 0 {
+                    let (a, b) = (part(&a, m, k), part(&b, k, n));
+                    check(&a, &b, &c, [1, m, k, n], &|| format!("[{m}, {k}] x [{k}, {n}]"));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One plan gives the same bits each time.
+fn repeated(context: &Context) -> Result<()> {
+    let device = context.device();
+    for [m, k, n] in [[65, 300, 70], [128, 64, 128], [200, 77, 1], [9, 5000, 9]] {
+        let a = Tensor::rand(device, [m, k], DType::F32, 1)?;
+        let b = Tensor::rand(device, [k, n], DType::F32, 2)?;
+        let bits = || -> Result<Vec<u32>> {
+            let product = a.matmul(&b)?.to_vec::<f32>()?;
+            Ok(product.into_iter().map(f32::to_bits).collect())
+        };
+        let first = bits()?;
+        for _ in 0..5 {
+            assert!(bits()? == first, "[{m}, {k}] x [{k}, {n}] differs");
+        }
+    }
+    Ok(())
+}
+
+/// What a forced kernel cannot do is refused, and only while it is forced.
+fn refused(context: &Context) -> Result<()> {
+    let device = context.device();
+    let a = Tensor::ones(device, [3, 4], DType::F32)?;
+    let b = Tensor::ones(device, [4, 5], DType::F32)?;
+    let vector: MatmulKernel = "vector_tile 64 threads 8x1".parse()?;
+    let product = with_matmul_kernel(vector, || a.matmul(&b));
+    if !context.is_cpu() {
+        let error = product.unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains("vector_tile 64"), "{error}");
+    }
+    assert_eq!(a.matmul(&b)?.to_vec::<f32>()?, [4.0; 15]);
+    Ok(())
+}
