@@ -22,6 +22,7 @@ mod full;
 mod futures;
 mod grid;
 mod interop;
+mod kernels;
 mod large;
 mod ledger;
 mod linear;
@@ -101,6 +102,7 @@ fn tests() -> Vec<Test> {
         panels::tests(),
         linear::tests(),
         streamed::tests(),
+        kernels::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),
