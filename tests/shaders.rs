@@ -93,6 +93,8 @@ impl Profile {
             && (!source.subgroups || self.subgroups)
             && (!source.immediates || facts.params <= self.immediates)
             && facts.invocations <= self.invocations
+            // Epilogues go elsewhere where their operands are too many.
+            && (facts.storage_bindings <= self.bindings || !source.name.contains("finishes=1"))
             && facts.workgroup_bytes <= self.workgroup_bytes
     }
 }
@@ -229,6 +231,7 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
             let words = profile.capabilities.contains(Capabilities::SHADER_INT64);
             let runs = match *family {
                 "matmul/wide_tile" => profile.subgroups && words,
+                "matmul/pack" => words,
                 _ => profile.subgroups || !family.contains("subgroup"),
             };
             let validated = counts.contains_key(&(profile.name, *family));

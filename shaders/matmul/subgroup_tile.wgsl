@@ -124,7 +124,7 @@ fn main(
     if tile_row + {{ i }}u < params.m {
         let row_start = c_base + (tile_row + {{ i }}u) * params.c_row;
         {%- for j in range(blocks_n) %}
-        {{ "store" if width == 4 else "store_one" }}(row_start, column_first + {{ j * width }}u, sum_{{ i }}_{{ j }});
+        {{ "store" if width == 4 else "store_one" }}(row_start, tile_row + {{ i }}u, column_first + {{ j * width }}u, sum_{{ i }}_{{ j }});
         {%- endfor %}
     }
     {%- endfor %}

@@ -104,7 +104,7 @@ fn main(
     {%- endif %}
     {%- for i in range(thread_m) %}
     if row_first + {{ i }}u < params.m {
-        finish(c_base + row_first + {{ i }}u, sum_{{ i }});
+        finish(c_base + row_first + {{ i }}u, row_first + {{ i }}u, 0u, sum_{{ i }});
     }
     {%- endfor %}
 }

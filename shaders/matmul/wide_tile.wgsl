@@ -4,7 +4,7 @@
 // lanes, in which a fetch of 64 bits costs little more than one of 32.
 //
 // Requires features SUBGROUP and SHADER_INT64, and subgroups of exactly 8 invocations. A and B are
-// vectors of eight along an axis of unit stride; k is a multiple of 8.
+// vectors of eight along an axis of unit stride, whole ones at the edges too; k is a multiple of 8.
 //
 // tile_m, tile_n           block of C per workgroup: a multiple of 8; 64
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which loads run
@@ -38,7 +38,7 @@ fn main(
     let a_row_{{ g }} = (a_base + min(tile_row + {{ g * 8 }}u + lane, params.m - 1u) * params.a_row) / 8u;
     {%- else %}
     // Lane by lane a step of k.
-    let a_row_{{ g }} = (a_base + min(tile_row + {{ g * 8 }}u, params.m - 8u) + lane * params.a_column) / 8u;
+    let a_row_{{ g }} = (a_base + min(tile_row + {{ g * 8 }}u, (params.m - 1u) / 8u * 8u) + lane * params.a_column) / 8u;
     {%- endif %}
     {%- endfor %}
     {%- if fast_b == "k" %}
@@ -47,7 +47,7 @@ fn main(
     {%- endfor %}
     {%- else %}
     let b_row = params.b_row / 8u;
-    var b_at = (b_base + min(column_first, params.n - 8u)) / 8u;
+    var b_at = (b_base + min(column_first, (params.n - 1u) / 8u * 8u)) / 8u;
     {%- endif %}
     {%- for i in range(tile_m) %}
     {%- for j in range(8) %}
@@ -90,7 +90,7 @@ fn main(
     if tile_row + {{ i }}u < params.m {
         let row_start = c_base + (tile_row + {{ i }}u) * params.c_row;
         {%- for j in range(2) %}
-        store(row_start, column_first + {{ 4 * j }}u, {{ quad }}({% for c in range(4) %}sum_{{ i }}_{{ 4 * j + c }}{{ ", " if not loop.last }}{% endfor %}));
+        store(row_start, tile_row + {{ i }}u, column_first + {{ 4 * j }}u, {{ quad }}({% for c in range(4) %}sum_{{ i }}_{{ 4 * j + c }}{{ ", " if not loop.last }}{% endfor %}));
         {%- endfor %}
     }
     {%- endfor %}

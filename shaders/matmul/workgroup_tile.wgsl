@@ -136,7 +136,7 @@ fn main(
         if row < params.m {
             {%- for j in range(blocks_n) %}
             let column_{{ j }} = tile_column + (local_n + {{ j * threads_n }}u) * 4u;
-            store(c_base + row * params.c_row, column_{{ j }}, sum_{{ i }}_{{ j }});
+            store(c_base + row * params.c_row, row, column_{{ j }}, sum_{{ i }}_{{ j }});
             {%- endfor %}
         }
     }

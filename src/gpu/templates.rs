@@ -19,6 +19,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
     "fill",
     "random",
+    "matmul/pack",
     "matmul/part/batch",
     "matmul/part/finish",
     "matmul/part/operands",

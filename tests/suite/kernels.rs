@@ -8,7 +8,7 @@ use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test::new("kernels::forced", Scope::Kernels, forced),
+        Test::new("kernels::forced", Scope::Gpu, forced),
         Test::new("kernels::every_small_size", Scope::Device, every_small_size),
         Test::new("kernels::repeated", Scope::Device, repeated),
         Test::new("kernels::refused", Scope::Device, refused),

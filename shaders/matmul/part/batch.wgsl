@@ -1,4 +1,10 @@
 {# Part of every matmul kernel: which matrices of the batch are the workgroup's. -#}
+    {%- if finishes and bias %}
+    bias_base = params.bias_offset;
+    {%- endif %}
+    {%- if finishes and residual %}
+    residual_base = params.residual_offset;
+    {%- endif %}
     {%- if batch_rank > 0 %}
     var batch_rest = batch;
     {%- for d in range(batch_rank) | reverse %}
@@ -7,5 +13,11 @@
     a_base += batch_index_{{ d }} * params.batch_a_{{ d }};
     b_base += batch_index_{{ d }} * params.batch_b_{{ d }};
     c_base += batch_index_{{ d }} * params.batch_c_{{ d }};
+    {%- if finishes and bias %}
+    bias_base += batch_index_{{ d }} * params.batch_bias_{{ d }};
+    {%- endif %}
+    {%- if finishes and residual %}
+    residual_base += batch_index_{{ d }} * params.batch_residual_{{ d }};
+    {%- endif %}
     {%- endfor %}
     {%- endif %}

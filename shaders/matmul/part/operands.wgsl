@@ -28,6 +28,20 @@ struct Params {
     {%- for d in range(batch_rank) %}
     batch_c_{{ d }}: u32,
     {%- endfor %}
+    {%- if finishes %}
+    // Bits of an f32.
+    scale: u32,
+    {%- for name in ["bias", "residual"] %}
+    {%- if (bias if name == "bias" else residual) %}
+    {{ name }}_offset: u32,
+    {{ name }}_row: u32,
+    {{ name }}_column: u32,
+    {%- for d in range(batch_rank) %}
+    batch_{{ name }}_{{ d }}: u32,
+    {%- endfor %}
+    {%- endif %}
+    {%- endfor %}
+    {%- endif %}
 }
 {{ params_var }}
 
@@ -43,4 +57,19 @@ struct Params {
 {%- set sums_apart = can_accumulate and accumulator != element %}
 {%- if sums_apart %}
 @group(0) @binding({{ slot_sums }}) var<storage, read_write> buffer{{ slot_sums }}: {% if vector_c == 4 %}array<vec4<{{ accumulator }}>>{% else %}array<{{ accumulator }}>{% endif %};
+{%- endif %}
+{%- if finishes %}
+{%- if bias and slot_bias != slot_a and slot_bias != slot_b %}
+@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ element }}>;
+{%- endif %}
+{%- if residual and slot_residual != slot_a and slot_residual != slot_b and not (bias and slot_residual == slot_bias) %}
+@group(0) @binding({{ slot_residual }}) var<storage, read_write> buffer{{ slot_residual }}: array<{{ element }}>;
+{%- endif %}
+// Where the matrix of the batch starts in each.
+{%- if bias %}
+var<private> bias_base: u32;
+{%- endif %}
+{%- if residual %}
+var<private> residual_base: u32;
+{%- endif %}
 {%- endif %}

@@ -2,7 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pack;
+use super::panel::OPERANDS;
 use super::plan::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
+use super::rule::{Activation, Finish};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -18,10 +21,9 @@ pub(super) struct Form {
     pub vector_c: u32,
     /// One of several parts of k.
     pub accumulates: bool,
-    /// Both operands are one binding.
-    pub shared: bool,
-    /// The kernel's A is the second operand: a row times a matrix, turned round.
-    pub swapped: bool,
+    /// The binding of each operand, in the order of a nest; C's is the one after the inputs'.
+    pub slots: [u32; OPERANDS],
+    pub finish: Finish,
 }
 
 /// The widest loads of A and B that a kernel has, along k or not.
@@ -62,8 +64,14 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
 
 /// The specialisation of a plan's kernel.
 pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey {
-    let last = u32::from(!form.shared);
-    let (slot_a, slot_b) = if form.swapped { (last, 0) } else { (0, last) };
+    let [slot_a, slot_b, slot_c, slot_bias, slot_residual] = form.slots;
+    let finish = form.finish;
+    // A buffer is declared as its first operand loads it.
+    let declared = |slot| match slot {
+        _ if slot == slot_a => form.vector_a,
+        _ if slot == slot_b => form.vector_b,
+        _ => 1,
+    };
     // A vector runs along k alone: the kernel does not ask.
     let b_along_k = form.b_along_k || matches!(kernel.kind, Kernel::Vector { .. });
     let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
@@ -71,7 +79,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         ("accumulator", dtype.accumulator().name().into()),
         ("slot_a", slot_a.into()),
         ("slot_b", slot_b.into()),
-        ("slot_c", (last + 1).into()),
+        ("slot_c", slot_c.into()),
         ("batch_rank", form.batch_rank.into()),
         ("fast_a", if form.a_along_k { "k" } else { "m" }.into()),
         ("fast_b", if b_along_k { "k" } else { "n" }.into()),
@@ -81,10 +89,31 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         ("can_accumulate", u32::from(form.accumulates).into()),
         ("tile_m", kernel.tile_m.into()),
         ("tile_n", kernel.tile_n.into()),
+        ("finishes", u32::from(finish != Finish::NONE).into()),
     ];
+    if finish != Finish::NONE {
+        values.extend([
+            (
+                "activation",
+                match finish.activation {
+                    Activation::None => "none",
+                    Activation::Relu => "relu",
+                    Activation::Gelu => "gelu",
+                    Activation::Silu => "silu",
+                }
+                .into(),
+            ),
+            ("bias", u32::from(finish.bias).into()),
+            ("slot_bias", slot_bias.into()),
+            ("vector_bias", declared(slot_bias).into()),
+            ("residual", u32::from(finish.residual).into()),
+            ("slot_residual", slot_residual.into()),
+            ("vector_residual", declared(slot_residual).into()),
+        ]);
+    }
     let sums_apart = form.accumulates && dtype.accumulator() != dtype;
     if sums_apart {
-        values.push(("slot_sums", (last + 2).into()));
+        values.push(("slot_sums", (slot_c + 1).into()));
     }
     let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
         Kernel::Workgroup { tile_k, thread } => (
@@ -120,18 +149,20 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             &[("row_threads", row_threads), ("k_threads", k_threads)],
         ),
     };
+    let added = u32::from(finish.bias) + u32::from(finish.residual);
+    let finish_words = u32::from(finish != Finish::NONE) + added * (3 + form.batch_rank);
     values.extend(own.iter().map(|&(name, value)| (name, value.into())));
     KernelKey {
         template,
         values,
-        bindings: last + 2 + u32::from(sums_apart),
-        words: 15 + 4 * form.batch_rank,
+        bindings: slot_c + 1 + u32::from(sums_apart),
+        words: 15 + 4 * form.batch_rank + finish_words,
     }
 }
 
 /// Every specialisation with up to two batch dimensions after merging.
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
-    let mut all = Vec::new();
+    let mut all: Vec<KernelKey> = pack::specialisations().collect();
     for &kernel in MatmulKernel::all() {
         for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
             for bits in 0..1u32 << 7 {
@@ -151,16 +182,56 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                     vector_b: width(bit(3), widest[1]),
                     vector_c: width(bit(4), 4),
                     accumulates: bit(5),
-                    shared: bit(6),
-                    swapped: bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
+                    slots: match (
+                        bit(6),
+                        bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
+                    ) {
+                        (true, _) => [0, 0, 1, 0, 0],
+                        (false, false) => [0, 1, 2, 0, 0],
+                        // A row times a matrix, turned round.
+                        (false, true) => [1, 0, 2, 0, 0],
+                    },
+                    finish: Finish::NONE,
                 };
                 if is_asked_for(&kernel, form) {
                     all.push(key(&kernel, dtype, form));
+                }
+                if is_asked_for(&kernel, form) && dtype.accumulator() == DType::F32 && !bit(6) {
+                    all.push(key(&kernel, dtype, finished(form, bits)));
                 }
             }
         }
     }
     all
+}
+
+/// The same with one of the epilogues.
+fn finished(form: Form, number: u32) -> Form {
+    let activations = [
+        Activation::None,
+        Activation::Relu,
+        Activation::Gelu,
+        Activation::Silu,
+    ];
+    let [a, b, ..] = form.slots;
+    // The residual is often the left operand.
+    let (bias, residual) = (number % 3 != 0, number % 5 < 3);
+    let slot_bias = 2;
+    let slot_residual = match number % 5 {
+        0 => a,
+        _ => 2 + u32::from(bias),
+    };
+    let slot_c = 2 + u32::from(bias) + u32::from(residual && number % 5 != 0);
+    Form {
+        slots: [a, b, slot_c, slot_bias, slot_residual],
+        finish: Finish {
+            scale: 0.5,
+            bias,
+            residual,
+            activation: activations[(number / 7 % 4) as usize],
+        },
+        ..form
+    }
 }
 
 fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
@@ -169,5 +240,5 @@ fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
     (!wide || (form.vector_a == WIDE && form.vector_b == WIDE))
         && (stores_vectors(kernel) || form.vector_c == 1)
         && (kernel.may_accumulate() || !form.accumulates)
-        && (!form.shared || form.vector_a == form.vector_b)
+        && (form.slots[0] != form.slots[1] || form.vector_a == form.vector_b)
 }

@@ -7,8 +7,10 @@ mod gpu;
 mod halves;
 mod kernel;
 mod name;
+mod pack;
 mod panel;
 mod plan;
+mod product;
 mod rule;
 mod streamed;
 
@@ -116,13 +118,20 @@ impl Op for Matmul {
         output: DType,
     ) -> Option<String> {
         if self.0 != Finish::NONE && capabilities.kind != DeviceKind::Cpu {
-            return Some("its kernels have no epilogue".to_owned());
+            if output == DType::F64 {
+                return Some("its kernels have no epilogue for f64".to_owned());
+            }
+            // Inputs, the result, sums of parts of k.
+            let bindings = inputs.len() as u32 + 2;
+            if capabilities.max_bindings < bindings {
+                return Some(format!("its kernels bind no {bindings} buffers"));
+            }
         }
         road::missing_dtype(capabilities, inputs, output)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        gpu::launches(problem, capabilities, |problem| {
+        gpu::launches(self.0, problem, capabilities, |problem| {
             name::choose(capabilities, problem)
         })
     }

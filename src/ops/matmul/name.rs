@@ -10,7 +10,13 @@ use crate::error::{Error, Result};
 
 impl fmt::Display for MatmulPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kernel, self.why)
+        let packs = match self.pack {
+            [false, false] => "",
+            [true, false] => ", left operand copied",
+            [false, true] => ", right operand copied",
+            [true, true] => ", both operands copied",
+        };
+        write!(f, "{}{packs}: {}", self.kernel, self.why)
     }
 }
 
@@ -111,11 +117,15 @@ pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Re
     }
     match kernel.kind {
         Kernel::Vector { .. } if problem.n != 1 => refuse("no operand is a vector"),
-        Kernel::Wide if !problem.is_wide() => {
-            refuse("strides, sizes and offsets are not all multiples of eight")
-        }
+        Kernel::Wide if !problem.is_wide() && !problem.may_pack => refuse(
+            "strides, sizes and offsets are not all multiples of eight, and copies do not fit",
+        ),
         _ => Ok(MatmulPlan {
             kernel,
+            pack: match kernel.kind {
+                Kernel::Wide => problem.lacks_vectors(),
+                _ => [false; 2],
+            },
             why: "forced",
         }),
     }

@@ -5,14 +5,15 @@ use smallvec::SmallVec;
 
 use crate::launch::{WINDOW_ALIGNMENT, Window};
 
-/// Operands in the order of [`Axis::strides`]: the kernel's A and B, and the result C.
-pub(super) const OPERANDS: usize = 3;
+/// Operands in the order of [`Axis::strides`]: the kernel's A and B, the result C, and the bias and
+/// residual that are added to it. Those that are not there have no strides and no bytes.
+pub(super) const OPERANDS: usize = 5;
 
 /// One loop of a product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub size: usize,
-    /// Elements from one turn to the next in A, B and C; 0 where an operand stands still.
+    /// Elements from one turn to the next in each operand; 0 where an operand stands still.
     pub strides: [isize; OPERANDS],
 }
 
@@ -20,7 +21,7 @@ pub(super) struct Axis {
 #[derive(Clone, Debug)]
 pub(super) struct Nest {
     pub axes: SmallVec<[Axis; 6]>,
-    /// Index of the first element of A, B and C in their storages.
+    /// Index of the first element of each operand in its storage.
     pub offsets: [usize; OPERANDS],
 }
 
@@ -29,7 +30,7 @@ pub(super) type Sizes = SmallVec<[usize; 6]>;
 
 /// What every panel has to keep.
 pub(super) struct Limits<'a> {
-    /// Elements that A, B and C may span, from the first to the last.
+    /// Elements that each operand may span, from the first to the last.
     pub spans: [usize; OPERANDS],
     /// Sizes along m, n and k are multiples of these, or of 4, where they can be.
     pub tile: [usize; 3],
@@ -185,22 +186,22 @@ fn whole(wanted: usize, size: usize, tile: usize) -> usize {
 /// The storages of a product, and how much of one can be bound.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storages {
-    /// Bytes of A's, B's and C's.
+    /// Bytes of each operand's.
     pub bytes: [u64; OPERANDS],
-    /// A and B are one.
-    pub shared: bool,
+    /// Operands with the same number lie in one.
+    pub of: [usize; OPERANDS],
     /// Bytes of an element.
     pub element: u64,
     /// Bytes of one binding.
     pub limit: u64,
 }
 
-/// What a panel binds of A, B and C; `None` is all of it.
+/// What a panel binds of each operand; `None` is all of its storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Windows {
     pub of: [Option<Window>; OPERANDS],
-    /// A and B are the same binding.
-    pub shared: bool,
+    /// Operands with the same number are one binding.
+    pub joined: [usize; OPERANDS],
 }
 
 impl Storages {
@@ -210,13 +211,19 @@ impl Storages {
             if self.is_whole(operand) {
                 return usize::MAX;
             }
-            // Two windows that overlap become one: together they have to fit.
-            let parts = if self.shared && operand < 2 { 2 } else { 1 };
+            // Windows that overlap become one: together they have to fit.
+            let parts = self.of.iter().filter(|&&of| of == self.of[operand]).count() as u64;
             let limit = self.limit / parts / WINDOW_ALIGNMENT * WINDOW_ALIGNMENT;
             // Aligning takes less than one unit at each end.
             let bytes = limit.saturating_sub(2 * WINDOW_ALIGNMENT);
             ((bytes / self.element) as usize).max(1)
         })
+    }
+
+    /// The first operand in the same storage.
+    fn first_in(&self, operand: usize) -> usize {
+        let same = |&of: &usize| of == self.of[operand];
+        self.of.iter().position(same).unwrap_or(operand)
     }
 
     fn is_whole(&self, operand: usize) -> bool {
@@ -233,15 +240,36 @@ impl Storages {
                 Window::around(low..high)
             })
         });
-        let mut shared = self.shared;
-        if let (true, Some(a), Some(b)) = (self.shared, of[0], of[1]) {
-            let both = Window::around(a.offset.min(b.offset)..a.end().max(b.end()));
-            shared = both.bytes <= self.limit;
-            if shared {
-                (of[0], of[1]) = (Some(both), Some(both));
+        let mut joined: [usize; OPERANDS] =
+            std::array::from_fn(|operand| match self.is_whole(operand) {
+                true => self.first_in(operand),
+                false => operand,
+            });
+        // Windows that overlap become one, which may reach another.
+        let mut settled = false;
+        while !settled {
+            settled = true;
+            for (one, other) in
+                (0..OPERANDS).flat_map(|one| (0..one).map(move |other| (one, other)))
+            {
+                let (Some(a), Some(b)) = (of[one], of[other]) else {
+                    continue;
+                };
+                let apart = a.end() <= b.offset || b.end() <= a.offset;
+                if self.of[one] != self.of[other] || joined[one] == joined[other] || apart {
+                    continue;
+                }
+                let both = Window::around(a.offset.min(b.offset)..a.end().max(b.end()));
+                let [from, into] = [joined[one], joined[other]];
+                for operand in 0..OPERANDS {
+                    if joined[operand] == from || joined[operand] == into {
+                        (of[operand], joined[operand]) = (Some(both), into);
+                    }
+                }
+                settled = false;
             }
         }
-        Windows { of, shared }
+        Windows { of, joined }
     }
 }
 
@@ -264,10 +292,10 @@ mod tests {
             axes: (0..rank)
                 .map(|axis| Axis {
                     size: sizes[axis],
-                    strides: [a[axis], b[axis], c[axis]],
+                    strides: [a[axis], b[axis], c[axis], 0, 0],
                 })
                 .collect(),
-            offsets: [offsets[0], offsets[1], 0],
+            offsets: [offsets[0], offsets[1], 0, 0, 0],
         }
     }
 
@@ -283,7 +311,7 @@ mod tests {
         };
         Storages {
             bytes: std::array::from_fn(|operand| 4 * nest.reach(&whole, operand)[1] as u64),
-            shared: false,
+            of: [0, 1, 2, 3, 4],
             element: 4,
             limit,
         }
@@ -309,7 +337,7 @@ mod tests {
         assert_eq!(storages.bytes[0], 128 * MIB);
         let panels = cut_panels(&nest, &storages, 240_000);
         assert_eq!(panels.len(), 1);
-        assert_eq!(storages.windows(&nest, &panels[0]).of, [None; 3]);
+        assert_eq!(storages.windows(&nest, &panels[0]).of, [None; OPERANDS]);
     }
 
     #[test]
@@ -348,7 +376,7 @@ mod tests {
         let nest = plain(4096, 4096, 4096);
         let time = |sizes: &[usize]| sizes.iter().product::<usize>() as f64 / 4e9;
         let limits = Limits {
-            spans: [usize::MAX; 3],
+            spans: [usize::MAX; OPERANDS],
             tile: [48, 32, 128],
             max_k: usize::MAX,
             time: &time,
@@ -407,7 +435,9 @@ mod tests {
             let mut storages = Storages { limit: limit * 256, ..storages_of(&nest, 0) };
             if shared {
                 let both = storages.bytes[0].max(storages.bytes[1]);
-                storages = Storages { shared, bytes: [both, both, storages.bytes[2]], ..storages };
+                let [_, _, c, bias, residual] = storages.bytes;
+                let bytes = [both, both, c, bias, residual];
+                storages = Storages { of: [0, 0, 2, 3, 4], bytes, ..storages };
             }
             let time = |sizes: &[usize]| sizes.iter().product::<usize>() as f64 / most;
             let limits = Limits { spans: storages.spans(), tile, max_k, time: &time };
@@ -454,9 +484,9 @@ mod tests {
                         prop_assert!((window.offset..window.end()).contains(&byte));
                     }
                 }
-                if let ([Some(a), Some(b), _], true) = (windows.of, shared) {
+                if let ([Some(a), Some(b), ..], true) = (windows.of, shared) {
                     let apart = a.end() <= b.offset || b.end() <= a.offset;
-                    let right = if windows.shared { a == b } else { apart };
+                    let right = if windows.joined[0] == windows.joined[1] { a == b } else { apart };
                     prop_assert!(right);
                 }
             }

@@ -213,6 +213,11 @@ pub(super) const SUBGROUP_UNROLL: u32 = 4;
 /// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
 pub(super) const WIDE: u32 = 8;
 
+/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, and
+/// multiply-adds in all. Measured: `docs/matmul.md`.
+const PACKED: f64 = 24.0;
+const PACKED_WORK: f64 = (1 << 18) as f64;
+
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatmulOperand {
@@ -243,6 +248,8 @@ pub struct MatmulProblem {
     pub b: MatmulOperand,
     /// k is taken in parts, one launch each, that add up.
     pub accumulates: bool,
+    /// Operands may be copied into scratch first: they fit a binding, and are no copies already.
+    pub may_pack: bool,
 }
 
 impl MatmulProblem {
@@ -260,7 +267,20 @@ impl MatmulProblem {
 
     /// Both operands can be loaded eight elements at a time, over the whole of k.
     pub(super) fn is_wide(&self) -> bool {
-        self.a.width == WIDE && self.b.width == WIDE && self.k.is_multiple_of(WIDE as usize)
+        self.lacks_vectors() == [false; 2]
+    }
+
+    /// Which operands would have to be copied for that: both, where k has a rest.
+    pub(super) fn lacks_vectors(&self) -> [bool; 2] {
+        let whole = self.k.is_multiple_of(WIDE as usize);
+        [self.a, self.b].map(|operand| operand.width < WIDE || !whole)
+    }
+
+    /// What is saved on each product of a row and a column is more than copying them takes.
+    fn is_worth_packing(&self) -> bool {
+        let [m, n] = [self.m, self.n].map(|size| size as f64);
+        let pays = m * n / (m + n) >= PACKED;
+        self.may_pack && pays && self.k as f64 * m * n * self.batches as f64 >= PACKED_WORK
     }
 }
 
@@ -270,6 +290,8 @@ impl MatmulProblem {
 pub struct MatmulPlan {
     /// Which kernel, with which tile.
     pub kernel: MatmulKernel,
+    /// Whether the left and the right operand are copied first, into rows of whole vectors.
+    pub pack: [bool; 2],
     /// What decided.
     pub why: &'static str,
 }
@@ -282,9 +304,9 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     if problem.n == 1 {
         return because(SOFTWARE_VECTOR, "a matrix times a vector");
     }
-    if problem.is_wide()
-        && WIDE_32.takes(problem.dtype)
+    if WIDE_32.takes(problem.dtype)
         && WIDE_32.fits(capabilities, problem.dtype)
+        && (problem.is_wide() || problem.is_worth_packing())
         && let Some(plan) = wide_8(problem)
     {
         return plan;
@@ -299,7 +321,11 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
 }
 
 const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
-    MatmulPlan { kernel, why }
+    MatmulPlan {
+        kernel,
+        pack: [false; 2],
+        why,
+    }
 }
 
 fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
@@ -342,10 +368,14 @@ fn wide_8(problem: &MatmulProblem) -> Option<MatmulPlan> {
     if n <= 32 || m <= 8 {
         return None;
     }
-    Some(if problem.accumulates || m <= 16 {
+    let plan = if problem.accumulates || m <= 16 {
         because(WIDE_16, "eight elements at a time, few rows or parts of k")
     } else {
         because(WIDE_32, "eight elements at a time")
+    };
+    Some(MatmulPlan {
+        pack: problem.lacks_vectors(),
+        ..plan
     })
 }
 
@@ -438,6 +468,7 @@ pub(super) mod tests {
                             dtype,
                             a: operand(flags & 1 == 1),
                             b: operand(flags & 2 == 2),
+                            may_pack: flags & 1 == 0,
                         };
                         let MatmulPlan { kernel, .. } = plan_matmul(&capabilities, &problem);
                         assert!(MatmulKernel::all().contains(&kernel), "{problem:?}");
