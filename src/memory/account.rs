@@ -4,20 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::best_fit::{BlockId, Idle, Place, RegionId};
+use super::best_fit::{BlockId, Idle};
 use super::history::{CallSite, Event, EventKind, History};
 use super::ladder::{Full, Holder};
+use super::slots::Detail;
 use super::statistics::{Count, MemoryCounts, MemoryEvents, TagStatistics};
 use super::tags::{Request, Tag};
-
-/// What is known of a block beside its chunk.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Detail {
-    pub(super) requested: u64,
-    /// Number of the allocation that made it, counted from 1.
-    pub(super) number: u64,
-    pub(super) tag: Tag,
-}
 
 /// A block whose contents are on the host.
 #[derive(Clone, Debug)]
@@ -106,9 +98,14 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// Bytes before each region in the addresses of snapshots: so that neighbours are seen apart, and no
-/// block lies at 0.
-const GAP: u64 = 2 << 20;
+/// Where a block in use lies, for events: its address as in snapshots, its bytes, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Located {
+    pub(super) block: BlockId,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) detail: Detail,
+}
 
 fn event(kind: EventKind, bytes: u64) -> Event {
     Event {
@@ -128,11 +125,9 @@ fn event(kind: EventKind, bytes: u64) -> Event {
 /// Everything that a pool counts.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// By [`BlockId::index`].
-    details: Vec<Detail>,
     /// Blocks, their bytes, and the bytes asked for.
     blocks: Counters<3>,
-    /// The same by [`Tag::index`].
+    /// The same by [`Tag::index`]; empty until a tag is used, and all is [`Tag::NONE`]'s.
     by_tag: Vec<Counters<3>>,
     /// Regions and their bytes.
     regions: Counters<2>,
@@ -144,9 +139,6 @@ pub(crate) struct Account {
     events: MemoryEvents,
     /// How often totals were reset.
     resets: u64,
-    /// Where regions start, by [`RegionId::index`]: each after all that were before it.
-    bases: Vec<u64>,
-    next_base: u64,
     /// By [`BlockId::index`], as far as any was told.
     call_sites: Vec<Option<Arc<CallSite>>>,
     /// Blocks whose contents are on the host, by number.
@@ -158,42 +150,57 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(super) fn allocated(&mut self, block: BlockId, rounded: u64, request: Request) {
-        self.allocations += 1;
-        let index = block.index();
-        if self.details.len() <= index {
-            self.details.resize(index + 1, Detail::default());
-        }
-        self.details[index] = Detail {
-            requested: request.bytes,
-            number: self.allocations,
+    /// What is to be known of a block that is made next.
+    #[inline]
+    pub(super) fn detail(&self, rounded: u64, request: Request) -> Detail {
+        Detail {
+            number: self.allocations + 1,
             tag: request.tag,
-        };
-        self.largest = self.largest.max(rounded);
+            rounding: (rounded - request.bytes) as u16,
+        }
+    }
+
+    /// A block is made.
+    #[inline]
+    pub(super) fn allocated(&mut self, rounded: u64, request: Request) {
+        self.allocations += 1;
+        // A branch, because most of the time there is nothing to store.
+        if rounded > self.largest {
+            self.largest = rounded;
+        }
+        // Before the sums, which the first use of a tag copies.
+        if request.tag != Tag::NONE || !self.by_tag.is_empty() {
+            self.tagged(rounded, request);
+        }
+        self.blocks.add([1, rounded, request.bytes]);
+    }
+
+    #[inline(never)]
+    fn tagged(&mut self, rounded: u64, request: Request) {
+        if self.by_tag.is_empty() {
+            self.by_tag.push(self.blocks);
+        }
         let tag = request.tag.index();
         if self.by_tag.len() <= tag {
             self.by_tag.resize(tag + 1, Counters::default());
         }
-        let amounts = [1, rounded, request.bytes];
-        self.blocks.add(amounts);
-        self.by_tag[tag].add(amounts);
+        self.by_tag[tag].add([1, rounded, request.bytes]);
     }
 
-    pub(super) fn freed(&mut self, block: BlockId, rounded: u64) {
-        let detail = self.details[block.index()];
-        let amounts = [1, rounded, detail.requested];
+    #[inline]
+    pub(super) fn freed(&mut self, rounded: u64, detail: Detail) {
+        let amounts = [1, rounded, detail.requested(rounded)];
         self.blocks.take(amounts);
-        self.by_tag[detail.tag.index()].take(amounts);
+        if let Some(counters) = self.by_tag.get_mut(detail.tag.index()) {
+            counters.take(amounts);
+        }
     }
 
-    /// A block that lay at `place` is free: for pools that are watched.
+    /// A block is free: for pools that are watched.
     #[cold]
-    #[inline(never)]
-    pub(super) fn forget(&mut self, block: BlockId, place: Option<Place>) {
-        if let Some(place) = place {
-            self.record_block(EventKind::Freed, block, place);
-        }
-        if let Some(site) = self.call_sites.get_mut(block.index()) {
+    pub(super) fn forget(&mut self, freed: Located) {
+        self.record_block(EventKind::Freed, freed);
+        if let Some(site) = self.call_sites.get_mut(freed.block.index()) {
             *site = None;
         }
     }
@@ -213,21 +220,14 @@ impl Account {
         }
     }
 
-    pub(super) fn region_opened(&mut self, region: RegionId, bytes: u64) {
+    pub(super) fn region_opened(&mut self, address: u64, bytes: u64) {
         self.regions.add([1, bytes]);
-        if self.bases.len() <= region.index() {
-            self.bases.resize(region.index() + 1, 0);
-        }
-        // Nothing but pictures depends on it, so that it may pass the number range.
-        let base = self.next_base.wrapping_add(GAP);
-        self.bases[region.index()] = base;
-        self.next_base = base.wrapping_add(bytes);
-        self.record_region(EventKind::RegionCreated, region, bytes);
+        self.record_region(EventKind::RegionCreated, address, bytes);
     }
 
-    pub(super) fn region_closed(&mut self, region: RegionId, bytes: u64) {
+    pub(super) fn region_closed(&mut self, address: u64, bytes: u64) {
         self.regions.take([1, bytes]);
-        self.record_region(EventKind::RegionReturned, region, bytes);
+        self.record_region(EventKind::RegionReturned, address, bytes);
     }
 
     /// A request found no room, so that idle regions went back or blocks moved before it was tried again.
@@ -235,20 +235,17 @@ impl Account {
         self.events.retries += 1;
     }
 
-    /// A block in use has moved.
-    pub(crate) fn relocated(&mut self, block: BlockId, from: Place, to: Place) {
+    /// A block in use has moved from an address.
+    pub(crate) fn relocated(&mut self, from: u64, to: Located) {
         self.events.relocations += 1;
         self.events.relocated_bytes += to.bytes;
-        let from = self.address(from);
-        self.record_block(EventKind::Relocated { from }, block, to);
+        self.record_block(EventKind::Relocated { from }, to);
     }
 
-    /// The contents of a block go to the host, and its bytes will be free: it lives on under its
-    /// number, which this returns.
-    pub(super) fn set_aside(&mut self, block: BlockId, bytes: u64) -> u64 {
+    /// The contents of a block go to the host, and its bytes will be free: it lives on under its number.
+    pub(super) fn set_aside(&mut self, block: BlockId, bytes: u64, detail: Detail) {
         self.events.spills += 1;
         self.events.spilled_bytes += bytes;
-        let detail = self.detail(block);
         let call_site = self.call_site(block);
         self.record_aside(EventKind::Spilled, bytes, detail);
         let aside = Aside {
@@ -258,33 +255,33 @@ impl Account {
             resets: self.resets,
         };
         self.aside.insert(detail.number, aside);
-        detail.number
     }
 
-    /// Contents came back from the host: the block is the one that was set aside.
-    pub(super) fn resume(&mut self, block: BlockId, number: u64) {
+    /// Contents came back from the host: the block, made as the allocation `new`, is the one that was
+    /// set aside. `false` when none was.
+    pub(super) fn resume(&mut self, block: BlockId, new: u64, number: u64) -> bool {
         let Some(aside) = self.aside.remove(&number) else {
-            return;
+            return false;
         };
         self.events.refaults += 1;
         self.events.refaulted_bytes += aside.bytes;
-        let new = self.detail(block).number;
         if let Some(history) = &mut self.history {
             history.rename(new, number);
         }
         self.record_aside(EventKind::Refaulted, aside.bytes, aside.detail);
-        if let Some(detail) = self.details.get_mut(block.index()) {
-            detail.number = number;
-        }
         // It was the same tensor all the time.
         if aside.resets == self.resets {
-            let amounts = [1, aside.bytes, aside.detail.requested];
+            let detail = aside.detail;
+            let amounts = [1, aside.bytes, detail.requested(aside.bytes)];
             self.blocks.join(amounts);
-            self.by_tag[aside.detail.tag.index()].join(amounts);
+            if let Some(counters) = self.by_tag.get_mut(detail.tag.index()) {
+                counters.join(amounts);
+            }
         }
         if let Some(site) = aside.call_site {
             self.put_call_site(block, site);
         }
+        true
     }
 
     /// What was set aside is dropped.
@@ -300,7 +297,7 @@ impl Account {
     fn record_aside(&mut self, kind: EventKind, bytes: u64, detail: Detail) {
         self.record(Event {
             block: detail.number,
-            requested: detail.requested,
+            requested: detail.requested(bytes),
             tag: detail.tag,
             ..event(kind, bytes)
         });
@@ -325,33 +322,18 @@ impl Account {
         self.regions.now(1)
     }
 
-    /// What is known of a block in use.
-    pub(super) fn detail(&self, block: BlockId) -> Detail {
-        self.details.get(block.index()).copied().unwrap_or_default()
-    }
-
     /// Allocations since the pool was made.
     pub(super) fn allocations(&self) -> u64 {
         self.allocations
-    }
-
-    /// Where a region starts.
-    pub(super) fn base(&self, region: RegionId) -> u64 {
-        self.bases.get(region.index()).copied().unwrap_or_default()
-    }
-
-    fn address(&self, place: Place) -> u64 {
-        self.base(place.region).wrapping_add(place.offset)
     }
 
     pub(super) fn call_site(&self, block: BlockId) -> Option<Arc<CallSite>> {
         self.call_sites.get(block.index()).cloned().flatten()
     }
 
-    /// Says where a block in use was asked for.
-    pub(super) fn locate(&mut self, block: BlockId, site: CallSite) {
+    /// Says where a block in use, the one of that number, was asked for.
+    pub(super) fn locate(&mut self, block: BlockId, number: u64, site: CallSite) {
         let site = Arc::new(site);
-        let number = self.detail(block).number;
         if let Some(history) = &mut self.history {
             history.locate(number, &site);
         }
@@ -376,12 +358,11 @@ impl Account {
         self.is_watched = self.history.is_some() || !self.call_sites.is_empty();
     }
 
-    /// Enters regions that are there already.
-    pub(super) fn record_regions(&mut self, regions: impl Iterator<Item = (RegionId, u64)>) {
+    /// Enters regions that are there already, by address and bytes.
+    pub(super) fn record_regions(&mut self, regions: impl Iterator<Item = (u64, u64)>) {
         let (allocated, mut reserved) = (self.blocks.now(1), 0);
-        for (region, bytes) in regions {
+        for (address, bytes) in regions {
             reserved += bytes;
-            let address = self.base(region);
             if let Some(history) = &mut self.history {
                 history.push(Event {
                     address,
@@ -403,27 +384,30 @@ impl Account {
         self.history.as_ref().map(|history| history.now())
     }
 
-    /// Enters an event of a block that lies at `place`.
+    /// Enters an event of a block.
     #[cold]
-    #[inline(never)]
-    pub(super) fn record_block(&mut self, kind: EventKind, block: BlockId, place: Place) {
+    pub(super) fn record_block(&mut self, kind: EventKind, located: Located) {
         if self.history.is_none() {
             return;
         }
-        let detail = self.detail(block);
+        let Located {
+            block,
+            address,
+            bytes,
+            detail,
+        } = located;
         self.record(Event {
             block: detail.number,
-            address: self.address(place),
-            requested: detail.requested,
+            address,
+            requested: detail.requested(bytes),
             tag: detail.tag,
             call_site: self.call_site(block),
-            ..event(kind, place.bytes)
+            ..event(kind, bytes)
         });
     }
 
     #[cold]
-    fn record_region(&mut self, kind: EventKind, region: RegionId, bytes: u64) {
-        let address = self.base(region);
+    fn record_region(&mut self, kind: EventKind, address: u64, bytes: u64) {
         self.record(Event {
             address,
             ..event(kind, bytes)
@@ -461,6 +445,16 @@ impl Account {
         self.events
     }
 
+    /// The figures of each tag.
+    fn tags(&self) -> impl Iterator<Item = (Tag, &Counters<3>)> {
+        let counters = match self.by_tag.as_slice() {
+            [] => std::slice::from_ref(&self.blocks),
+            by_tag => by_tag,
+        };
+        let counters = counters.iter().enumerate();
+        counters.map(|(index, counters)| (Tag::from_index(index), counters))
+    }
+
     /// The three tags that hold most.
     pub(super) fn largest_holders(&self) -> Vec<Holder> {
         let tags = self.by_tag().into_iter();
@@ -476,22 +470,21 @@ impl Account {
 
     /// The tags that memory was taken under, those that hold most first.
     pub(super) fn by_tag(&self) -> Vec<TagStatistics> {
-        let mut spilled = vec![0; self.by_tag.len()];
+        let mut spilled = vec![0; self.by_tag.len().max(1)];
         for aside in self.aside.values() {
             spilled[aside.detail.tag.index()] += aside.bytes;
         }
         let mut tags: Vec<TagStatistics> = self
-            .by_tag
-            .iter()
-            .enumerate()
-            .map(|(index, counters)| {
+            .tags()
+            .zip(spilled)
+            .map(|((tag, counters), spilled)| {
                 let [blocks, allocated_bytes, requested_bytes] = counters.counts();
                 TagStatistics {
-                    tag: Tag::from_index(index),
+                    tag,
                     blocks,
                     allocated_bytes,
                     requested_bytes,
-                    spilled: spilled[index],
+                    spilled,
                 }
             })
             .filter(|tag| tag.blocks.peak > 0 || tag.blocks.freed > 0 || tag.spilled > 0)

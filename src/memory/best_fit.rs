@@ -2,7 +2,8 @@
 
 mod moves;
 
-use super::free_index::{FreeIndex, Key};
+use super::free_index::FreeIndex;
+use super::slots::{Detail, NONE, Slot, Slots};
 pub(super) use moves::Piece;
 
 /// Names a block in use. Once the block is freed the id is stale, and it stays so for good.
@@ -44,13 +45,6 @@ pub struct RegionId {
     generation: u32,
 }
 
-impl RegionId {
-    /// The region's place in vectors beside the pool; numbers are reused.
-    pub(super) fn index(self) -> usize {
-        self.slot as usize
-    }
-}
-
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -73,54 +67,30 @@ pub struct Chunk {
     pub block: Option<BlockId>,
 }
 
-/// Stands for "no slot" in links.
-const NONE: u32 = u32::MAX;
-/// Slots are counted in 32 bits; an operation adds at most two.
-const MOST_SLOTS: usize = u32::MAX as usize - 2;
-
-/// A chunk in its slot, linked to its neighbours in the region.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    offset: u64,
-    bytes: u64,
-    region: u32,
-    previous: u32,
-    next: u32,
-    /// Counts the blocks that have lived in this slot.
-    generation: u32,
-    /// How many hold the block where it is.
-    pins: u32,
-    in_use: bool,
-}
-
-impl Entry {
-    fn fills_its_region(&self) -> bool {
-        self.previous & self.next == NONE
-    }
-}
-
 /// A region in its slot.
 #[derive(Debug)]
 struct Region<R> {
     generation: u32,
-    /// Number of regions opened before this one.
-    order: u64,
+    /// The address of its first chunk: bytes in all regions before it, with a gap before each.
+    address: u64,
     bytes: u64,
     first_chunk: u32,
     /// What the source gave, `None` while the slot is vacant.
     held: Option<R>,
 }
 
+/// Bytes before each region in the addresses: in pictures neighbours are seen apart, and no block lies at 0.
+const GAP: u64 = 2 << 20;
+
 /// Divides regions; never asks for one by itself. All sizes it takes are multiples of the quantum, and not 0.
 #[derive(Debug)]
 pub(super) struct BestFit<R> {
-    entries: Vec<Entry>,
-    vacant_entries: Vec<u32>,
+    slots: Slots,
     regions: Vec<Region<R>>,
     vacant_regions: Vec<u32>,
     /// Slots of the regions held, in order of creation.
     region_order: Vec<u32>,
-    regions_opened: u64,
+    next_address: u64,
     /// Number and bytes of the regions without a block in use.
     idle: Idle,
     free: FreeIndex,
@@ -131,26 +101,24 @@ pub(super) struct BestFit<R> {
 pub(super) struct Idle {
     pub(super) regions: u64,
     pub(super) bytes: u64,
-    /// How often a region became one of them or ceased to be.
-    pub(super) changes: u64,
 }
 
 impl Idle {
     /// Adds the region that a chunk, its only one, fills.
-    fn add(&mut self, chunk: &Entry) {
+    #[inline]
+    fn add(&mut self, chunk: &Slot) {
         if chunk.fills_its_region() {
             self.regions += 1;
             self.bytes += chunk.bytes;
-            self.changes += 1;
         }
     }
 
     /// Undoes [`Idle::add`].
-    fn take(&mut self, chunk: &Entry) {
+    #[inline]
+    fn take(&mut self, chunk: &Slot) {
         if chunk.fills_its_region() {
             self.regions -= 1;
             self.bytes -= chunk.bytes;
-            self.changes += 1;
         }
     }
 }
@@ -158,12 +126,11 @@ impl Idle {
 impl<R> BestFit<R> {
     pub(super) fn new() -> Self {
         BestFit {
-            entries: Vec::new(),
-            vacant_entries: Vec::new(),
+            slots: Slots::new(),
             regions: Vec::new(),
             vacant_regions: Vec::new(),
             region_order: Vec::new(),
-            regions_opened: 0,
+            next_address: 0,
             idle: Idle::default(),
             free: FreeIndex::new(),
         }
@@ -171,17 +138,18 @@ impl<R> BestFit<R> {
 
     /// Whether there are so many chunks that a further one could not be named.
     pub(super) fn is_out_of_slots(&self) -> bool {
-        self.entries.len() > MOST_SLOTS
+        self.slots.are_out()
     }
 
     /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough
     /// or what would be left of it could not be named.
-    pub(super) fn allocate(&mut self, bytes: u64) -> Option<BlockId> {
+    #[inline(always)]
+    pub(super) fn allocate(&mut self, bytes: u64, detail: Detail) -> Option<BlockId> {
         if self.is_out_of_slots() {
             return None;
         }
-        let slot = self.free.take_best(bytes)?;
-        Some(self.occupy(slot, bytes))
+        let slot = self.free.take_best(&mut self.slots, bytes)?;
+        Some(self.occupy(slot, bytes, detail))
     }
 
     /// Adds a region of one free chunk.
@@ -189,92 +157,103 @@ impl<R> BestFit<R> {
         let region_slot = self.vacant_regions.pop().unwrap_or_else(|| {
             self.regions.push(Region {
                 generation: 0,
-                order: 0,
+                address: 0,
                 bytes: 0,
                 first_chunk: NONE,
                 held: None,
             });
             (self.regions.len() - 1) as u32
         });
-        let chunk_slot = self.add_entry(Entry {
-            offset: 0,
-            bytes: region_bytes,
-            region: region_slot,
-            previous: NONE,
-            next: NONE,
-            generation: 0,
-            pins: 0,
-            in_use: false,
-        });
+        let address = self.next_address.wrapping_add(GAP);
+        self.next_address = address.wrapping_add(region_bytes);
+        let chunk_slot = self.slots.occupy();
+        let chunk = &mut self.slots[chunk_slot];
+        chunk.address = address;
+        chunk.bytes = region_bytes;
+        chunk.region = region_slot;
+        chunk.previous = NONE;
+        chunk.next = NONE;
         let region = &mut self.regions[region_slot as usize];
-        region.order = self.regions_opened;
+        region.address = address;
         region.bytes = region_bytes;
         region.first_chunk = chunk_slot;
         region.held = Some(held);
-        self.regions_opened += 1;
         self.region_order.push(region_slot);
-        self.list(chunk_slot);
-        self.idle.add(&self.entries[chunk_slot as usize]);
+        self.free.insert(&mut self.slots, chunk_slot);
+        self.idle.add(&self.slots[chunk_slot]);
         self.region_id(region_slot)
     }
 
-    /// Gives a block back and merges it with its free neighbours. Returns its bytes; `None` for a stale id.
-    pub(super) fn free(&mut self, block: BlockId) -> Option<u64> {
+    /// Gives a block back and merges it with its free neighbours. Returns what was known of it, with its
+    /// bytes; `None` for a stale id.
+    #[inline(always)]
+    pub(super) fn free(&mut self, block: BlockId) -> Option<(u64, Detail)> {
         let slot = block.slot;
-        let freed = self.entries.get_mut(slot as usize)?;
-        if !freed.in_use || freed.generation != block.generation {
+        if self.slots.get(slot)?.generation != block.generation || self.slots.is_free(slot) {
             return None;
         }
+        let freed = &mut self.slots[slot];
         freed.in_use = false;
         freed.pins = 0;
         freed.generation = freed.generation.saturating_add(1);
-        let (offset, bytes) = (freed.offset, freed.bytes);
-        let (previous, next) = (freed.previous, freed.next);
+        let Slot {
+            address,
+            bytes,
+            detail,
+            region,
+            previous,
+            next,
+            ..
+        } = *freed;
 
         // A free neighbour keeps its slot and grows.
-        let listed = match (self.is_free(previous), self.is_free(next)) {
-            (true, true) => {
-                self.free.remove(next);
-                self.absorb_next(previous);
-                self.absorb_next(previous);
-                self.relist(previous);
-                previous
-            }
-            (true, false) => {
-                self.absorb_next(previous);
-                self.relist(previous);
-                previous
-            }
-            (false, true) => {
-                let region = self.entries[slot as usize].region;
-                let after = &mut self.entries[next as usize];
-                after.offset = offset;
-                after.bytes += bytes;
-                after.previous = previous;
-                self.link_forward(previous, region, next);
-                self.vacate(slot);
-                self.relist(next);
-                next
-            }
-            (false, false) => {
-                let slot = match self.is_worn_out(slot) {
-                    true => self.resettle(slot),
-                    false => slot,
-                };
-                self.list(slot);
-                slot
-            }
-        };
-        self.idle.add(&self.entries[listed as usize]);
-        Some(bytes)
+        let mut listed = slot;
+        if self.slots.is_free(next) {
+            self.free.remove(&mut self.slots, next);
+            let after = &mut self.slots[next];
+            after.address = address;
+            after.bytes += bytes;
+            after.previous = previous;
+            self.link_forward(previous, region, next);
+            self.slots.vacate(slot);
+            listed = next;
+        }
+        if self.slots.is_free(previous) {
+            self.free.remove(&mut self.slots, previous);
+            self.absorb_next(previous);
+            listed = previous;
+        }
+        if listed == slot && self.slots.is_worn_out(slot) {
+            listed = self.resettle(slot);
+        }
+        self.free.insert(&mut self.slots, listed);
+        self.idle.add(&self.slots[listed]);
+        Some((bytes, detail))
+    }
+
+    /// What is known of a block in use.
+    pub(super) fn detail(&self, block: BlockId) -> Option<Detail> {
+        self.live_slot(block).map(|slot| slot.detail)
+    }
+
+    /// Makes a block in use the one of an earlier allocation.
+    pub(super) fn renumber(&mut self, block: BlockId, number: u64) {
+        if self.live_slot(block).is_some() {
+            self.slots[block.slot].detail.number = number;
+        }
+    }
+
+    /// The address of a region's first byte, where regions follow each other in order of creation.
+    pub(super) fn address(&self, region: RegionId) -> u64 {
+        self.live_region(region).map_or(0, |region| region.address)
     }
 
     pub(super) fn place(&self, block: BlockId) -> Option<Place> {
-        let entry = self.live_entry(block)?;
+        let slot = self.live_slot(block)?;
         Some(Place {
-            region: self.region_id(entry.region),
-            offset: entry.offset,
-            bytes: entry.bytes,
+            region: self.region_id(slot.region),
+            offset: self.offset(slot),
+            bytes: slot.bytes,
         })
     }
 
@@ -299,12 +278,12 @@ impl<R> BestFit<R> {
     /// The chunks of a region in address order; none for a stale id.
     pub(super) fn chunks(&self, region: RegionId) -> impl Iterator<Item = Chunk> + '_ {
         self.slots(region).map(|slot| {
-            let entry = &self.entries[slot as usize];
-            let generation = entry.generation;
+            let chunk = &self.slots[slot];
+            let generation = chunk.generation;
             Chunk {
-                offset: entry.offset,
-                bytes: entry.bytes,
-                block: entry.in_use.then_some(BlockId { slot, generation }),
+                offset: self.offset(chunk),
+                bytes: chunk.bytes,
+                block: chunk.in_use.then_some(BlockId { slot, generation }),
             }
         })
     }
@@ -312,7 +291,7 @@ impl<R> BestFit<R> {
     fn slots(&self, region: RegionId) -> impl Iterator<Item = u32> + '_ {
         let first = self.live_region(region).map(|region| region.first_chunk);
         std::iter::successors(first, |&slot| {
-            Some(self.entries[slot as usize].next).filter(|&next| next != NONE)
+            Some(self.slots[slot].next).filter(|&next| next != NONE)
         })
     }
 
@@ -323,14 +302,11 @@ impl<R> BestFit<R> {
         if !self.is_idle(id.slot) {
             return None;
         }
-        self.idle.take(&self.entries[chunk_slot as usize]);
-        self.free.remove(chunk_slot);
-        self.vacate(chunk_slot);
-        let order = self.regions[id.slot as usize].order;
-        let found = self
-            .region_order
-            .binary_search_by_key(&order, |&slot| self.regions[slot as usize].order);
-        if let Ok(at) = found {
+        self.idle.take(&self.slots[chunk_slot]);
+        self.free.remove(&mut self.slots, chunk_slot);
+        self.slots.vacate(chunk_slot);
+        let found = self.region_order.iter().position(|&slot| slot == id.slot);
+        if let Some(at) = found {
             self.region_order.remove(at);
         }
         let region = &mut self.regions[id.slot as usize];
@@ -365,61 +341,57 @@ impl<R> BestFit<R> {
 
     /// Bytes of the largest free chunk, 0 when there is none.
     pub(super) fn largest_free(&self) -> u64 {
-        self.free.largest()
+        self.free.largest(&self.slots)
     }
 
-    /// Makes the first `bytes` of a free chunk a block; what is left stays free.
-    fn take(&mut self, slot: u32, bytes: u64) -> BlockId {
-        self.free.remove(slot);
-        self.occupy(slot, bytes)
-    }
-
-    /// As [`BestFit::take`], for a chunk that the index has let go.
-    fn occupy(&mut self, slot: u32, bytes: u64) -> BlockId {
-        let chunk = &self.entries[slot as usize];
-        self.idle.take(chunk);
-        if chunk.bytes == bytes {
-            return self.use_whole(slot);
+    /// Makes the first `bytes` of a free chunk that the index has let go a block; what is left stays free.
+    #[inline(always)]
+    fn occupy(&mut self, slot: u32, bytes: u64, detail: Detail) -> BlockId {
+        self.idle.take(&self.slots[slot]);
+        let left = self.slots[slot].bytes - bytes;
+        if left > 0 {
+            self.split(slot, bytes, left);
         }
-        // The rest keeps the slot.
-        let front = self.vacant_slot();
-        let rest = &mut self.entries[slot as usize];
-        let (offset, region) = (rest.offset, rest.region);
-        rest.offset += bytes;
-        rest.bytes -= bytes;
-        let previous = std::mem::replace(&mut rest.previous, front);
-        self.list(slot);
-        let entry = &mut self.entries[front as usize];
-        entry.offset = offset;
-        entry.bytes = bytes;
-        entry.region = region;
-        entry.previous = previous;
-        entry.next = slot;
-        self.link_forward(previous, region, front);
-        self.use_whole(front)
-    }
-
-    /// Makes a chunk that the index does not know a block.
-    fn use_whole(&mut self, slot: u32) -> BlockId {
-        let entry = &mut self.entries[slot as usize];
-        entry.in_use = true;
+        let chunk = &mut self.slots[slot];
+        chunk.bytes = bytes;
+        chunk.detail = detail;
+        chunk.in_use = true;
         BlockId {
             slot,
-            generation: entry.generation,
+            generation: chunk.generation,
         }
+    }
+
+    /// Makes what is left after the first `bytes` of a chunk a free chunk.
+    #[inline(always)]
+    fn split(&mut self, slot: u32, bytes: u64, left: u64) {
+        let rest = self.slots.occupy();
+        let chunk = &mut self.slots[slot];
+        let (address, region) = (chunk.address, chunk.region);
+        let next = std::mem::replace(&mut chunk.next, rest);
+        if next != NONE {
+            self.slots[next].previous = rest;
+        }
+        let chunk = &mut self.slots[rest];
+        chunk.address = address.wrapping_add(bytes);
+        chunk.bytes = left;
+        chunk.region = region;
+        chunk.previous = slot;
+        chunk.next = next;
+        self.free.insert(&mut self.slots, rest);
     }
 
     /// Merges the chunk after `slot` into it.
     fn absorb_next(&mut self, slot: u32) {
-        let absorbed = self.entries[slot as usize].next;
-        let Entry { bytes, next, .. } = self.entries[absorbed as usize];
-        let entry = &mut self.entries[slot as usize];
-        entry.bytes += bytes;
-        entry.next = next;
+        let absorbed = self.slots[slot].next;
+        let Slot { bytes, next, .. } = self.slots[absorbed];
+        let chunk = &mut self.slots[slot];
+        chunk.bytes += bytes;
+        chunk.next = next;
         if next != NONE {
-            self.entries[next as usize].previous = slot;
+            self.slots[next].previous = slot;
         }
-        self.vacate(absorbed);
+        self.slots.vacate(absorbed);
     }
 
     /// Makes `slot` what comes after `previous`, or the first chunk of the region.
@@ -427,97 +399,40 @@ impl<R> BestFit<R> {
         if previous == NONE {
             self.regions[region as usize].first_chunk = slot;
         } else {
-            self.entries[previous as usize].next = slot;
+            self.slots[previous].next = slot;
         }
-    }
-
-    /// Whether there is a chunk in `slot`, and it is free.
-    fn is_free(&self, slot: u32) -> bool {
-        // `NONE` is beyond the end.
-        let entry = self.entries.get(slot as usize);
-        entry.is_some_and(|entry| !entry.in_use)
-    }
-
-    /// A slot for a chunk; it keeps its generation.
-    fn vacant_slot(&mut self) -> u32 {
-        if let Some(slot) = self.vacant_entries.pop() {
-            return slot;
-        }
-        self.entries.push(Entry {
-            offset: 0,
-            bytes: 0,
-            region: NONE,
-            previous: NONE,
-            next: NONE,
-            generation: 0,
-            pins: 0,
-            in_use: false,
-        });
-        (self.entries.len() - 1) as u32
-    }
-
-    /// Puts a chunk into a slot; the slot keeps its own generation.
-    fn add_entry(&mut self, entry: Entry) -> u32 {
-        let slot = self.vacant_slot();
-        let place = &mut self.entries[slot as usize];
-        let generation = place.generation;
-        *place = Entry {
-            generation,
-            ..entry
-        };
-        slot
-    }
-
-    fn vacate(&mut self, slot: u32) {
-        if !self.is_worn_out(slot) {
-            self.vacant_entries.push(slot);
-        }
-    }
-
-    /// Whether all generations of a slot are used up: from then on it must not name a block.
-    fn is_worn_out(&self, slot: u32) -> bool {
-        self.entries[slot as usize].generation == u32::MAX
     }
 
     /// Moves a chunk to another slot and leaves its own empty for good.
     fn resettle(&mut self, worn_out: u32) -> u32 {
-        let entry = self.entries[worn_out as usize];
-        let slot = self.add_entry(entry);
-        if entry.next != NONE {
-            self.entries[entry.next as usize].previous = slot;
+        let slot = self.slots.occupy();
+        let Slot { generation, .. } = self.slots[slot];
+        let chunk = self.slots[worn_out];
+        self.slots[slot] = Slot {
+            generation,
+            ..chunk
+        };
+        if chunk.next != NONE {
+            self.slots[chunk.next].previous = slot;
         }
-        self.link_forward(entry.previous, entry.region, slot);
+        self.link_forward(chunk.previous, chunk.region, slot);
         slot
     }
 
-    /// Enters a free chunk into the index.
-    fn list(&mut self, slot: u32) {
-        self.free.insert(slot, self.key(slot));
+    fn live_slot(&self, block: BlockId) -> Option<&Slot> {
+        self.slots
+            .get(block.slot)
+            .filter(|slot| slot.in_use && slot.generation == block.generation)
     }
 
-    /// Tells the index that a free chunk has changed.
-    fn relist(&mut self, slot: u32) {
-        self.free.change(slot, self.key(slot));
-    }
-
-    fn key(&self, slot: u32) -> Key {
-        let entry = &self.entries[slot as usize];
-        Key {
-            bytes: entry.bytes,
-            region_order: self.regions[entry.region as usize].order,
-            offset: entry.offset,
-        }
-    }
-
-    fn live_entry(&self, block: BlockId) -> Option<&Entry> {
-        self.entries
-            .get(block.slot as usize)
-            .filter(|entry| entry.in_use && entry.generation == block.generation)
+    fn offset(&self, chunk: &Slot) -> u64 {
+        let region = &self.regions[chunk.region as usize];
+        chunk.address.wrapping_sub(region.address)
     }
 
     /// Free neighbours are always merged, so an idle region is one free chunk.
     fn is_idle(&self, region: u32) -> bool {
-        let first = &self.entries[self.regions[region as usize].first_chunk as usize];
+        let first = &self.slots[self.regions[region as usize].first_chunk];
         !first.in_use && first.next == NONE
     }
 
@@ -543,18 +458,20 @@ mod tests {
     fn a_worn_out_slot_never_names_a_block_again() {
         let mut best_fit = BestFit::new();
         best_fit.open_region((), 1024);
-        let first = best_fit.allocate(256).unwrap();
+        let first = best_fit.allocate(256, Detail::default()).unwrap();
         let region = best_fit.region_id(0);
-        best_fit.entries[first.slot as usize].generation = u32::MAX - 1;
+        best_fit.slots[first.slot].generation = u32::MAX - 1;
         let last = BlockId {
             generation: u32::MAX - 1,
             ..first
         };
-        assert_eq!(best_fit.free(first), None);
-        assert_eq!(best_fit.free(last), Some(256));
-        let next = best_fit.allocate(256).map(|block| block.slot);
+        assert!(best_fit.free(first).is_none());
+        assert_eq!(best_fit.free(last).map(|freed| freed.0), Some(256));
+        let next = best_fit
+            .allocate(256, Detail::default())
+            .map(|block| block.slot);
         assert!(next.is_some_and(|slot| slot != first.slot));
-        assert_eq!(best_fit.free(last), None);
+        assert!(best_fit.free(last).is_none());
         let tiles: Vec<_> = best_fit
             .chunks(region)
             .map(|chunk| (chunk.offset, chunk.bytes, chunk.block.is_some()))
@@ -566,9 +483,9 @@ mod tests {
     fn a_worn_out_region_slot_stays_empty() {
         let mut best_fit = BestFit::new();
         let region = best_fit.open_region((), 256);
-        let block = best_fit.allocate(256).unwrap();
+        let block = best_fit.allocate(256, Detail::default()).unwrap();
         assert_eq!(best_fit.close_region(region), None);
-        assert_eq!(best_fit.free(block), Some(256));
+        assert_eq!(best_fit.free(block).map(|freed| freed.0), Some(256));
         best_fit.regions[region.slot as usize].generation = u32::MAX - 1;
         let last = RegionId {
             generation: u32::MAX - 1,
@@ -577,7 +494,7 @@ mod tests {
         assert_eq!(best_fit.close_region(region), None);
         assert_eq!(best_fit.close_region(last), Some(((), 256)));
         best_fit.open_region((), 256);
-        let next = best_fit.allocate(256).unwrap();
+        let next = best_fit.allocate(256, Detail::default()).unwrap();
         let place = best_fit.place(next);
         assert!(place.is_some_and(|place| place.region.slot != region.slot));
         assert_eq!(best_fit.region(last), None);

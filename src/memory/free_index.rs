@@ -2,49 +2,49 @@
 //!
 //! Sizes are divided into bins: one for each small size, then 32 for each power of two. A bitmap tells
 //! which bins hold something, so the next bin with a chunk is found in a few instructions. The chunks of
-//! one bin form a treap (a search tree that random priorities keep shallow), ordered by [`Key`]. Bins
-//! follow each other in size, so the order over all bins is exactly the order of the keys. Nodes live in
-//! one vector that is indexed by the chunk's slot: nothing is allocated but when that vector grows.
+//! one bin are ordered by [`Slot::key`]: as a list while they are few, which is nearly always, else as a
+//! treap (a search tree that random priorities keep shallow) until the bin is empty. Bins follow each
+//! other in size, so the order over all bins is exactly the order of the keys. Links are in the chunks'
+//! own slots: nothing is allocated here.
 
 use super::QUANTUM;
+use super::slots::{NONE, Slot, Slots};
 
-/// Where a free chunk stands: by size first, then by address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
-    pub(super) bytes: u64,
-    /// Counts regions in the order of their creation.
-    pub(super) region_order: u64,
-    pub(super) offset: u64,
-}
-
-/// Stands for "no node" in links.
-const NONE: u32 = u32::MAX;
 /// Each power of two is divided into `1 << SPLIT` bins.
 const SPLIT: u32 = 5;
 /// A `u64` of bytes is less than 2^56 quanta; the sizes below `1 << SPLIT` share the first row of bins.
 const BINS: usize = ((56 - SPLIT as usize) + 1) << SPLIT;
 const WORDS: usize = BINS / 64;
+/// Most chunks in a list: in recorded traces a new one passes 0.3 to 0.7 others on its way.
+const LONGEST_LIST: u16 = 32;
 
-/// The children of a node, of lower and of higher keys.
-type Children = [u32; 2];
+/// Links of a list lead to the chunk before and the one after.
+const BEFORE: usize = 0;
+const AFTER: usize = 1;
+/// Links of a treap lead to the children, of lower and of higher keys.
 const LOWER: usize = 0;
 const HIGHER: usize = 1;
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    key: Key,
-    children: Children,
-    /// At least that of its children.
-    priority: u32,
-    bin: u16,
+struct Bin {
+    /// The head of the list, the root of the treap, or [`NONE`].
+    first: u32,
+    /// Chunks in the list.
+    listed: u16,
+    is_treap: bool,
 }
 
-/// The free chunks, ordered by [`Key`]; each is known by its slot.
+const EMPTY: Bin = Bin {
+    first: NONE,
+    listed: 0,
+    is_treap: false,
+};
+
+/// The free chunks, ordered by [`Slot::key`]; each is known by its slot. While a chunk is here its
+/// size and address stay.
 #[derive(Debug)]
 pub(super) struct FreeIndex {
-    nodes: Vec<Node>,
-    /// The roots of the bins.
-    roots: Box<[u32; BINS]>,
+    bins: Box<[Bin; BINS]>,
     /// One bit for each bin that holds a chunk.
     filled: [u64; WORDS],
     /// One bit for each word of `filled` that is not 0.
@@ -55,8 +55,7 @@ pub(super) struct FreeIndex {
 impl FreeIndex {
     pub(super) fn new() -> Self {
         FreeIndex {
-            nodes: Vec::new(),
-            roots: Box::new([NONE; BINS]),
+            bins: Box::new([EMPTY; BINS]),
             filled: [0; WORDS],
             filled_words: 0,
             chunks: 0,
@@ -69,220 +68,118 @@ impl FreeIndex {
     }
 
     #[inline(always)]
-    pub(super) fn insert(&mut self, slot: u32, key: Key) {
+    pub(super) fn insert(&mut self, slots: &mut Slots, slot: u32) {
         self.chunks += 1;
-        if self.nodes.len() <= slot as usize {
-            self.grow(slot);
-        }
-        let bin = bin_of(key.bytes);
-        let node = &mut self.nodes[slot as usize];
-        node.key = key;
-        node.children = [NONE; 2];
-        node.bin = bin as u16;
+        let chunk = &mut slots[slot];
+        let number = bin_of(chunk.bytes);
+        chunk.bin = number as u16;
+        chunk.links = [NONE; 2];
+        let bin = &mut self.bins[number];
         // Mostly its bin is empty.
-        if self.roots[bin] == NONE {
-            self.roots[bin] = slot;
-            self.filled[bin / 64] |= 1 << (bin % 64);
-            self.filled_words |= 1 << (bin / 64);
+        if bin.first == NONE {
+            bin.first = slot;
+            bin.listed = 1;
+            self.filled[number / 64] |= 1 << (number % 64);
+            self.filled_words |= 1 << (number / 64);
         } else {
-            self.hang(slot);
-        }
-    }
-
-    /// Makes room for nodes up to `slot`.
-    #[cold]
-    fn grow(&mut self, slot: u32) {
-        for slot in self.nodes.len() as u32..=slot {
-            self.nodes.push(Node {
-                key: Key::default(),
-                children: [NONE; 2],
-                priority: scatter(slot),
-                bin: 0,
-            });
-        }
-    }
-
-    /// Hangs a node into the tree of its bin.
-    #[inline(never)]
-    fn hang(&mut self, slot: u32) {
-        let Node {
-            key, priority, bin, ..
-        } = self.nodes[slot as usize];
-        let bin = usize::from(bin);
-        // The node goes above the first node of lower priority on its way down...
-        let mut above = None;
-        let mut at = self.roots[bin];
-        while at != NONE {
-            let node = &self.nodes[at as usize];
-            if node.priority < priority {
-                break;
-            }
-            let side = if key < node.key { LOWER } else { HIGHER };
-            above = Some((at, side));
-            at = node.children[side];
-        }
-        *self.link(bin, above) = slot;
-
-        // ...and what hung there is split into its lower and its higher side.
-        let mut ends = [(slot, LOWER), (slot, HIGHER)];
-        while at != NONE {
-            let node = &self.nodes[at as usize];
-            let (side, other) = if node.key < key {
-                (LOWER, HIGHER)
-            } else {
-                (HIGHER, LOWER)
-            };
-            let next = node.children[other];
-            let (parent, end) = ends[side];
-            self.nodes[parent as usize].children[end] = at;
-            ends[side] = (at, other);
-            at = next;
-        }
-        for (parent, end) in ends {
-            self.nodes[parent as usize].children[end] = NONE;
-        }
-    }
-
-    /// What hangs from a node's side, or from the root of a bin.
-    fn link(&mut self, bin: usize, above: Option<(u32, usize)>) -> &mut u32 {
-        match above {
-            Some((parent, side)) => &mut self.nodes[parent as usize].children[side],
-            None => &mut self.roots[bin],
+            bin.insert(slots, slot);
         }
     }
 
     /// Takes out a chunk that was inserted.
     #[inline]
-    pub(super) fn remove(&mut self, slot: u32) {
+    pub(super) fn remove(&mut self, slots: &mut Slots, slot: u32) {
         self.chunks -= 1;
-        let Node { children, bin, .. } = self.nodes[slot as usize];
-        if self.roots[usize::from(bin)] == slot && is_leaf(children) {
-            self.empty(usize::from(bin));
+        let Slot { links, bin, .. } = slots[slot];
+        let number = usize::from(bin);
+        let bin = &mut self.bins[number];
+        if bin.is_treap {
+            bin.unhang(slots, slot);
+            if bin.first == NONE {
+                self.empty(number);
+            }
+            return;
+        }
+        let [before, after] = links;
+        bin.listed -= 1;
+        if after != NONE {
+            slots[after].links[BEFORE] = before;
+        }
+        if before != NONE {
+            slots[before].links[AFTER] = after;
+        } else if after != NONE {
+            bin.first = after;
         } else {
-            self.find_and_unhang(slot);
+            self.empty(number);
         }
     }
 
     /// Notes that a bin holds nothing any more.
     #[inline]
-    fn empty(&mut self, bin: usize) {
-        self.roots[bin] = NONE;
-        let word = &mut self.filled[bin / 64];
-        *word &= !(1 << (bin % 64));
+    fn empty(&mut self, number: usize) {
+        self.bins[number] = EMPTY;
+        let word = &mut self.filled[number / 64];
+        *word &= !(1 << (number % 64));
         if *word == 0 {
-            self.filled_words &= !(1 << (bin / 64));
+            self.filled_words &= !(1 << (number / 64));
         }
-    }
-
-    #[inline(never)]
-    fn find_and_unhang(&mut self, slot: u32) {
-        let Node { key, bin, .. } = self.nodes[slot as usize];
-        let bin = usize::from(bin);
-        let mut above = None;
-        let mut at = self.roots[bin];
-        while at != slot {
-            let node = &self.nodes[at as usize];
-            let side = if key < node.key { LOWER } else { HIGHER };
-            above = Some((at, side));
-            at = node.children[side];
-        }
-        self.unhang(slot, bin, above);
-    }
-
-    /// Takes a node that is not alone in its bin out from where it hangs.
-    fn unhang(&mut self, slot: u32, bin: usize, mut above: Option<(u32, usize)>) {
-        let [mut lower, mut higher] = self.nodes[slot as usize].children;
-        // Its two sides are merged in its place, the higher priority on top.
-        while lower != NONE && higher != NONE {
-            if self.nodes[lower as usize].priority >= self.nodes[higher as usize].priority {
-                *self.link(bin, above) = lower;
-                above = Some((lower, HIGHER));
-                lower = self.nodes[lower as usize].children[HIGHER];
-            } else {
-                *self.link(bin, above) = higher;
-                above = Some((higher, LOWER));
-                higher = self.nodes[higher as usize].children[LOWER];
-            }
-        }
-        *self.link(bin, above) = if lower == NONE { higher } else { lower };
-    }
-
-    /// Gives a chunk that was inserted another key.
-    #[inline]
-    pub(super) fn change(&mut self, slot: u32, key: Key) {
-        self.remove(slot);
-        self.insert(slot, key);
     }
 
     /// Takes out the smallest chunk of at least `bytes`, lowest address first among equals.
     #[inline]
-    pub(super) fn take_best(&mut self, bytes: u64) -> Option<u32> {
-        let mut bin = bin_of(bytes);
-        let mut root = self.roots[bin];
-        if root == NONE {
-            bin = self.next_filled(bin + 1)?;
-            root = self.roots[bin];
+    pub(super) fn take_best(&mut self, slots: &mut Slots, bytes: u64) -> Option<u32> {
+        let number = self.next_filled(bin_of(bytes))?;
+        let first = self.bins[number].first;
+        let chunk = &slots[first];
+        if chunk.bytes < bytes || self.bins[number].is_treap {
+            return self.take_best_behind(slots, number, bytes);
         }
-        let node = &self.nodes[root as usize];
-        if is_leaf(node.children) && node.key.bytes >= bytes {
-            self.empty(bin);
-            self.chunks -= 1;
-            return Some(root);
+        // The head of a list is the lowest of its bin.
+        self.chunks -= 1;
+        match chunk.links[AFTER] {
+            NONE => self.empty(number),
+            after => {
+                let bin = &mut self.bins[number];
+                bin.first = after;
+                bin.listed -= 1;
+                slots[after].links[BEFORE] = NONE;
+            }
         }
-        self.take_best_of_several(bin, bytes)
+        Some(first)
     }
 
-    /// [`FreeIndex::take_best`] where `bin`, the lowest that can hold such a chunk, has several, or one
-    /// that is too small.
+    /// [`FreeIndex::take_best`] where the chunk is not the head of the bin, the lowest that can hold
+    /// such a chunk.
     #[inline(never)]
-    fn take_best_of_several(&mut self, mut bin: usize, bytes: u64) -> Option<u32> {
-        let mut found = self.best_in(bin, bytes);
+    fn take_best_behind(
+        &mut self,
+        slots: &mut Slots,
+        mut number: usize,
+        bytes: u64,
+    ) -> Option<u32> {
+        let mut found = self.bins[number].best(slots, bytes);
         if found.is_none() {
-            bin = self.next_filled(bin + 1)?;
-            found = self.best_in(bin, bytes);
+            number = self.next_filled(number + 1)?;
+            found = self.bins[number].best(slots, bytes);
         }
-        let (slot, above) = found?;
-        if above.is_none() && is_leaf(self.nodes[slot as usize].children) {
-            self.empty(bin);
-        } else {
-            self.unhang(slot, bin, above);
-        }
-        self.chunks -= 1;
+        let slot = found?;
+        self.remove(slots, slot);
         Some(slot)
     }
 
-    /// The node with the lowest key of at least `bytes` in a bin, and what it hangs from.
-    fn best_in(&self, bin: usize, bytes: u64) -> Option<(u32, Option<(u32, usize)>)> {
-        let mut found = None;
-        let mut above = None;
-        let mut at = self.roots[bin];
-        while at != NONE {
-            let node = &self.nodes[at as usize];
-            let side = if node.key.bytes >= bytes {
-                found = Some((at, above));
-                LOWER
-            } else {
-                HIGHER
-            };
-            above = Some((at, side));
-            at = node.children[side];
-        }
-        found
-    }
-
     /// Bytes of the largest chunk, 0 when there is none.
-    pub(super) fn largest(&self) -> u64 {
+    pub(super) fn largest(&self, slots: &Slots) -> u64 {
         let Some(word) = self.filled_words.checked_ilog2() else {
             return 0;
         };
         let word = word as usize;
         let bit = self.filled[word].checked_ilog2().unwrap_or(0) as usize;
         let mut largest = 0;
-        let mut at = self.roots[word * 64 + bit];
-        while at != NONE {
-            let node = &self.nodes[at as usize];
-            largest = node.key.bytes;
-            at = node.children[HIGHER];
+        let mut at = self.bins[word * 64 + bit].first;
+        // In a list and in a treap alike the way to higher keys.
+        while let Some(chunk) = slots.get(at) {
+            largest = chunk.bytes;
+            at = chunk.links[HIGHER];
         }
         largest
     }
@@ -302,21 +199,158 @@ impl FreeIndex {
     }
 }
 
-fn is_leaf(children: Children) -> bool {
-    children == [NONE; 2]
+impl Bin {
+    /// Adds a chunk to others.
+    #[inline(always)]
+    fn insert(&mut self, slots: &mut Slots, slot: u32) {
+        if self.is_treap || self.listed == LONGEST_LIST {
+            return self.insert_into_treap(slots, slot);
+        }
+        self.listed += 1;
+        let key = slots[slot].key();
+        let (mut before, mut after) = (NONE, self.first);
+        while let Some(chunk) = slots.get(after)
+            && chunk.key() < key
+        {
+            (before, after) = (after, chunk.links[AFTER]);
+        }
+        slots[slot].links = [before, after];
+        match before {
+            NONE => self.first = slot,
+            before => slots[before].links[AFTER] = slot,
+        }
+        if after != NONE {
+            slots[after].links[BEFORE] = slot;
+        }
+    }
+
+    #[inline(never)]
+    fn insert_into_treap(&mut self, slots: &mut Slots, slot: u32) {
+        if !self.is_treap {
+            self.is_treap = true;
+            let mut at = std::mem::replace(&mut self.first, NONE);
+            while at != NONE {
+                let after = slots[at].links[AFTER];
+                self.hang(slots, at);
+                at = after;
+            }
+        }
+        self.hang(slots, slot);
+    }
+
+    /// The chunk with the lowest key of at least `bytes`.
+    #[inline]
+    fn best(&self, slots: &Slots, bytes: u64) -> Option<u32> {
+        if self.is_treap {
+            return self.best_in_treap(slots, bytes);
+        }
+        let mut at = self.first;
+        while let Some(chunk) = slots.get(at) {
+            if chunk.bytes >= bytes {
+                return Some(at);
+            }
+            at = chunk.links[AFTER];
+        }
+        None
+    }
+
+    fn best_in_treap(&self, slots: &Slots, bytes: u64) -> Option<u32> {
+        let mut found = None;
+        let mut at = self.first;
+        while let Some(chunk) = slots.get(at) {
+            let side = if chunk.bytes >= bytes {
+                found = Some(at);
+                LOWER
+            } else {
+                HIGHER
+            };
+            at = chunk.links[side];
+        }
+        found
+    }
+
+    /// Hangs a chunk into the treap.
+    fn hang(&mut self, slots: &mut Slots, slot: u32) {
+        let (key, own) = (slots[slot].key(), priority(slot));
+        // It goes above the first of lower priority on its way down...
+        let mut above = None;
+        let mut at = self.first;
+        while at != NONE && priority(at) >= own {
+            let chunk = &slots[at];
+            let side = if key < chunk.key() { LOWER } else { HIGHER };
+            above = Some((at, side));
+            at = chunk.links[side];
+        }
+        *self.link(slots, above) = slot;
+
+        // ...and what hung there is split into its lower and its higher side.
+        let mut ends = [(slot, LOWER), (slot, HIGHER)];
+        while let Some(chunk) = slots.get(at) {
+            let (side, other) = if chunk.key() < key {
+                (LOWER, HIGHER)
+            } else {
+                (HIGHER, LOWER)
+            };
+            let next = chunk.links[other];
+            let (parent, end) = ends[side];
+            slots[parent].links[end] = at;
+            ends[side] = (at, other);
+            at = next;
+        }
+        for (parent, end) in ends {
+            slots[parent].links[end] = NONE;
+        }
+    }
+
+    /// What hangs from a chunk's side, or the root.
+    fn link<'a>(&'a mut self, slots: &'a mut Slots, above: Option<(u32, usize)>) -> &'a mut u32 {
+        match above {
+            Some((parent, side)) => &mut slots[parent].links[side],
+            None => &mut self.first,
+        }
+    }
+
+    /// Takes a chunk out of the treap.
+    #[inline(never)]
+    fn unhang(&mut self, slots: &mut Slots, slot: u32) {
+        let Slot { links, .. } = slots[slot];
+        let key = slots[slot].key();
+        let mut above = None;
+        let mut at = self.first;
+        while at != slot {
+            let chunk = &slots[at];
+            let side = if key < chunk.key() { LOWER } else { HIGHER };
+            above = Some((at, side));
+            at = chunk.links[side];
+        }
+        // Its two sides are merged in its place, the higher priority on top.
+        let [mut lower, mut higher] = links;
+        while lower != NONE && higher != NONE {
+            if priority(lower) >= priority(higher) {
+                *self.link(slots, above) = lower;
+                above = Some((lower, HIGHER));
+                lower = slots[lower].links[HIGHER];
+            } else {
+                *self.link(slots, above) = higher;
+                above = Some((higher, LOWER));
+                higher = slots[higher].links[LOWER];
+            }
+        }
+        *self.link(slots, above) = if lower == NONE { higher } else { lower };
+    }
 }
 
 /// The bin of a size: row 0 holds the sizes below 32 quanta, row `r` those from `32 << (r - 1)` on.
 #[inline]
 fn bin_of(bytes: u64) -> usize {
     let quanta = bytes / QUANTUM;
-    let shift = (quanta | 1).ilog2().saturating_sub(SPLIT);
+    let shift = (quanta | 1 << SPLIT).ilog2() - SPLIT;
     // The top bits of the size are 1 and the bin within its row: the 1 carries into the row number.
     ((shift as usize) << SPLIT) + (quanta >> shift) as usize
 }
 
 /// Spreads slots over priorities (the finaliser of MurmurHash3): random enough, and the same each time.
-fn scatter(slot: u32) -> u32 {
+fn priority(slot: u32) -> u32 {
     let mut mixed = slot.wrapping_add(0x9e37_79b9);
     mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
     mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -347,52 +381,47 @@ mod tests {
 
     #[test]
     fn agrees_with_an_ordered_set() {
+        const SLOTS: u32 = 300;
+        let mut slots = Slots::new();
+        (0..SLOTS).for_each(|slot| assert_eq!(slots.occupy(), slot));
         let mut index = FreeIndex::new();
-        let mut model: BTreeSet<(Key, u32)> = BTreeSet::new();
-        let mut keys: Vec<Option<Key>> = vec![None; 300];
+        let mut model: BTreeSet<(u64, u64, u32)> = BTreeSet::new();
         let mut state: u32 = 1;
         let mut random = |end: u64| {
-            state = scatter(state);
+            state = priority(state);
             u64::from(state) % end
         };
+        let mut treaps = 0;
         // Miri takes milliseconds for each.
-        for _ in 0..if cfg!(miri) { 150 } else { 100_000 } {
-            let slot = random(300) as u32;
-            let bytes = (1 + random(40)) << (8 + random(3) * random(17));
-            let key = Key {
-                bytes,
-                region_order: random(3),
-                offset: u64::from(slot) * QUANTUM,
-            };
-            let old = keys[slot as usize].take();
-            if let Some(old) = old {
-                model.remove(&(old, slot));
+        let steps = if cfg!(miri) { 600 } else { 200_000 };
+        for step in 0..steps {
+            let slot = random(SLOTS.into()) as u32;
+            let Slot { bytes, address, .. } = slots[slot];
+            let was_in = model.remove(&(bytes, address, slot));
+            if was_in {
+                index.remove(&mut slots, slot);
             }
-            let stays = old.is_none() || random(2) == 0;
-            match old {
-                None => index.insert(slot, key),
-                Some(_) if stays => index.change(slot, key),
-                Some(_) => index.remove(slot),
-            }
-            if stays {
-                keys[slot as usize] = Some(key);
-                model.insert((key, slot));
+            if !was_in || random(2) == 0 {
+                // Now many sizes, now many chunks of a few.
+                let sizes = if step / 1000 % 2 == 0 { 17 } else { 1 };
+                let bytes = (1 + random(40 * sizes / 17 + 1)) << (8 + random(3) * random(sizes));
+                let address = (random(3) << 40) + u64::from(slot) * QUANTUM;
+                (slots[slot].bytes, slots[slot].address) = (bytes, address);
+                model.insert((bytes, address, slot));
+                index.insert(&mut slots, slot);
             }
             let asked = (1 + random(40)) << (8 + random(3) * random(17));
-            let lowest = Key {
-                bytes: asked,
-                ..Key::default()
-            };
-            let expected = model.range((lowest, 0)..).next().copied();
-            assert_eq!(index.take_best(asked), expected.map(|(_, slot)| slot));
-            if let Some((key, slot)) = expected {
-                index.insert(slot, key);
+            let expected = model.range((asked, 0, 0)..).next().copied();
+            let found = index.take_best(&mut slots, asked);
+            assert_eq!(found, expected.map(|(_, _, slot)| slot));
+            if let Some(slot) = found {
+                index.insert(&mut slots, slot);
             }
             assert_eq!(index.len(), model.len() as u64);
-            assert_eq!(
-                index.largest(),
-                model.last().map_or(0, |(key, _)| key.bytes)
-            );
+            let largest = model.last().map_or(0, |&(bytes, _, _)| bytes);
+            assert_eq!(index.largest(&slots), largest);
+            treaps += u64::from(index.bins.iter().any(|bin| bin.is_treap));
         }
+        assert!((1..steps).contains(&treaps), "bins of both kinds: {treaps}");
     }
 }

@@ -7,7 +7,7 @@ use super::growth::{Demand, round_down};
 use super::pool::{Pool, RegionSource};
 use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
-use super::tags::Tag;
+use super::tags::{Request, Tag};
 
 /// Why a request could not be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +156,7 @@ impl<S: RegionSource> Pool<S> {
     pub(super) fn climb(
         &mut self,
         bytes: u64,
+        request: Request,
         mover: Option<&mut dyn Mover<S::Region>>,
     ) -> Result<BlockId, FullReason> {
         if self.best_fit.is_out_of_slots() {
@@ -191,8 +192,9 @@ impl<S: RegionSource> Pool<S> {
         // Regions may have come and gone, and blocks moved.
         self.divided();
         outcome?;
+        let detail = self.account.detail(bytes, request);
         self.best_fit
-            .allocate(bytes)
+            .allocate(bytes, detail)
             .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 

@@ -23,14 +23,15 @@
 //!
 //! # Bounds
 //!
-//! - Time: with `n` free chunks [`allocate`](Pool::allocate), [`free`](Pool::free) and
-//!   [`statistics`](Pool::statistics) take O(log n) (expected, over priorities that do not depend on the
-//!   calls' sizes); [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
+//! - Time: with `n` free chunks in the bin of a size (1/32 of a power of two) [`allocate`](Pool::allocate),
+//!   [`free`](Pool::free) and [`statistics`](Pool::statistics) look at no more than 32 of them, or at
+//!   O(log n) (expected, over priorities that do not depend on the calls' sizes);
+//!   [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
 //!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves takes O(n) for
 //!   the windows and O(n log n) for each of at most 64 that are tried.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
-//! - Bookkeeping: 108 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
-//!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 7 KiB.
+//! - Bookkeeping: 64 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
+//!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 14 KiB.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it). No such bound holds for every sequence of calls while blocks stay; with moves a budget of 1.02
 //!   times the peak in use is enough for those runs and for generated ones ([`Growth::Budget`]); at most
@@ -47,6 +48,7 @@ mod ledger;
 mod owners;
 mod pool;
 mod relocate;
+mod slots;
 mod snapshot;
 mod statistics;
 mod tags;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::account::Account;
+use super::QUANTUM;
+use super::account::{Account, Located};
 use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
@@ -117,25 +118,27 @@ impl<S: RegionSource> Pool<S> {
         mover: Option<&mut dyn Mover<S::Region>>,
     ) -> Result<BlockId, FullReason> {
         let max_region = self.config.max_region;
-        let rounded = round_up(request.bytes.max(1))
-            .filter(|&rounded| rounded <= max_region)
-            .ok_or(FullReason::OverRegionLimit { max_region })?;
-        let changes = self.best_fit.idle().changes;
+        if request.bytes > max_region || max_region == 0 {
+            return Err(FullReason::OverRegionLimit { max_region });
+        }
+        // As the limit is a multiple of the quantum, this is within it too.
+        let rounded = (request.bytes.max(1) + (QUANTUM - 1)) & !(QUANTUM - 1);
+        let idle = self.best_fit.idle().regions;
         // The ladder's first rung: a free chunk.
-        let block = match self.best_fit.allocate(rounded) {
-            Some(block) => block,
-            None => self.climb(rounded, mover)?,
+        let detail = self.account.detail(rounded, request);
+        // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
+        let (block, rose) = match self.best_fit.allocate(rounded, detail) {
+            Some(block) => (block, self.best_fit.idle().regions != idle),
+            None => (self.climb(rounded, request, mover)?, true),
         };
-        self.account.allocated(block, rounded, request);
-        // Else there are fewer free bytes, and no more chunks.
-        if self.best_fit.idle().changes != changes {
+        self.account.allocated(rounded, request);
+        if rose {
             self.divided();
         }
         if self.account.is_watched()
-            && let Some(place) = self.best_fit.place(block)
+            && let Some(located) = self.located(block)
         {
-            self.account
-                .record_block(EventKind::Allocated, block, place);
+            self.account.record_block(EventKind::Allocated, located);
         }
         Ok(block)
     }
@@ -196,17 +199,20 @@ impl<S: RegionSource> Pool<S> {
     /// Frees a block whose contents went to the host: it lives on under the number returned, 0 for a
     /// stale id.
     pub(super) fn set_aside(&mut self, block: BlockId) -> u64 {
-        let Some(place) = self.best_fit.place(block) else {
+        let Some(Located { bytes, detail, .. }) = self.located(block) else {
             return 0;
         };
-        let number = self.account.set_aside(block, place.bytes);
+        self.account.set_aside(block, bytes, detail);
         self.free(block);
-        number
+        detail.number
     }
 
     /// A new block that holds the contents of one that was set aside becomes that one.
     pub(crate) fn resume(&mut self, block: BlockId, number: u64) {
-        self.account.resume(block, number);
+        let new = self.best_fit.detail(block).unwrap_or_default().number;
+        if self.account.resume(block, new, number) {
+            self.best_fit.renumber(block, number);
+        }
     }
 
     /// Forgets a block that was set aside.
@@ -215,19 +221,39 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Gives a block back. `false`, and nothing changed, for a stale id.
+    #[inline]
     pub fn free(&mut self, block: BlockId) -> bool {
         // What is free has no place.
-        let is_watched = self.account.is_watched();
-        let place = is_watched.then(|| self.best_fit.place(block)).flatten();
-        let Some(bytes) = self.best_fit.free(block) else {
+        let watched = match self.account.is_watched() {
+            true => self.located(block),
+            false => None,
+        };
+        let Some((bytes, detail)) = self.best_fit.free(block) else {
             return false;
         };
-        self.account.freed(block, bytes);
-        if is_watched {
-            self.account.forget(block, place);
+        self.account.freed(bytes, detail);
+        if let Some(located) = watched {
+            self.account.forget(located);
         }
         self.divided();
         true
+    }
+
+    /// What events tell of a block in use; `None` for a stale id.
+    #[cold]
+    pub(super) fn located(&self, block: BlockId) -> Option<Located> {
+        let place = self.best_fit.place(block)?;
+        Some(Located {
+            block,
+            address: self.address(place),
+            bytes: place.bytes,
+            detail: self.best_fit.detail(block)?,
+        })
+    }
+
+    pub(super) fn address(&self, place: Place) -> u64 {
+        let region = self.best_fit.address(place.region);
+        region.wrapping_add(place.offset)
     }
 
     /// The account looks at what is free: after whatever may have raised it.
@@ -275,11 +301,12 @@ impl<S: RegionSource> Pool<S> {
 
     /// Gives a region back to the source; false when it is in use.
     pub(super) fn close_region(&mut self, region: RegionId) -> bool {
+        let address = self.best_fit.address(region);
         let Some(held) = self.best_fit.close_region(region) else {
             return false;
         };
         let (held, bytes) = held;
-        self.account.region_closed(region, bytes);
+        self.account.region_closed(address, bytes);
         self.source.destroy(held);
         true
     }
@@ -366,7 +393,8 @@ impl<S: RegionSource> Pool<S> {
     /// Takes a region that the source made into the account.
     pub(super) fn open_region(&mut self, region: S::Region, bytes: u64) -> RegionId {
         let region = self.best_fit.open_region(region, bytes);
-        self.account.region_opened(region, bytes);
+        let address = self.best_fit.address(region);
+        self.account.region_opened(address, bytes);
         region
     }
 

@@ -9,6 +9,8 @@
 //! evacuated and returned so that a new one may be made in their place; at last all regions are
 //! slid together, and windows are tried once more.
 
+use std::collections::HashMap;
+
 use super::best_fit::{BlockId, Place, RegionId};
 use super::holes::{Holes, Mapped, Moves, Window, cheapest_slide, windows_to_evacuate};
 use super::pool::{Pool, RegionSource};
@@ -281,9 +283,12 @@ impl<S: RegionSource> Pool<S> {
     fn evacuate(&mut self, moves: &Moves, mover: &mut dyn Mover<S::Region>) {
         // All targets are taken before any source is free: they never overlap.
         let mut left = Vec::with_capacity(moves.len());
+        // What is left of a hole is another chunk.
+        let mut rests: HashMap<u32, u32> = HashMap::new();
         for &(block, bytes, hole) in moves {
             let from = self.best_fit.place(block);
-            let target = self.best_fit.reserve(hole, bytes);
+            let rest = rests.entry(hole).or_insert(hole);
+            let target = self.best_fit.reserve(rest, bytes);
             self.best_fit.exchange(block, target);
             self.moved(block, from, mover);
             left.push(target);
@@ -306,7 +311,10 @@ impl<S: RegionSource> Pool<S> {
         let (Some(from), Some(to)) = (from, self.best_fit.place(block)) else {
             return;
         };
-        self.account.relocated(block, from, to);
+        let from_address = self.address(from);
+        if let Some(located) = self.located(block) {
+            self.account.relocated(from_address, located);
+        }
         let regions = (
             self.best_fit.region(from.region),
             self.best_fit.region(to.region),

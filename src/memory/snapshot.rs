@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::account::Detail;
-use super::best_fit::BlockId;
+use super::best_fit::{BlockId, Piece};
 use super::history::{CallSite, Event};
 use super::pool::{Pool, RegionSource};
+use super::slots::Detail;
 use super::statistics::{MemoryStatistics, TagStatistics};
 use super::tags::Tag;
 
@@ -150,7 +150,7 @@ impl<S: RegionSource> Pool<S> {
     /// The pool at this moment.
     pub fn snapshot(&self) -> MemorySnapshot {
         let regions = self.regions().map(|(id, bytes)| RegionSnapshot {
-            address: self.account.base(id),
+            address: self.best_fit.address(id),
             bytes,
             chunks: self
                 .best_fit
@@ -161,9 +161,7 @@ impl<S: RegionSource> Pool<S> {
                     Some(ChunkSnapshot {
                         offset,
                         bytes: piece.bytes,
-                        block: piece
-                            .block
-                            .map(|block| self.block_snapshot(block, piece.pinned)),
+                        block: piece.block.map(|block| self.block_snapshot(block, piece)),
                     })
                 })
                 .collect(),
@@ -181,7 +179,7 @@ impl<S: RegionSource> Pool<S> {
                 .aside()
                 .map(|aside| SpilledSnapshot {
                     bytes: aside.bytes,
-                    block: self.describe(aside.detail, false, aside.call_site.clone()),
+                    block: self.describe(aside.bytes, aside.detail, false, aside.call_site.clone()),
                 })
                 .collect(),
             allocations: self.account.allocations(),
@@ -190,36 +188,41 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
-    /// Records the latest `events` events from now on, first the regions that are there; 0 ends it. Off at first: then it costs a
+    /// Records the latest `events` events from now on, first the regions that are there; 0 ends it.
+    /// Off at first: then it costs a
     /// branch in each call.
     pub fn record_history(&mut self, events: usize) {
         self.account.record_history(events);
-        self.account.record_regions(self.best_fit.regions());
+        let regions = self.best_fit.regions();
+        let regions = regions.map(|(id, bytes)| (self.best_fit.address(id), bytes));
+        self.account.record_regions(regions);
     }
 
     /// Says where a block was asked for. `false` for a stale id.
     pub fn set_call_site(&mut self, block: BlockId, site: CallSite) -> bool {
-        let is_live = self.best_fit.place(block).is_some();
-        if is_live {
-            self.account.locate(block, site);
+        let detail = self.best_fit.detail(block);
+        if let Some(detail) = detail {
+            self.account.locate(block, detail.number, site);
         }
-        is_live
+        detail.is_some()
     }
 
-    fn block_snapshot(&self, block: BlockId, pinned: bool) -> BlockSnapshot {
-        let detail = self.account.detail(block);
-        self.describe(detail, pinned, self.account.call_site(block))
+    fn block_snapshot(&self, block: BlockId, piece: Piece) -> BlockSnapshot {
+        let detail = self.best_fit.detail(block).unwrap_or_default();
+        let call_site = self.account.call_site(block);
+        self.describe(piece.bytes, detail, piece.pinned, call_site)
     }
 
     fn describe(
         &self,
+        bytes: u64,
         detail: Detail,
         pinned: bool,
         call_site: Option<Arc<CallSite>>,
     ) -> BlockSnapshot {
         BlockSnapshot {
             number: detail.number,
-            requested: detail.requested,
+            requested: detail.requested(bytes),
             tag: detail.tag,
             age: self.account.allocations() - detail.number,
             pinned,

@@ -1,6 +1,6 @@
 //! Blocks that change their place and keep their id.
 
-use super::{BestFit, BlockId, Entry, NONE, RegionId};
+use super::{BestFit, BlockId, Detail, NONE, RegionId, Slot};
 
 /// A chunk with its slot, for plans of moves.
 #[derive(Clone, Copy, Debug)]
@@ -25,37 +25,40 @@ impl<R> BestFit<R> {
     }
 
     pub(in crate::memory) fn is_pinned(&self, block: BlockId) -> bool {
-        self.live_entry(block).is_some_and(|entry| entry.pins > 0)
+        self.live_slot(block).is_some_and(|slot| slot.pins > 0)
     }
 
     fn change_pins(&mut self, block: BlockId, change: impl FnOnce(u32) -> u32) -> bool {
-        if self.live_entry(block).is_none() {
+        if self.live_slot(block).is_none() {
             return false;
         }
-        let entry = &mut self.entries[block.slot as usize];
-        entry.pins = change(entry.pins);
+        let slot = &mut self.slots[block.slot];
+        slot.pins = change(slot.pins);
         true
     }
 
     /// The chunks of a region in address order, with their slots; none for a stale id.
     pub(in crate::memory) fn pieces(&self, region: RegionId) -> impl Iterator<Item = Piece> + '_ {
         self.slots(region).map(|slot| {
-            let entry = &self.entries[slot as usize];
+            let chunk = &self.slots[slot];
             Piece {
                 slot,
-                bytes: entry.bytes,
-                block: entry.in_use.then_some(BlockId {
+                bytes: chunk.bytes,
+                block: chunk.in_use.then_some(BlockId {
                     slot,
-                    generation: entry.generation,
+                    generation: chunk.generation,
                 }),
-                pinned: entry.pins > 0,
+                pinned: chunk.pins > 0,
             }
         })
     }
 
-    /// Takes the front of a free chunk for a block that will move there.
-    pub(in crate::memory) fn reserve(&mut self, hole: u32, bytes: u64) -> BlockId {
-        self.take(hole, bytes)
+    /// Takes the front of a free chunk for a block that will move there. `hole` becomes what is left of it.
+    pub(in crate::memory) fn reserve(&mut self, hole: &mut u32, bytes: u64) -> BlockId {
+        self.free.remove(&mut self.slots, *hole);
+        let block = self.occupy(*hole, bytes, Detail::default());
+        *hole = self.slots[block.slot].next;
+        block
     }
 
     /// Makes two blocks of equal size change places; each keeps its id.
@@ -66,24 +69,24 @@ impl<R> BestFit<R> {
             slot if slot == b => a,
             other => other,
         };
-        let (old_a, old_b) = (self.entries[a as usize], self.entries[b as usize]);
+        let (old_a, old_b) = (self.slots[a], self.slots[b]);
         for (slot, from) in [(a, old_b), (b, old_a)] {
-            let entry = &mut self.entries[slot as usize];
-            entry.offset = from.offset;
-            entry.region = from.region;
-            entry.previous = renamed(from.previous);
-            entry.next = renamed(from.next);
+            let chunk = &mut self.slots[slot];
+            chunk.address = from.address;
+            chunk.region = from.region;
+            chunk.previous = renamed(from.previous);
+            chunk.next = renamed(from.next);
         }
         for slot in [a, b] {
-            let Entry {
+            let Slot {
                 previous,
                 next,
                 region,
                 ..
-            } = self.entries[slot as usize];
+            } = self.slots[slot];
             self.link_forward(previous, region, slot);
             if next != NONE {
-                self.entries[next as usize].previous = slot;
+                self.slots[next].previous = slot;
             }
         }
     }
@@ -92,39 +95,40 @@ impl<R> BestFit<R> {
     /// after the block. `false`, and nothing changed, when what is before it is in use.
     pub(in crate::memory) fn slide_down(&mut self, block: BlockId) -> bool {
         let slot = block.slot;
-        let Some(&Entry {
-            offset,
+        let Some(&Slot {
+            address,
             bytes,
             region,
             previous: hole,
             next,
             ..
-        }) = self.live_entry(block)
+        }) = self.live_slot(block)
         else {
             return false;
         };
-        if !self.is_free(hole) {
+        if !self.slots.is_free(hole) {
             return false;
         }
-        let before = self.entries[hole as usize].previous;
-        let freed = self.entries[hole as usize].bytes;
-        let entry = &mut self.entries[slot as usize];
-        entry.offset = offset - freed;
-        entry.previous = before;
-        entry.next = hole;
+        self.free.remove(&mut self.slots, hole);
+        let before = self.slots[hole].previous;
+        let freed = self.slots[hole].bytes;
+        let chunk = &mut self.slots[slot];
+        chunk.address = address.wrapping_sub(freed);
+        chunk.previous = before;
+        chunk.next = hole;
         self.link_forward(before, region, slot);
-        let entry = &mut self.entries[hole as usize];
-        entry.offset = offset - freed + bytes;
-        entry.previous = slot;
-        entry.next = next;
+        let chunk = &mut self.slots[hole];
+        chunk.address = address.wrapping_sub(freed).wrapping_add(bytes);
+        chunk.previous = slot;
+        chunk.next = next;
         if next != NONE {
-            self.entries[next as usize].previous = hole;
+            self.slots[next].previous = hole;
         }
-        if self.is_free(next) {
-            self.free.remove(next);
+        if self.slots.is_free(next) {
+            self.free.remove(&mut self.slots, next);
             self.absorb_next(hole);
         }
-        self.relist(hole);
+        self.free.insert(&mut self.slots, hole);
         true
     }
 }

@@ -1,0 +1,162 @@
+//! The slots that chunks live in: all that is known of a chunk, in one cache line.
+
+use super::tags::Tag;
+
+/// Stands for "no slot" in links.
+pub(super) const NONE: u32 = u32::MAX;
+/// Slots are counted in 32 bits; an operation adds at most two.
+const MOST: usize = u32::MAX as usize - 2;
+
+/// What is known of a block beside its chunk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Detail {
+    /// Number of the allocation that made it, counted from 1.
+    pub(super) number: u64,
+    pub(super) tag: Tag,
+    /// Bytes by which it was rounded up: one quantum at most.
+    pub(super) rounding: u16,
+}
+
+impl Detail {
+    /// Bytes that were asked for, of a block of `bytes`.
+    #[inline]
+    pub(super) fn requested(&self, bytes: u64) -> u64 {
+        bytes - u64::from(self.rounding)
+    }
+}
+
+/// A chunk in its slot, linked to its neighbours in the region. It fills a cache line, because each
+/// operation looks at two to four of them, wherever they are.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Slot {
+    /// Where the chunk would lie if all regions there ever were followed each other, in order of creation.
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) detail: Detail,
+    pub(super) region: u32,
+    pub(super) previous: u32,
+    /// In a vacant slot: the next vacant one.
+    pub(super) next: u32,
+    /// Counts the blocks that have lived in this slot.
+    pub(super) generation: u32,
+    /// How many hold the block where it is.
+    pub(super) pins: u32,
+    /// Of a free chunk: its place in the index.
+    pub(super) links: [u32; 2],
+    pub(super) bin: u16,
+    pub(super) in_use: bool,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    const VACANT: Slot = Slot {
+        address: 0,
+        bytes: 0,
+        detail: Detail {
+            number: 0,
+            tag: Tag::NONE,
+            rounding: 0,
+        },
+        region: NONE,
+        previous: NONE,
+        next: NONE,
+        generation: 0,
+        pins: 0,
+        links: [NONE; 2],
+        bin: 0,
+        in_use: false,
+    };
+
+    /// Its place among free chunks: by size first, then by address.
+    /// One number, because that is compared without a branch.
+    #[inline]
+    pub(super) fn key(&self) -> u128 {
+        u128::from(self.bytes) << 64 | u128::from(self.address)
+    }
+
+    pub(super) fn fills_its_region(&self) -> bool {
+        self.previous & self.next == NONE
+    }
+}
+
+/// All slots, by number. A slot keeps its generation when it becomes vacant.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// The slot vacated last.
+    vacant: u32,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Slots {
+            slots: Vec::new(),
+            vacant: NONE,
+        }
+    }
+
+    /// Whether there are so many chunks that a further one could not be named.
+    pub(super) fn are_out(&self) -> bool {
+        self.slots.len() > MOST
+    }
+
+    /// `None` for what is beyond the end, as [`NONE`] is.
+    pub(super) fn get(&self, slot: u32) -> Option<&Slot> {
+        self.slots.get(slot as usize)
+    }
+
+    /// Whether there is a chunk in `slot`, and it is free.
+    pub(super) fn is_free(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(|chunk| !chunk.in_use)
+    }
+
+    /// A slot for a chunk.
+    #[inline]
+    pub(super) fn occupy(&mut self) -> u32 {
+        let slot = self.vacant;
+        match self.slots.get(slot as usize) {
+            Some(vacant) => {
+                self.vacant = vacant.next;
+                slot
+            }
+            None => self.add(),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self) -> u32 {
+        self.slots.push(Slot::VACANT);
+        (self.slots.len() - 1) as u32
+    }
+
+    #[inline]
+    pub(super) fn vacate(&mut self, slot: u32) {
+        if !self.is_worn_out(slot) {
+            self[slot].next = self.vacant;
+            self.vacant = slot;
+        }
+    }
+
+    /// Whether all generations of a slot are used up: from then on it must not name a block.
+    pub(super) fn is_worn_out(&self, slot: u32) -> bool {
+        self[slot].generation == u32::MAX
+    }
+}
+
+impl std::ops::Index<u32> for Slots {
+    type Output = Slot;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slots {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+}
