@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(regions(2 * MIB, QUANTUM), [2]);
         assert_eq!(regions(8 * MIB, QUANTUM), [1, 2, 5]);
         assert_eq!(regions(96 * MIB, QUANTUM), [1, 1, 1, 6, 18, 69]);
-        assert_eq!(regions(96 * MIB, 40 * MIB), [96]);
+        assert_eq!(regions(96 * MIB, 40 * MIB), [40, 56]);
         assert_eq!(Growth::within(None), Growth::Proportional);
         let size = |demand| Growth::Budget.region_size(demand);
         assert_eq!(size(DEMAND), Some(SMALLEST), "no budget");
