@@ -1,13 +1,13 @@
 //! orlop's allocator beside others on the same traces, in the same run, round by round.
 //!
-//! `cargo run --release [-- --json]` in `benches/peers`: peak reserved over peak live of each, and
+//! `cargo run --release --bin memory [-- --json]` in `benches/peers`: peak reserved over peak live of each, and
 //! nanoseconds for an allocation and its free.
 
-#[path = "../../common/rules.rs"]
+#[path = "../../../common/rules.rs"]
 mod rules;
-#[path = "../../../examples/common/trace.rs"]
+#[path = "../../../../examples/common/trace.rs"]
 mod trace;
-#[path = "../../common/traces.rs"]
+#[path = "../../../common/traces.rs"]
 mod traces;
 
 use std::hint::black_box;

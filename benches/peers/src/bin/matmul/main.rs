@@ -1,0 +1,252 @@
+//! Matrix products of orlop beside others', in one run, round by round.
+//!
+//! `cargo run --release --bin matmul [-- --device cpu|lavapipe|swiftshader|gpu]... [--json]`
+//!
+//! On the CPU: the `gemm` crate, faer and OpenBLAS (where the system has it), called directly; on
+//! adapters: burn-wgpu. Figures are medians; every result is checked. `--first` measures the first
+//! product of a process instead, from its start to the result on the host.
+
+#[cfg(feature = "burn")]
+mod burn;
+mod first;
+mod host;
+mod orlop;
+mod peer;
+mod shapes;
+
+use std::process::{Command, Stdio, exit};
+
+use clap::Parser;
+use peer::Peer;
+use serde_json::{Value, json};
+use shapes::{PROBLEMS, Problem};
+
+#[derive(Parser)]
+struct Arguments {
+    /// Where: cpu, lavapipe, swiftshader, gpu; all but gpu without it.
+    #[arg(long)]
+    device: Vec<String>,
+    /// Only problems whose name contains this.
+    #[arg(long)]
+    shape: Vec<String>,
+    /// One line of JSON a problem, seconds per product.
+    #[arg(long)]
+    json: bool,
+    /// Rounds that a median is of.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only orlop.
+    #[arg(long)]
+    alone: bool,
+    /// Only the first product of a process.
+    #[arg(long)]
+    first: bool,
+    /// A process of its own for one device: JSON only.
+    #[arg(long, hide = true)]
+    child: bool,
+    /// A process of its own for the first product, by the peer of this name.
+    #[arg(long, hide = true)]
+    first_by: Option<String>,
+}
+
+fn main() {
+    let mut arguments = Arguments::parse();
+    if arguments.device.is_empty() {
+        arguments.device = ["cpu", "lavapipe", "swiftshader"]
+            .map(str::to_owned)
+            .to_vec();
+    }
+    if let Some(peer) = &arguments.first_by {
+        return first::child(&arguments.device[0], peer);
+    }
+    if arguments.child {
+        return child(&arguments);
+    }
+    for device in &arguments.device {
+        if arguments.first {
+            for line in first::measure(device) {
+                match arguments.json {
+                    true => println!("{line}"),
+                    false => first::print(&line),
+                }
+            }
+            continue;
+        }
+        let mut command = on(device);
+        command.args(
+            std::env::args()
+                .skip(1)
+                .filter(|argument| argument != "--json"),
+        );
+        let output = command
+            .args(["--child", "--device", device])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .output();
+        let output = output.unwrap_or_else(|error| fail(&format!("{device}: {error}")));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match arguments.json {
+            true => print!("{text}"),
+            false => table(device, &text),
+        }
+        if !output.status.success() {
+            fail(&format!("{device}: {}", output.status));
+        }
+    }
+}
+
+fn fail(problem: &str) -> ! {
+    eprintln!("matmul: {problem}");
+    exit(2)
+}
+
+/// This program, seeing one adapter only: what others pick by default is then the right one.
+fn on(device: &str) -> Command {
+    let program = std::env::current_exe().unwrap_or_else(|error| fail(&error.to_string()));
+    let mut command = Command::new(program);
+    // Its kernel for Skylake-X, where it does not know the processor.
+    if std::env::var_os("OPENBLAS_CORETYPE").is_none() && is_avx512() {
+        command.env("OPENBLAS_CORETYPE", "SkylakeX");
+    }
+    let driver = match device {
+        "lavapipe" => "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json".to_owned(),
+        "swiftshader" => std::env::var("VK_ADD_DRIVER_FILES")
+            .unwrap_or_else(|_| fail("swiftshader: source scripts/adapters.sh first")),
+        _ => return command,
+    };
+    command.env_remove("VK_ADD_DRIVER_FILES");
+    command
+        .env("VK_DRIVER_FILES", &driver)
+        .env("VK_ICD_FILENAMES", driver);
+    command.env("WGPU_BACKEND", "vulkan");
+    command
+}
+
+fn is_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// orlop on a device that the environment has left alone.
+fn open(device: &str) -> ::orlop::Device {
+    let selector = match device {
+        "cpu" => "cpu",
+        "gpu" => "gpu:0",
+        _ => "soft:0",
+    };
+    ::orlop::Device::select(selector).unwrap_or_else(|error| fail(&error.to_string()))
+}
+
+fn peers(device: &str, alone: bool) -> Vec<Box<dyn Peer>> {
+    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(orlop::Orlop(open(device)))];
+    if alone {
+        return peers;
+    }
+    if device == "cpu" {
+        peers.push(Box::new(host::Gemm));
+        peers.push(Box::new(host::Faer));
+        match host::OpenBlas::open() {
+            Some(openblas) => peers.push(Box::new(openblas)),
+            None => eprintln!("matmul: no libopenblas here"),
+        }
+    } else {
+        #[cfg(feature = "burn")]
+        peers.push(Box::new(burn::Burn::open()));
+    }
+    peers
+}
+
+/// The most operations that a device is asked for: seconds at burn's speed.
+fn most(device: &str) -> f64 {
+    match device {
+        "swiftshader" => 2.2e9,
+        "lavapipe" => 2e10,
+        _ => f64::INFINITY,
+    }
+}
+
+fn child(arguments: &Arguments) {
+    let device = arguments.device.last().map_or("cpu", String::as_str);
+    let mut peers = peers(device, arguments.alone);
+    let (rounds, seconds) = match device {
+        "cpu" => (11, 0.02),
+        _ => (3, 0.1),
+    };
+    let rounds = arguments.rounds.unwrap_or(rounds);
+    for problem in PROBLEMS {
+        let is_asked = |part: &String| problem.name().contains(part.as_str());
+        let asked = arguments.shape.is_empty() || arguments.shape.iter().any(is_asked);
+        if !asked || problem.flops() > most(device) {
+            continue;
+        }
+        let measured = peer::measure(&mut peers, &problem, rounds, seconds);
+        let figures: Vec<Value> = peers
+            .iter()
+            .zip(measured)
+            .map(|(peer, seconds)| json!({ "who": peer.name(), "seconds": seconds }))
+            .collect();
+        println!("{}", line(device, &problem, &figures));
+    }
+}
+
+fn line(device: &str, problem: &Problem, figures: &[Value]) -> Value {
+    let Problem {
+        batch,
+        m,
+        k,
+        n,
+        turned,
+    } = *problem;
+    json!({
+        "device": device, "problem": problem.name(), "batch": batch, "m": m, "k": k, "n": n,
+        "turned": turned, "flops": problem.flops(), "figures": figures,
+        "matrix_bytes": problem.is_vector().then(|| problem.matrix_bytes()),
+    })
+}
+
+/// GFLOP/s, or GB/s of the matrix for products with vectors, and orlop over the best of the others.
+fn table(device: &str, text: &str) {
+    let lines: Vec<Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let Some(first) = lines.first() else { return };
+    print!("\n{device:<34}");
+    for figure in first["figures"].as_array().into_iter().flatten() {
+        print!("{:>11}", figure["who"].as_str().unwrap_or_default());
+    }
+    println!("{:>11}", "over best");
+    for line in &lines {
+        let (amount, unit) = match line["matrix_bytes"].as_f64() {
+            Some(bytes) => (bytes, "GB/s"),
+            None => (line["flops"].as_f64().unwrap_or(f64::NAN), "GFLOP/s"),
+        };
+        let problem = line["problem"].as_str().unwrap_or_default();
+        print!("{:<34}", format!("{problem}, {unit}"));
+        let figures: Vec<Option<f64>> = line["figures"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|figure| {
+                figure["seconds"]
+                    .as_f64()
+                    .map(|seconds| amount / seconds / 1e9)
+            })
+            .collect();
+        for figure in &figures {
+            match figure {
+                Some(figure) => print!("{figure:>11.2}"),
+                None => print!("{:>11}", "-"),
+            }
+        }
+        let best = figures
+            .iter()
+            .skip(1)
+            .flatten()
+            .copied()
+            .fold(f64::NAN, f64::max);
+        println!("{:>11.2}", figures[0].unwrap_or(f64::NAN) / best);
+    }
+}

@@ -1,0 +1,75 @@
+//! Who multiplies, and how long it takes.
+
+use std::time::Instant;
+
+use crate::shapes::{Operands, Problem};
+
+/// Somebody who multiplies.
+pub trait Peer {
+    fn name(&self) -> &'static str;
+
+    /// A product that can be repeated, or `None` where it would take too long or cannot be.
+    fn prepare<'a>(
+        &'a mut self,
+        problem: &Problem,
+        operands: &'a Operands,
+    ) -> Option<Box<dyn Run + 'a>>;
+}
+
+/// One product, ready to run.
+pub trait Run {
+    /// So many times, until the results are there.
+    fn run(&mut self, times: usize);
+
+    /// The result.
+    fn result(&mut self) -> Vec<f32>;
+}
+
+/// Seconds per product of each peer: the median of rounds in which all take their turn.
+pub fn measure(
+    peers: &mut [Box<dyn Peer>],
+    problem: &Problem,
+    rounds: usize,
+    round_seconds: f64,
+) -> Vec<Option<f64>> {
+    let operands = Operands::of(problem);
+    let mut prepared: Vec<Option<(usize, Vec<f64>, Box<dyn Run + '_>)>> = peers
+        .iter_mut()
+        .map(|peer| {
+            let name = peer.name();
+            let mut run = peer.prepare(problem, &operands)?;
+            operands.check(problem, &run.result(), name);
+            // How often, by doubling.
+            let mut times = 1;
+            loop {
+                let start = Instant::now();
+                run.run(times);
+                let seconds = start.elapsed().as_secs_f64();
+                if seconds >= round_seconds / 2.0 {
+                    times = ((times as f64 * round_seconds / seconds) as usize).max(1);
+                    break;
+                }
+                times *= 2;
+            }
+            Some((times, Vec::new(), run))
+        })
+        .collect();
+    for round in 0..rounds {
+        let count = prepared.len();
+        for turn in 0..count {
+            if let Some((times, seconds, run)) = &mut prepared[(round + turn) % count] {
+                let start = Instant::now();
+                run.run(*times);
+                seconds.push(start.elapsed().as_secs_f64() / *times as f64);
+            }
+        }
+    }
+    prepared
+        .into_iter()
+        .map(|entry| {
+            let (_, mut seconds, _) = entry?;
+            seconds.sort_by(f64::total_cmp);
+            seconds.get(seconds.len() / 2).copied()
+        })
+        .collect()
+}
