@@ -1,6 +1,7 @@
 //! Those who multiply on the CPU, called directly: the `gemm` crate, faer, OpenBLAS.
 
 use std::ffi::{c_float, c_int};
+use std::time::Duration;
 
 use crate::peer::{Peer, Run};
 use crate::shapes::{Operands, Problem};
@@ -219,6 +220,11 @@ impl OpenBlas {
 impl Peer for OpenBlas {
     fn name(&self) -> &'static str {
         "OpenBLAS"
+    }
+
+    /// 2^26 cycles, by default.
+    fn spins(&self) -> Duration {
+        Duration::from_millis(40)
     }
 
     fn prepare<'a>(

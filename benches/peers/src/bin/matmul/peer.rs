@@ -1,12 +1,17 @@
 //! Who multiplies, and how long it takes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::shapes::{Operands, Problem};
 
 /// Somebody who multiplies.
 pub trait Peer {
     fn name(&self) -> &'static str;
+
+    /// How long its threads go on to spin when it is done: nobody else is measured meanwhile.
+    fn spins(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// A product that can be repeated, or `None` where it would take too long or cannot be.
     fn prepare<'a>(
@@ -33,6 +38,7 @@ pub fn measure(
     round_seconds: f64,
 ) -> Vec<Option<f64>> {
     let operands = Operands::of(problem);
+    let spins: Vec<Duration> = peers.iter().map(|peer| peer.spins()).collect();
     let mut prepared: Vec<Option<(usize, Vec<f64>, Box<dyn Run + '_>)>> = peers
         .iter_mut()
         .map(|peer| {
@@ -57,10 +63,12 @@ pub fn measure(
     for round in 0..rounds {
         let count = prepared.len();
         for turn in 0..count {
-            if let Some((times, seconds, run)) = &mut prepared[(round + turn) % count] {
+            let who = (round + turn) % count;
+            if let Some((times, seconds, run)) = &mut prepared[who] {
                 let start = Instant::now();
                 run.run(*times);
                 seconds.push(start.elapsed().as_secs_f64() / *times as f64);
+                std::thread::sleep(spins[who]);
             }
         }
     }
