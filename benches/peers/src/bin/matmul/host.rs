@@ -222,9 +222,9 @@ impl Peer for OpenBlas {
         "OpenBLAS"
     }
 
-    /// 2^26 cycles, by default.
+    /// 2^28 cycles, by default.
     fn spins(&self) -> Duration {
-        Duration::from_millis(40)
+        Duration::from_millis(120)
     }
 
     fn prepare<'a>(
