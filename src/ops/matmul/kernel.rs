@@ -215,13 +215,13 @@ fn finished(form: Form, number: u32) -> Form {
     ];
     let [a, b, ..] = form.slots;
     // The residual is often the left operand.
-    let (bias, residual) = (number % 3 != 0, number % 5 < 3);
+    let (bias, residual) = (!number.is_multiple_of(3), number % 5 < 3);
     let slot_bias = 2;
     let slot_residual = match number % 5 {
         0 => a,
         _ => 2 + u32::from(bias),
     };
-    let slot_c = 2 + u32::from(bias) + u32::from(residual && number % 5 != 0);
+    let slot_c = 2 + u32::from(bias) + u32::from(residual && !number.is_multiple_of(5));
     Form {
         slots: [a, b, slot_c, slot_bias, slot_residual],
         finish: Finish {

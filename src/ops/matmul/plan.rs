@@ -213,10 +213,11 @@ pub(super) const SUBGROUP_UNROLL: u32 = 4;
 /// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
 pub(super) const WIDE: u32 = 8;
 
-/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, and
-/// multiply-adds in all. Measured: `docs/matmul.md`.
-const PACKED: f64 = 24.0;
-const PACKED_WORK: f64 = (1 << 18) as f64;
+/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n.
+/// Measured: `docs/matmul.md`.
+const PACKED: f64 = 48.0;
+/// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
+const FILLED: [f64; 2] = [0.6, 0.8];
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,11 +277,17 @@ impl MatmulProblem {
         [self.a, self.b].map(|operand| operand.width < WIDE || !whole)
     }
 
-    /// What is saved on each product of a row and a column is more than copying them takes.
+    /// Copying rows and columns takes less than their products save.
     fn is_worth_packing(&self) -> bool {
         let [m, n] = [self.m, self.n].map(|size| size as f64);
-        let pays = m * n / (m + n) >= PACKED;
-        self.may_pack && pays && self.k as f64 * m * n * self.batches as f64 >= PACKED_WORK
+        self.may_pack && m * n / (m + n) >= PACKED
+    }
+
+    /// The part of a kernel's tiles that lies inside the result.
+    fn fills(&self, kernel: MatmulKernel) -> f64 {
+        let part =
+            |size: usize, tile: u32| size as f64 / size.next_multiple_of(tile as usize) as f64;
+        part(self.m, kernel.tile_m) * part(self.n, kernel.tile_n)
     }
 }
 
@@ -362,21 +369,16 @@ fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan 
     }
 }
 
-/// Where the tile is not mostly past the edge.
+/// Where little of the tile lies past the edge.
 fn wide_8(problem: &MatmulProblem) -> Option<MatmulPlan> {
-    let &MatmulProblem { m, n, .. } = problem;
-    if n <= 32 || m <= 8 {
-        return None;
-    }
-    let plan = if problem.accumulates || m <= 16 {
+    let plan = if problem.accumulates || problem.m <= 16 {
         because(WIDE_16, "eight elements at a time, few rows or parts of k")
     } else {
         because(WIDE_32, "eight elements at a time")
     };
-    Some(MatmulPlan {
-        pack: problem.lacks_vectors(),
-        ..plan
-    })
+    let pack = problem.lacks_vectors();
+    let least = FILLED[usize::from(pack != [false; 2])];
+    (problem.fills(plan.kernel) >= least).then_some(MatmulPlan { pack, ..plan })
 }
 
 fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
