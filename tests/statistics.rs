@@ -6,7 +6,7 @@ mod random;
 use std::collections::BTreeMap;
 
 use orlop::memory::{
-    BlockId, Count, EventKind, Growth, Move, Mover, Pool, PoolConfig, QUANTUM, Refused,
+    BlockId, Count, EventKind, Growth, Move, Mover, Pool, PoolConfig, QUANTUM, Refused, RegionId,
     RegionSource, Request, Tag,
 };
 
@@ -87,6 +87,10 @@ struct Model {
     /// What the source counted when totals were reset.
     before: [[u64; 2]; 2],
     peak_splits: [u64; 2],
+    /// The free chunks in regions that also hold blocks, after the last step: region, offset, bytes.
+    last_splits: Vec<(RegionId, u64, u64)>,
+    splits_made: [u64; 2],
+    splits_gone: [u64; 2],
 }
 
 impl Model {
@@ -107,6 +111,9 @@ impl Model {
             peak_regions: [0; 2],
             before: [[0; 2]; 2],
             peak_splits: [0; 2],
+            last_splits: Vec::new(),
+            splits_made: [0; 2],
+            splits_gone: [0; 2],
         }
     }
 
@@ -120,17 +127,24 @@ impl Model {
     }
 
     /// Free chunks in regions that also hold blocks, and their bytes.
-    fn splits(&self) -> [u64; 2] {
-        let mut sum = [0; 2];
+    fn splits(&mut self) -> [u64; 2] {
+        let mut now = Vec::new();
         for (region, _) in self.pool.regions() {
             let chunks: Vec<_> = self.pool.chunks(region).collect();
             if chunks.iter().any(|chunk| chunk.block.is_some()) {
-                for chunk in chunks.iter().filter(|chunk| chunk.block.is_none()) {
-                    sum = plus(sum, [1, chunk.bytes]);
-                }
+                let free = chunks.iter().filter(|chunk| chunk.block.is_none());
+                now.extend(free.map(|chunk| (region, chunk.offset, chunk.bytes)));
             }
         }
-        sum
+        let sum = |chunks: &[(RegionId, u64, u64)], other: &[(RegionId, u64, u64)]| {
+            let apart = chunks.iter().filter(|chunk| !other.contains(chunk));
+            apart.fold([0; 2], |sum, chunk| plus(sum, [1, chunk.2]))
+        };
+        self.splits_made = plus(self.splits_made, sum(&now, &self.last_splits));
+        self.splits_gone = plus(self.splits_gone, sum(&self.last_splits, &now));
+        let all = sum(&now, &[]);
+        self.last_splits = now;
+        all
     }
 
     fn regions(&self) -> [u64; 2] {
@@ -192,6 +206,7 @@ impl Model {
             (figures.allocated, figures.freed) = ([0; 3], [0; 3]);
         }
         (self.all.allocated, self.all.freed) = ([0; 3], [0; 3]);
+        (self.splits_made, self.splits_gone) = ([0; 2], [0; 2]);
         self.before = [self.pool.source().made, self.pool.source().returned];
     }
 
@@ -220,11 +235,13 @@ impl Model {
             freed: source.returned[at] - self.before[1][at],
         });
         assert_eq!([counts.regions, counts.reserved_bytes], expected);
-        assert_eq!([counts.splits, counts.split_bytes], splits);
-        assert_eq!(
-            [counts.peak_splits, counts.peak_split_bytes],
-            self.peak_splits
-        );
+        let expected = [0, 1].map(|at| Count {
+            current: splits[at],
+            peak: self.peak_splits[at],
+            allocated: self.splits_made[at],
+            freed: self.splits_gone[at],
+        });
+        assert_eq!([counts.splits, counts.split_bytes], expected);
         assert_eq!(counts.largest_allocation, self.largest);
         assert_eq!(told.events.failures, self.failures);
         assert_eq!((told.live_blocks, told.allocated), (now[0], now[1]));

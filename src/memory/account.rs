@@ -133,6 +133,8 @@ pub(crate) struct Account {
     regions: Counters<2>,
     /// The highest number of free chunks in regions that also hold blocks, and of their bytes.
     peak_splits: [u64; 2],
+    /// How many there had been when the totals were reset, and how many had ceased to be.
+    splits_before: [[u64; 2]; 2],
     /// Never reset: numbers blocks, tells ages.
     allocations: u64,
     largest: u64,
@@ -422,11 +424,20 @@ impl Account {
         }
     }
 
-    pub(super) fn counts(&self, chunks: u64, idle: Idle) -> MemoryCounts {
+    /// The counts; `made`: all free chunks that ever came to be in regions that also held blocks.
+    pub(super) fn counts(&self, chunks: u64, idle: Idle, made: [u64; 2]) -> MemoryCounts {
         let [blocks, allocated_bytes, requested_bytes] = self.blocks.counts();
         let [regions, reserved_bytes] = self.regions.counts();
-        let [splits, split_bytes] = self.splits(chunks, idle);
-        let [peak_splits, peak_split_bytes] = self.peak_splits;
+        let now = self.splits(chunks, idle);
+        let [made_before, gone_before] = self.splits_before;
+        let [splits, split_bytes] = std::array::from_fn(|figure| Count {
+            current: now[figure],
+            peak: self.peak_splits[figure],
+            allocated: made[figure].wrapping_sub(made_before[figure]),
+            freed: made[figure]
+                .wrapping_sub(now[figure])
+                .wrapping_sub(gone_before[figure]),
+        });
         MemoryCounts {
             blocks,
             allocated_bytes,
@@ -434,9 +445,7 @@ impl Account {
             regions,
             reserved_bytes,
             splits,
-            peak_splits,
             split_bytes,
-            peak_split_bytes,
             largest_allocation: self.largest,
         }
     }
@@ -502,7 +511,10 @@ impl Account {
         self.largest = 0;
     }
 
-    pub(super) fn reset_totals(&mut self) {
+    pub(super) fn reset_totals(&mut self, chunks: u64, idle: Idle, made: [u64; 2]) {
+        let now = self.splits(chunks, idle);
+        let gone = std::array::from_fn(|figure| made[figure].wrapping_sub(now[figure]));
+        self.splits_before = [made, gone];
         self.blocks.reset_totals();
         self.by_tag.iter_mut().for_each(Counters::reset_totals);
         self.regions.reset_totals();

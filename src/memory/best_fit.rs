@@ -101,6 +101,8 @@ pub(super) struct BestFit<R> {
 pub(super) struct Idle {
     pub(super) regions: u64,
     pub(super) bytes: u64,
+    /// Number and bytes of all that ever were.
+    came: [u64; 2],
 }
 
 impl Idle {
@@ -110,6 +112,8 @@ impl Idle {
         if chunk.fills_its_region() {
             self.regions += 1;
             self.bytes += chunk.bytes;
+            self.came[0] += 1;
+            self.came[1] = self.came[1].wrapping_add(chunk.bytes);
         }
     }
 
@@ -337,6 +341,12 @@ impl<R> BestFit<R> {
     /// Number of free chunks.
     pub(super) fn free_chunks(&self) -> u64 {
         self.free.len()
+    }
+
+    /// Number and bytes of all free chunks that ever came to be in regions that also held blocks.
+    pub(super) fn splits_made(&self) -> [u64; 2] {
+        let (all, idle) = (self.free.came(), self.idle.came);
+        std::array::from_fn(|figure| all[figure].wrapping_sub(idle[figure]))
     }
 
     /// Bytes of the largest free chunk, 0 when there is none.

@@ -49,7 +49,10 @@ pub(super) struct FreeIndex {
     filled: [u64; WORDS],
     /// One bit for each word of `filled` that is not 0.
     filled_words: u64,
-    chunks: u64,
+    /// Chunks that ever came, and their bytes.
+    came: [u64; 2],
+    /// Chunks that left.
+    left: u64,
 }
 
 impl FreeIndex {
@@ -58,19 +61,27 @@ impl FreeIndex {
             bins: Box::new([EMPTY; BINS]),
             filled: [0; WORDS],
             filled_words: 0,
-            chunks: 0,
+            came: [0; 2],
+            left: 0,
         }
     }
 
     /// Number of chunks.
     pub(super) fn len(&self) -> u64 {
-        self.chunks
+        self.came[0] - self.left
+    }
+
+    /// Number and bytes of all chunks that were ever inserted.
+    pub(super) fn came(&self) -> [u64; 2] {
+        self.came
     }
 
     #[inline(always)]
     pub(super) fn insert(&mut self, slots: &mut Slots, slot: u32) {
-        self.chunks += 1;
         let chunk = &mut slots[slot];
+        self.came[0] += 1;
+        // A sum that wraps is right as long as differences fit.
+        self.came[1] = self.came[1].wrapping_add(chunk.bytes);
         let number = bin_of(chunk.bytes);
         chunk.bin = number as u16;
         chunk.links = [NONE; 2];
@@ -89,7 +100,7 @@ impl FreeIndex {
     /// Takes out a chunk that was inserted.
     #[inline]
     pub(super) fn remove(&mut self, slots: &mut Slots, slot: u32) {
-        self.chunks -= 1;
+        self.left += 1;
         let Slot { links, bin, .. } = slots[slot];
         let number = usize::from(bin);
         let bin = &mut self.bins[number];
@@ -135,7 +146,7 @@ impl FreeIndex {
             return self.take_best_behind(slots, number, bytes);
         }
         // The head of a list is the lowest of its bin.
-        self.chunks -= 1;
+        self.left += 1;
         match chunk.links[AFTER] {
             NONE => self.empty(number),
             after => {

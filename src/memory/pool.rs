@@ -324,7 +324,8 @@ impl<S: RegionSource> Pool<S> {
     /// The account at this moment.
     pub fn statistics(&self) -> MemoryStatistics {
         let chunks = self.best_fit.free_chunks();
-        let counts = self.account.counts(chunks, self.best_fit.idle());
+        let (idle, made) = (self.best_fit.idle(), self.best_fit.splits_made());
+        let counts = self.account.counts(chunks, idle, made);
         let allocated = counts.allocated_bytes.current;
         let reserved = counts.reserved_bytes.current;
         MemoryStatistics {
@@ -356,7 +357,9 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes all totals and all events 0.
     pub fn reset_totals(&mut self) {
-        self.account.reset_totals();
+        let chunks = self.best_fit.free_chunks();
+        let (idle, made) = (self.best_fit.idle(), self.best_fit.splits_made());
+        self.account.reset_totals(chunks, idle, made);
     }
 
     /// The regions held with their bytes, in address order: the order of their creation.

@@ -64,13 +64,10 @@ pub struct MemoryCounts {
     /// Bytes in regions held.
     pub reserved_bytes: Count,
     /// Free chunks in regions that also hold blocks: what cannot be returned.
-    pub splits: u64,
-    /// The highest `splits` since the pool was made or its peaks were reset.
-    pub peak_splits: u64,
+    /// The totals count each that is cut, merged or moved to another size or place.
+    pub splits: Count,
     /// Bytes in free chunks in regions that also hold blocks.
-    pub split_bytes: u64,
-    /// The highest `split_bytes` since the pool was made or its peaks were reset.
-    pub peak_split_bytes: u64,
+    pub split_bytes: Count,
     /// Bytes of the largest block taken since the pool was made or its peaks were reset.
     pub largest_allocation: u64,
 }

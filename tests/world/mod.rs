@@ -471,7 +471,7 @@ impl World {
         assert_eq!(told.peak_allocated, self.peak_allocated);
         assert_eq!(told.limit, self.limit);
         assert_eq!(
-            (told.counts.splits, told.counts.split_bytes),
+            (told.counts.splits.current, told.counts.split_bytes.current),
             (splits, split_bytes)
         );
         let asked: u64 = self.blocks.iter().map(|block| block.asked).sum();

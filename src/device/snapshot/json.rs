@@ -53,10 +53,8 @@ pub(super) fn statistics(statistics: &MemoryStatistics) -> Value {
             "requested_bytes": count(&counts.requested_bytes),
             "regions": count(&counts.regions),
             "reserved_bytes": count(&counts.reserved_bytes),
-            "splits": counts.splits,
-            "peak_splits": counts.peak_splits,
-            "split_bytes": counts.split_bytes,
-            "peak_split_bytes": counts.peak_split_bytes,
+            "splits": count(&counts.splits),
+            "split_bytes": count(&counts.split_bytes),
             "largest_allocation": counts.largest_allocation,
         },
         "events": {
