@@ -225,6 +225,7 @@ fn tile([m, k, n]: [usize; 3], room: u64) -> [usize; 3] {
             () if n > 2 * ROUND => 2,
             () if m > 4 * ROUND && m >= k / 16 => 0,
             () if k > 16 * m.max(n) => 1,
+            () if m == 1 && n == 1 => 1,
             () if m >= n => 0,
             () => 2,
         };
