@@ -35,7 +35,7 @@
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it). No such bound holds for every sequence of calls while blocks stay; with moves a budget of 1.02
 //!   times the peak in use is enough for those runs and for generated ones ([`Growth::Budget`]); at most
-//!   5 % of the bytes allocated are moved.
+//!   5.4 % of the bytes allocated are moved.
 
 mod account;
 mod best_fit;
