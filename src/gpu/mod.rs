@@ -320,11 +320,7 @@ impl Gpu {
     }
 
     pub(crate) fn memory(&self) -> MemoryStatistics {
-        let memory = self.memory.lock();
-        MemoryStatistics {
-            spilled: self.spill.as_ref().map_or(0, Spill::bytes),
-            ..memory.statistics()
-        }
+        self.memory.lock().statistics()
     }
 
     pub(crate) fn memory_by_tag(&self) -> Vec<TagStatistics> {

@@ -15,7 +15,8 @@ pub struct BlockId {
 
 impl BlockId {
     /// The block's place in vectors beside the pool: no two blocks in use share one, and numbers are
-    /// reused, so that they stay below twice the most blocks in use at a time, plus the regions.
+    /// reused, so that they stay below twice the most blocks in use at a time (one that moves counts
+    /// twice), plus the regions.
     pub fn index(self) -> usize {
         self.slot as usize
     }

@@ -189,9 +189,11 @@ impl<S: RegionSource> Pool<S> {
         if returned || moved {
             self.account.retried();
         }
-        // Regions may have come and gone, and blocks moved.
-        self.divided();
-        outcome?;
+        if let Err(reason) = outcome {
+            // Regions may have gone, and blocks moved.
+            self.divided();
+            return Err(reason);
+        }
         let detail = self.account.detail(bytes, request);
         self.best_fit
             .allocate(bytes, detail)

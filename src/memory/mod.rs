@@ -31,7 +31,8 @@
 //!   the windows and O(n log n) for each of at most 64 that are tried.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
 //! - Bookkeeping: 64 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
-//!   at the highest number of chunks so far: at most twice the blocks in use plus the regions. And 14 KiB.
+//!   at the highest number of chunks so far: at most twice the blocks in use (those that move together
+//!   count twice) plus the regions. And 14 KiB.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it). No such bound holds for every sequence of calls while blocks stay; with moves a budget of 1.02
 //!   times the peak in use is enough for those runs and for generated ones ([`Growth::Budget`]); at most

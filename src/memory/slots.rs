@@ -31,6 +31,7 @@ impl Detail {
 #[repr(align(64))]
 pub(super) struct Slot {
     /// Where the chunk would lie if all regions there ever were followed each other, in order of creation.
+    /// It wraps at 2^64 bytes of regions: then ties between equal sizes are not in order for a while.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) detail: Detail,

@@ -41,7 +41,7 @@ pub struct MemorySnapshot {
 #[non_exhaustive]
 pub struct RegionSnapshot {
     /// Where it would start if all regions that the pool ever had lay one after the other: no two
-    /// share an address, and none is used again.
+    /// share an address, and none is used again, until their bytes pass 2^64.
     pub address: u64,
     /// Its bytes.
     pub bytes: u64,

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// of its call). A block keeps its tag until it is freed.
 ///
 /// Names are kept for good, so they are for parts of a program, not for numbers of steps: after
-/// 65,535 of them new ones count as `(other)`.
+/// 65,534 of them new ones count as `(other)`.
 ///
 /// ```
 /// # use orlop::{DType, Device, Tensor};

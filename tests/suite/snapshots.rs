@@ -279,6 +279,9 @@ fn spilled_tensors_live(context: &Context) -> Result<()> {
     assert!(live[..3].iter().any(|tensor| tensor.spilled), "{live:?}");
     let snapshot = device.memory_snapshot();
     assert!(!snapshot.spilled.is_empty());
+    let spilled: u64 = snapshot.spilled.iter().map(|spilled| spilled.bytes).sum();
+    assert_eq!(snapshot.statistics.spilled, spilled);
+    assert_eq!(device.memory().spilled, spilled);
     assert_eq!(snapshot.spilled.len() + snapshot.blocks().count(), 4);
     let spills: Vec<u64> = snapshot
         .history

@@ -47,6 +47,7 @@ pub(super) fn statistics(statistics: &MemoryStatistics) -> Value {
         "regions": statistics.regions,
         "largest_free": statistics.largest_free,
         "free": statistics.free,
+        "spilled": statistics.spilled,
         "counts": {
             "blocks": count(&counts.blocks),
             "allocated_bytes": count(&counts.allocated_bytes),

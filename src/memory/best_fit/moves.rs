@@ -21,7 +21,11 @@ impl<R> BestFit<R> {
 
     /// Undoes one [`BestFit::pin`]. `false` for a stale id.
     pub(in crate::memory) fn unpin(&mut self, block: BlockId) -> bool {
-        self.change_pins(block, |pins| pins.saturating_sub(1))
+        self.change_pins(block, |pins| match pins {
+            // So many hold it that they are not counted any more.
+            u32::MAX => pins,
+            pins => pins.saturating_sub(1),
+        })
     }
 
     pub(in crate::memory) fn is_pinned(&self, block: BlockId) -> bool {
