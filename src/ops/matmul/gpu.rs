@@ -63,16 +63,23 @@ impl Product {
                 windows.of[operand].map_or(0, |window| window.offset / self.storages.element);
             self.nest.first(panel, operand) - start as usize
         };
-        let matrices: [Matrix; OPERANDS] =
+        let mut matrices: [Matrix; OPERANDS] =
             std::array::from_fn(|operand| self.matrix(operand, sizes, offset(operand)));
-        let [a, b, c, ..] = &matrices;
-        let along_k = [a, b].map(Matrix::runs_along_inner);
         // A panel at an edge may not have what the others have.
-        let whole = [a, b].map(Matrix::width) == [WIDE; 2] && k.is_multiple_of(WIDE as usize);
+        let whole = [A, B].map(|operand| matrices[operand].width()) == [WIDE; 2]
+            && k.is_multiple_of(WIDE as usize);
         let kernel = match kernel.kind {
             Kernel::Wide if !whole => &MatmulKernel::NARROW,
             _ => kernel,
         };
+        if kernel.kind != Kernel::Wide {
+            // Only wide tiles read what lies past a copy's edge: others repeat its last vector.
+            for matrix in &mut matrices {
+                matrix.padded = false;
+            }
+        }
+        let [a, b, c, ..] = &matrices;
+        let along_k = [a, b].map(Matrix::runs_along_inner);
         let loads = kernel_loads(kernel, along_k);
         let fits = |width: u32, matrix: &Matrix| if matrix.width() >= width { width } else { 1 };
         let mut vector_a = fits(loads[0], a);
