@@ -435,8 +435,13 @@ mod tests {
             assert_eq!(index.len(), model.len() as u64);
             let largest = model.last().map_or(0, |&(bytes, _, _)| bytes);
             assert_eq!(index.largest(&slots), largest);
-            treaps += u64::from(index.bins.iter().any(|bin| bin.is_treap));
+            if step % 50 == 0 {
+                treaps += u64::from(index.bins.iter().any(|bin| bin.is_treap));
+            }
         }
-        assert!((1..steps).contains(&treaps), "bins of both kinds: {treaps}");
+        assert!(
+            (1..steps / 50).contains(&treaps),
+            "bins of both kinds: {treaps}"
+        );
     }
 }
