@@ -145,6 +145,8 @@ pub(crate) struct Account {
     call_sites: Vec<Option<Arc<CallSite>>>,
     /// Blocks whose contents are on the host, by number.
     aside: BTreeMap<u64, Aside>,
+    /// Their bytes, so that the statistics need not look at each.
+    aside_bytes: u64,
     /// There is a history, or a call site: one branch where there is neither.
     is_watched: bool,
     /// What happened, when it is recorded.
@@ -257,12 +259,13 @@ impl Account {
             resets: self.resets,
         };
         self.aside.insert(detail.number, aside);
+        self.aside_bytes += bytes;
     }
 
     /// Contents came back from the host: the block, made as the allocation `new`, is the one that was
     /// set aside. `false` when none was.
     pub(super) fn resume(&mut self, block: BlockId, new: u64, number: u64) -> bool {
-        let Some(aside) = self.aside.remove(&number) else {
+        let Some(aside) = self.discard(number) else {
             return false;
         };
         self.events.refaults += 1;
@@ -286,9 +289,16 @@ impl Account {
         true
     }
 
-    /// What was set aside is dropped.
-    pub(super) fn discard(&mut self, number: u64) {
-        self.aside.remove(&number);
+    /// Forgets what was set aside, and returns it.
+    pub(super) fn discard(&mut self, number: u64) -> Option<Aside> {
+        let aside = self.aside.remove(&number)?;
+        self.aside_bytes -= aside.bytes;
+        Some(aside)
+    }
+
+    /// Bytes of the blocks whose contents are on the host.
+    pub(super) fn aside_bytes(&self) -> u64 {
+        self.aside_bytes
     }
 
     /// What lives on the host, by number.

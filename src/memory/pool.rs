@@ -338,7 +338,7 @@ impl<S: RegionSource> Pool<S> {
             regions: counts.regions.current,
             largest_free: self.best_fit.largest_free(),
             free: reserved - allocated,
-            spilled: self.account.aside().map(|aside| aside.bytes).sum(),
+            spilled: self.account.aside_bytes(),
             counts,
             events: self.account.events(),
         }
