@@ -55,6 +55,7 @@ pub mod interop;
 pub mod kernels;
 mod launch;
 mod layout;
+mod matmul_kernel;
 pub mod memory;
 mod ops;
 mod promise;
@@ -84,10 +85,11 @@ pub use error::{
 pub use faults::{Fault, Faults};
 pub use half::{bf16, f16};
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
+pub use matmul_kernel::MatmulKernel;
 pub use memory::tagged;
 pub use ops::{
-    Activation, Epilogue, HostMatrix, MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem,
-    MatrixSource, MatrixTarget, Sizes, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
+    Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
+    MatrixTarget, Sizes, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
 };
 pub use promise::Pending;
 pub use shape::Shape;

@@ -18,6 +18,7 @@ const FLOORS: &[Floor] = &[
         "layout",
         "launch",
         "capabilities",
+        "matmul_kernel",
         "sync",
         "promise",
         "background",

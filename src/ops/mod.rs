@@ -16,8 +16,8 @@ mod reshape;
 mod specialisations;
 
 pub use matmul::{
-    Activation, Epilogue, HostMatrix, MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem,
-    MatrixSource, MatrixTarget, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
+    Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
+    MatrixTarget, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
 };
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

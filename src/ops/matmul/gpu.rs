@@ -5,12 +5,13 @@ use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Form, kernel_loads, key, stores_vectors};
 use super::panel::{Limits, OPERANDS, Panel, Sizes};
-use super::plan::{Kernel, MatmulKernel, MatmulPlan, MatmulProblem, WIDE};
+use super::plan::{MatmulPlan, MatmulProblem};
 use super::product::{A, B, C, Matrix, Product, SCRATCH, sides};
 use super::rule::Finish;
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Dispatch, Launch, Launches, Window, Words, fold_grid};
+use crate::matmul_kernel::{Kernel, MatmulKernel, WIDE};
 use crate::road::Problem;
 
 const OP: &str = "matmul";

@@ -4,10 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::pack;
 use super::panel::OPERANDS;
-use super::plan::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
 use super::rule::{Activation, Finish};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
+use crate::matmul_kernel::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
 
 /// What a kernel is specialised by, beside the plan and the dtype.
 #[derive(Clone, Copy)]

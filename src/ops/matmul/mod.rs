@@ -16,7 +16,7 @@ mod streamed;
 
 pub(super) use kernel::specialisations;
 pub use name::with_matmul_kernel;
-pub use plan::{MatmulKernel, MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
+pub use plan::{MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
 

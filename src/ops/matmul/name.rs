@@ -1,12 +1,12 @@
-//! Kernels by name, and products of a thread by a kernel that is named.
+//! Plans in words, and products of a thread by a kernel that is named.
 
 use std::cell::Cell;
 use std::fmt;
-use std::str::FromStr;
 
-use super::plan::{Kernel, MatmulKernel, MatmulPlan, MatmulProblem, plan_matmul};
+use super::plan::{MatmulPlan, MatmulProblem, plan_matmul};
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
+use crate::matmul_kernel::{Kernel, MatmulKernel};
 
 impl fmt::Display for MatmulPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,63 +17,6 @@ impl fmt::Display for MatmulPlan {
             [true, true] => ", both operands copied",
         };
         write!(f, "{}{packs}: {}", self.kernel, self.why)
-    }
-}
-
-impl fmt::Display for MatmulKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            kind,
-            tile_m,
-            tile_n,
-        } = self;
-        match kind {
-            Kernel::Workgroup { tile_k, thread } => write!(
-                f,
-                "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread}x{thread}"
-            ),
-            Kernel::Register {
-                thread_m,
-                thread_n,
-                unroll,
-            } => write!(
-                f,
-                "register_tile {tile_m}x{tile_n} thread {thread_m}x{thread_n} unroll {unroll}"
-            ),
-            Kernel::Subgroup { lanes } => {
-                write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
-            }
-            Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
-            Kernel::Vector {
-                row_threads,
-                k_threads,
-            } => write!(f, "vector_tile {tile_m} threads {row_threads}x{k_threads}"),
-        }
-    }
-}
-
-impl fmt::Debug for MatmulKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-impl FromStr for MatmulKernel {
-    type Err = Error;
-
-    /// # Errors
-    /// `InvalidArgument` for a name that is not listed; it lists those that are.
-    fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL
-            .into_iter()
-            .find(|kernel| kernel.to_string() == name);
-        found.ok_or_else(|| {
-            let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
-            Error::invalid(
-                "matmul",
-                format!("no kernel {name:?}; there are {}", names.join(", ")),
-            )
-        })
     }
 }
 
@@ -128,19 +71,5 @@ pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Re
             },
             why: "forced",
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_parse_back() {
-        for &kernel in MatmulKernel::all() {
-            assert_eq!(kernel.to_string().parse::<MatmulKernel>().unwrap(), kernel);
-        }
-        let error = "wide_tile 7x7".parse::<MatmulKernel>().unwrap_err();
-        assert!(error.to_string().contains("wide_tile 32x64"), "{error}");
     }
 }

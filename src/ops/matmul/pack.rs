@@ -4,12 +4,12 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::panel::{Axis, Nest, Storages};
-use super::plan::WIDE;
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
 use crate::launch::{
     Bound, Dispatch, KernelKey, Launch, Value, WINDOW_ALIGNMENT, Window, Words, fold_grid,
 };
+use crate::matmul_kernel::WIDE;
 
 /// Vectors that one invocation copies.
 const RUN: usize = 16;

@@ -4,13 +4,14 @@ use smallvec::{SmallVec, smallvec};
 
 use super::pack::{self, Place};
 use super::panel::{Axis, Nest, OPERANDS, Storages, Windows};
-use super::plan::{MatmulKernel, MatmulOperand, MatmulProblem, WIDE};
+use super::plan::{MatmulOperand, MatmulProblem};
 use super::rule::Finish;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Launches, Window};
 use crate::layout::{Layout, merge};
+use crate::matmul_kernel::{MatmulKernel, WIDE};
 use crate::road::Problem;
 
 const OP: &str = "matmul";

@@ -1,0 +1,289 @@
+//! The kernels for matrix products and their tiles: plain data, by name, with what each can do.
+//! `ops/matmul/plan.rs` chooses among them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kernel {
+    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, each invocation sums
+    /// `thread x thread`: hardware.
+    Workgroup { tile_k: u32, thread: u32 },
+    /// Each invocation sums `thread_m x thread_n` in registers, straight from storage: software
+    /// adapters.
+    Register {
+        thread_m: u32,
+        thread_n: u32,
+        unroll: u32,
+    },
+    /// As the register tile, one subgroup of `lanes` a workgroup, rows of A handed out by shuffles:
+    /// software adapters with subgroups of one known size.
+    Subgroup { lanes: u32 },
+    /// As the subgroup tile for 8 lanes, everything loaded eight elements at a time: software
+    /// adapters with 64-bit integers.
+    Wide,
+    /// Matrix times vector.
+    Vector { row_threads: u32, k_threads: u32 },
+}
+
+/// A kernel for matrix products with its tile, by name: `subgroup_tile 48x32 lanes 8`. Displays and
+/// parses as that name; [`MatmulKernel::all`] lists what there is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulKernel {
+    pub(crate) kind: Kernel,
+    /// Block of the result per workgroup, in elements.
+    pub(crate) tile_m: u32,
+    pub(crate) tile_n: u32,
+}
+
+const fn workgroup(tile_m: u32, tile_n: u32, tile_k: u32, thread: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Workgroup { tile_k, thread },
+        tile_m,
+        tile_n,
+    }
+}
+
+const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Register {
+            thread_m: thread[0],
+            thread_n: thread[1],
+            unroll,
+        },
+        tile_m,
+        tile_n,
+    }
+}
+
+const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Subgroup { lanes },
+        tile_m,
+        tile_n,
+    }
+}
+
+const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Vector {
+            row_threads,
+            k_threads,
+        },
+        tile_m,
+        tile_n: 1,
+    }
+}
+
+const fn wide(tile_m: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Wide,
+        tile_m,
+        tile_n: 8 * WIDE,
+    }
+}
+
+pub(crate) const HARDWARE: MatmulKernel = workgroup(64, 64, 16, 4);
+pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup(128, 128, 8, 8);
+pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup(32, 32, 16, 4);
+pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup(256, 16, 16, 4);
+pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup(16, 256, 16, 4);
+pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
+pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
+
+pub(crate) const SOFTWARE_VECTOR: MatmulKernel = vector(64, 8, 1);
+pub(crate) const REGISTER_WIDE: MatmulKernel = register(16, 128, [16, 16], 4);
+pub(crate) const REGISTER: MatmulKernel = register(16, 64, [16, 8], 4);
+pub(crate) const REGISTER_SCALAR: MatmulKernel = register(16, 64, [16, 8], 2);
+pub(crate) const REGISTER_SMALL: MatmulKernel = register(8, 64, [8, 8], 4);
+
+pub(crate) const SUBGROUP_8: MatmulKernel = subgroup(48, 32, 8);
+pub(crate) const SUBGROUP_8_BATCHES: MatmulKernel = subgroup(64, 32, 8);
+pub(crate) const SUBGROUP_8_SMALL: MatmulKernel = subgroup(32, 32, 8);
+pub(crate) const SUBGROUP_8_WIDE: MatmulKernel = subgroup(8, 64, 8);
+pub(crate) const SUBGROUP_8_TALL: MatmulKernel = subgroup(48, 8, 8);
+pub(crate) const SUBGROUP_8_LONG: MatmulKernel = subgroup(16, 32, 8);
+pub(crate) const WIDE_32: MatmulKernel = wide(32);
+pub(crate) const WIDE_16: MatmulKernel = wide(16);
+pub(crate) const SUBGROUP_4: MatmulKernel = subgroup(16, 32, 4);
+
+impl MatmulKernel {
+    /// Every kernel that [`plan_matmul`](crate::plan_matmul) can choose.
+    pub fn all() -> &'static [MatmulKernel] {
+        &Self::ALL
+    }
+
+    pub(crate) const ALL: [MatmulKernel; 21] = [
+        HARDWARE,
+        HARDWARE_LARGE,
+        HARDWARE_SMALL,
+        HARDWARE_TALL,
+        HARDWARE_WIDE,
+        HARDWARE_VECTOR_ROWS,
+        HARDWARE_VECTOR_COLUMNS,
+        SOFTWARE_VECTOR,
+        REGISTER_WIDE,
+        REGISTER,
+        REGISTER_SCALAR,
+        REGISTER_SMALL,
+        SUBGROUP_8,
+        SUBGROUP_8_BATCHES,
+        SUBGROUP_8_SMALL,
+        SUBGROUP_8_WIDE,
+        SUBGROUP_8_TALL,
+        SUBGROUP_8_LONG,
+        SUBGROUP_4,
+        WIDE_32,
+        WIDE_16,
+    ];
+
+    /// What the panels of a wide product take that have no vectors of eight.
+    pub(crate) const NARROW: MatmulKernel = SUBGROUP_8_LONG;
+
+    /// Steps of k that one launch may take: llvmpipe silently ends loops after 65,535 turns per
+    /// invocation, so stay below with what the tails take.
+    pub(crate) fn max_k(&self) -> usize {
+        const TURNS: usize = 60_000;
+        TURNS
+            * match self.kind {
+                Kernel::Workgroup { tile_k, .. } => tile_k,
+                Kernel::Register { unroll, .. } => unroll,
+                Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
+                Kernel::Wide => WIDE,
+                Kernel::Vector { k_threads, .. } => k_threads,
+            } as usize
+    }
+
+    /// Whether it may be asked to add to what is there: k in several launches. Reading the result
+    /// costs software adapters compile time, so few of theirs do.
+    pub(crate) fn may_accumulate(&self) -> bool {
+        match self.kind {
+            Kernel::Workgroup { .. } | Kernel::Vector { .. } => true,
+            Kernel::Wide => *self == WIDE_16,
+            Kernel::Register { .. } => *self == REGISTER_SMALL,
+            Kernel::Subgroup { .. } => {
+                [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
+            }
+        }
+    }
+
+    /// True when the kernel can multiply elements of `dtype`.
+    pub(crate) fn takes(&self, dtype: DType) -> bool {
+        match self.kind {
+            // f64 shuffles are slower than loads.
+            Kernel::Subgroup { .. } => !matches!(dtype, DType::F64 | DType::BF16),
+            // Elements are made of the halves of 64-bit words.
+            Kernel::Wide => dtype.size() == 4,
+            _ => dtype != DType::BF16,
+        }
+    }
+
+    /// Whether an adapter can run the kernel.
+    pub(crate) fn fits(&self, capabilities: &Capabilities, dtype: DType) -> bool {
+        let lanes = |lanes| capabilities.subgroup_sizes == Some((lanes, lanes));
+        let element = dtype.accumulator().size() as u32;
+        let (threads, bytes) = match self.kind {
+            Kernel::Workgroup { tile_k, thread } => {
+                let padding = if dtype == DType::F64 { 0 } else { 8 };
+                let threads = self.tile_m / thread * (self.tile_n / thread);
+                (
+                    threads,
+                    (self.tile_m + self.tile_n + padding) * tile_k * element,
+                )
+            }
+            Kernel::Vector {
+                row_threads,
+                k_threads,
+            } => (row_threads * k_threads, self.tile_m * k_threads * element),
+            Kernel::Register {
+                thread_m, thread_n, ..
+            } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
+            Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
+            Kernel::Wide if lanes(WIDE) && capabilities.int64 => (WIDE, 0),
+            Kernel::Subgroup { .. } | Kernel::Wide => return false,
+        };
+        threads <= capabilities.max_invocations && bytes <= capabilities.workgroup_memory_bytes
+    }
+}
+
+/// Steps of k per turn of the subgroup tile.
+pub(crate) const SUBGROUP_UNROLL: u32 = 4;
+
+/// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
+pub(crate) const WIDE: u32 = 8;
+
+impl fmt::Display for MatmulKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            tile_m,
+            tile_n,
+        } = self;
+        match kind {
+            Kernel::Workgroup { tile_k, thread } => write!(
+                f,
+                "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread}x{thread}"
+            ),
+            Kernel::Register {
+                thread_m,
+                thread_n,
+                unroll,
+            } => write!(
+                f,
+                "register_tile {tile_m}x{tile_n} thread {thread_m}x{thread_n} unroll {unroll}"
+            ),
+            Kernel::Subgroup { lanes } => {
+                write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
+            }
+            Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
+            Kernel::Vector {
+                row_threads,
+                k_threads,
+            } => write!(f, "vector_tile {tile_m} threads {row_threads}x{k_threads}"),
+        }
+    }
+}
+
+impl fmt::Debug for MatmulKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for MatmulKernel {
+    type Err = Error;
+
+    /// # Errors
+    /// `InvalidArgument` for a name that is not listed; it lists those that are.
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL
+            .into_iter()
+            .find(|kernel| kernel.to_string() == name);
+        found.ok_or_else(|| {
+            let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
+            Error::invalid(
+                "matmul",
+                format!("no kernel {name:?}; there are {}", names.join(", ")),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for &kernel in MatmulKernel::all() {
+            assert_eq!(kernel.to_string().parse::<MatmulKernel>().unwrap(), kernel);
+        }
+        let error = "wide_tile 7x7".parse::<MatmulKernel>().unwrap_err();
+        assert!(error.to_string().contains("wide_tile 32x64"), "{error}");
+    }
+}
