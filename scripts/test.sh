@@ -137,6 +137,11 @@ stage_examples() {
     cargo run --release --all-features --locked --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
     cat "$temp/matmul.json"
     check_json "$temp/matmul.json"
+    local tune=(cargo run --release --all-features --locked --example tune -- --device soft:0 --sizes 16,64 --rounds 1)
+    "${tune[@]}" --margin -1000 --out "$temp/table.toml"
+    grep -q '^kernel = ' "$temp/table.toml"
+    # What it wrote, it reads.
+    "${tune[@]}" --batches 1 --base "$temp/table.toml" >/dev/null
 }
 
 # A test binary that runs nothing proves nothing.

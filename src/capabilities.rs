@@ -1,6 +1,9 @@
 //! What a device can do, as plain data: plan functions and placement decide from it alone.
 
+use std::sync::Arc;
+
 use crate::dtype::DType;
+use crate::matmul_table::MatmulChoice;
 
 /// Seconds that a launch may take by its estimate: longer ones are split and submitted apart, so
 /// that no display's watchdog fires.
@@ -76,6 +79,9 @@ pub struct Capabilities {
     pub max_invocations: u32,
     /// Workgroup memory.
     pub workgroup_memory_bytes: u32,
+    /// Kernels measured for matrix products on this adapter, which go before the plan's rules:
+    /// [`DeviceBuilder::matmul_table`](crate::DeviceBuilder::matmul_table). The first that matches decides.
+    pub matmul_choices: Arc<[MatmulChoice]>,
 }
 
 impl Capabilities {
@@ -96,6 +102,7 @@ impl Capabilities {
             max_workgroups: u32::MAX,
             max_invocations: u32::MAX,
             workgroup_memory_bytes: 0,
+            matmul_choices: Arc::default(),
         }
     }
 

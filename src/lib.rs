@@ -56,6 +56,7 @@ pub mod kernels;
 mod launch;
 mod layout;
 mod matmul_kernel;
+mod matmul_table;
 pub mod memory;
 mod ops;
 mod promise;
@@ -86,10 +87,12 @@ pub use faults::{Fault, Faults};
 pub use half::{bf16, f16};
 pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use matmul_kernel::MatmulKernel;
+pub use matmul_table::{MatmulChoice, MatmulTable};
 pub use memory::tagged;
 pub use ops::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
-    MatrixTarget, Sizes, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
+    MatrixTarget, Sizes, Streamed, explain_matmuls, matmul_streamed, plan_matmul,
+    with_matmul_kernel,
 };
 pub use promise::Pending;
 pub use shape::Shape;

@@ -19,6 +19,7 @@ const FLOORS: &[Floor] = &[
         "launch",
         "capabilities",
         "matmul_kernel",
+        "matmul_table",
         "sync",
         "promise",
         "background",

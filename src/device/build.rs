@@ -9,6 +9,7 @@ use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
 use crate::faults::Faults;
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
+use crate::matmul_table::MatmulTable;
 use crate::memory::{Growth, PoolConfig, WhenFull};
 use crate::promise::promise;
 use crate::sync::thread;
@@ -40,6 +41,7 @@ pub struct DeviceBuilder {
     max_binding_bytes: Option<u64>,
     region_usages: RegionUsages,
     wait_timeout: Option<Duration>,
+    matmul_table: MatmulTable,
     pub(super) faults: FaultHook,
     pub(super) history_events: usize,
     pub(super) call_sites: bool,
@@ -59,6 +61,7 @@ impl DeviceBuilder {
             max_binding_bytes: None,
             region_usages: RegionUsages::default(),
             wait_timeout: None,
+            matmul_table: MatmulTable::new(),
             faults: FaultHook::default(),
             history_events: 0,
             call_sites: false,
@@ -157,6 +160,15 @@ impl DeviceBuilder {
     #[must_use]
     pub fn wait_timeout(mut self, limit: Duration) -> Self {
         self.wait_timeout = Some(limit);
+        self
+    }
+
+    /// Kernels that were measured to be best for matrix products: those for the adapter and driver that is
+    /// opened go before the plan's own rules ([`Capabilities::matmul_choices`](crate::Capabilities)). A
+    /// kernel that cannot do a product leaves it to them. Nothing on the CPU, which has no kernels.
+    #[must_use]
+    pub fn matmul_table(mut self, table: MatmulTable) -> Self {
+        self.matmul_table = table;
         self
     }
 
@@ -341,6 +353,7 @@ impl DeviceBuilder {
             region_usages: self.region_usages,
             wait_timeout: self.wait_timeout,
             faults: self.faults.clone(),
+            matmul_choices: self.matmul_table.choices(&info.name, &info.driver).into(),
         };
         Ok((options, standing))
     }

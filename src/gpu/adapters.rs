@@ -1,6 +1,6 @@
 //! Finds the adapters that wgpu reaches, once a process, and says what each can do.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 
@@ -151,6 +151,7 @@ pub(super) fn describe(
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x),
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
+        matmul_choices: Arc::default(),
     };
     Some(Adapter {
         backend,

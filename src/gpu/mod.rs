@@ -36,6 +36,7 @@ use crate::background::Background;
 use crate::capabilities::Capabilities;
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
+use crate::matmul_table::MatmulChoice;
 use crate::memory::{
     BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
     PoolConfig, Request, TagStatistics, WhenFull,
@@ -75,6 +76,8 @@ pub(crate) struct GpuOptions {
     pub wait_timeout: Option<Duration>,
     /// Steps that are to fail.
     pub faults: FaultHook,
+    /// Kernels that were measured on the adapter.
+    pub matmul_choices: Arc<[MatmulChoice]>,
 }
 
 /// Driver blocks that hold small buffers, in bytes: small, so that what the driver holds stays
@@ -167,6 +170,7 @@ impl Gpu {
         if let Some(bytes) = options.max_binding_bytes {
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
+        capabilities.matmul_choices = options.matmul_choices;
         let (pool, bounce) = {
             let _hold = serial.map(Serial::hold);
             let regions = Regions::new(

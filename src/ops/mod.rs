@@ -17,7 +17,7 @@ mod specialisations;
 
 pub use matmul::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
-    MatrixTarget, Streamed, matmul_streamed, plan_matmul, with_matmul_kernel,
+    MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,
 };
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

@@ -39,6 +39,7 @@ mod scopes;
 mod snapshots;
 mod streamed;
 mod stress;
+mod table;
 mod text;
 mod threads;
 mod transfer;
@@ -103,6 +104,7 @@ fn tests() -> Vec<Test> {
         linear::tests(),
         streamed::tests(),
         kernels::tests(),
+        table::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),

@@ -15,7 +15,7 @@ mod rule;
 mod streamed;
 
 pub(super) use kernel::specialisations;
-pub use name::with_matmul_kernel;
+pub use name::{explain_matmuls, with_matmul_kernel};
 pub use plan::{MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};

@@ -1,12 +1,12 @@
-//! Plans in words, and products of a thread by a kernel that is named.
+//! Plans in words, and those of a thread: told, or by a kernel that is named.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use super::plan::{MatmulPlan, MatmulProblem, plan_matmul};
+use super::plan::{MatmulPlan, MatmulProblem, plan_by, plan_matmul};
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
-use crate::matmul_kernel::{Kernel, MatmulKernel};
+use crate::matmul_kernel::MatmulKernel;
 
 impl fmt::Display for MatmulPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,6 +22,7 @@ impl fmt::Display for MatmulPlan {
 
 thread_local! {
     static FORCED: Cell<Option<MatmulKernel>> = const { Cell::new(None) };
+    static PLANS: RefCell<Option<Vec<(MatmulProblem, MatmulPlan)>>> = const { RefCell::new(None) };
 }
 
 /// Runs `work` with every matrix product of this thread by one kernel, whatever its plan would be: for
@@ -38,38 +39,50 @@ pub fn with_matmul_kernel<R>(kernel: MatmulKernel, work: impl FnOnce() -> R) -> 
     work()
 }
 
+/// Runs `work` and tells how each matrix product in it was to be computed on GPUs, in order: the problem as
+/// its kernel sees it, and the plan. A product that is cut into panels has further entries for those. Of
+/// this thread only; products on the CPU device have no plans.
+///
+/// ```
+/// # fn main() -> Result<(), orlop::Error> {
+/// # let device = orlop::Device::cpu();
+/// let a = orlop::Tensor::rand(&device, [64, 64], orlop::DType::F32, 1)?;
+/// let (product, plans) = orlop::explain_matmuls(|| a.matmul(&a));
+/// for (problem, plan) in plans {
+///     println!("{} x {} x {}: {plan}", problem.m, problem.k, problem.n);
+/// }
+/// # product?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, MatmulPlan)>) {
+    struct Restore(Option<Vec<(MatmulProblem, MatmulPlan)>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PLANS.set(self.0.take());
+        }
+    }
+    let _restore = Restore(PLANS.replace(Some(Vec::new())));
+    let result = work();
+    (result, PLANS.take().unwrap_or_default())
+}
+
 /// The plan of this thread's next product: the kernel that is forced, or the one that suits.
 ///
 /// # Errors
 /// A forced kernel that cannot do it.
 pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Result<MatmulPlan> {
-    let Some(kernel) = FORCED.get() else {
-        return Ok(plan_matmul(capabilities, problem));
+    let plan = match FORCED.get() {
+        None => plan_matmul(capabilities, problem),
+        Some(kernel) => plan_by(kernel, capabilities, problem, "forced").map_err(|why| {
+            let problem = format!("kernel {kernel} is forced, but {why}");
+            Error::invalid("matmul", problem)
+        })?,
     };
-    let refuse = |why: &str| {
-        Err(Error::invalid(
-            "matmul",
-            format!("kernel {kernel} is forced, but {why}"),
-        ))
-    };
-    if !kernel.takes(problem.dtype) {
-        return refuse(&format!("has no form for {}", problem.dtype));
-    }
-    if !kernel.fits(capabilities, problem.dtype) {
-        return refuse("the adapter cannot run it");
-    }
-    match kernel.kind {
-        Kernel::Vector { .. } if problem.n != 1 => refuse("no operand is a vector"),
-        Kernel::Wide if !problem.is_wide() && !problem.may_pack => refuse(
-            "strides, sizes and offsets are not all multiples of eight, and copies do not fit",
-        ),
-        _ => Ok(MatmulPlan {
-            kernel,
-            pack: match kernel.kind {
-                Kernel::Wide => problem.lacks_vectors(),
-                _ => [false; 2],
-            },
-            why: "forced",
-        }),
-    }
+    PLANS.with_borrow_mut(|plans| {
+        if let Some(plans) = plans {
+            plans.push((*problem, plan));
+        }
+    });
+    Ok(plan)
 }

@@ -5,9 +5,9 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
     HARDWARE, HARDWARE_LARGE, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
-    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL,
-    REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG,
-    SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, WIDE, WIDE_16, WIDE_32,
+    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR,
+    REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES,
+    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, WIDE, WIDE_16, WIDE_32,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n.
@@ -63,6 +63,11 @@ impl MatmulProblem {
             .any(|operand| operand.along_k && operand.width >= 4)
     }
 
+    /// How many neighbours of both operands can be loaded as one vector: 8, 4 or 1.
+    pub fn vectors(&self) -> u32 {
+        self.a.width.min(self.b.width)
+    }
+
     /// Both operands can be loaded eight elements at a time, over the whole of k.
     pub(super) fn is_wide(&self) -> bool {
         self.lacks_vectors() == [false; 2]
@@ -100,8 +105,12 @@ pub struct MatmulPlan {
     pub why: &'static str,
 }
 
-/// The plan for a product on a device: a pure function, by measured rules (`docs/matmul.md`).
+/// The plan for a product on a device: a pure function, by the table of what was measured on the adapter
+/// ([`Capabilities::matmul_choices`]), else by rules (`docs/matmul.md`).
 pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    if let Some(plan) = measured(capabilities, problem) {
+        return plan;
+    }
     if capabilities.kind != DeviceKind::Software {
         return hardware(capabilities, problem);
     }
@@ -129,6 +138,65 @@ const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
         kernel,
         pack: [false; 2],
         why,
+    }
+}
+
+/// By the first choice of the table that matches, where its kernel can do it.
+fn measured(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
+    let lies = |wanted: Option<bool>, operand: MatmulOperand| {
+        wanted.is_none_or(|along_k| along_k == operand.along_k)
+    };
+    let choice = capabilities.matmul_choices.iter().find(|choice| {
+        choice.dtype == problem.dtype
+            && choice.m.contains(&problem.m)
+            && choice.k.contains(&problem.k)
+            && choice.n.contains(&problem.n)
+            && choice.batches.contains(&problem.batches)
+            && lies(choice.a_along_k, problem.a)
+            && lies(choice.b_along_k, problem.b)
+            && choice
+                .vectors
+                .is_none_or(|vectors| vectors == problem.vectors())
+    })?;
+    let plan = plan_by(
+        choice.kernel,
+        capabilities,
+        problem,
+        "measured on the adapter",
+    )
+    .ok()?;
+    (choice.kernel.may_accumulate() || !problem.accumulates).then_some(plan)
+}
+
+/// The plan with a kernel that is given.
+///
+/// # Errors
+/// Why it cannot do the product.
+pub(super) fn plan_by(
+    kernel: MatmulKernel,
+    capabilities: &Capabilities,
+    problem: &MatmulProblem,
+    why: &'static str,
+) -> Result<MatmulPlan, String> {
+    let dtype = problem.dtype;
+    if !kernel.takes(dtype) {
+        return Err(format!("has no form for {dtype}"));
+    }
+    if !kernel.fits(capabilities, dtype) {
+        return Err("the adapter cannot run it".to_owned());
+    }
+    let plan = because(kernel, why);
+    match kernel.kind {
+        Kernel::Vector { .. } if problem.n != 1 => Err("no operand is a vector".to_owned()),
+        Kernel::Wide if problem.is_wide() || problem.may_pack => Ok(MatmulPlan {
+            pack: problem.lacks_vectors(),
+            ..plan
+        }),
+        Kernel::Wide => Err(
+            "strides, sizes and offsets are not all multiples of eight, and copies do not fit"
+                .to_owned(),
+        ),
+        _ => Ok(plan),
     }
 }
 
@@ -213,6 +281,7 @@ fn registers(problem: &MatmulProblem) -> MatmulPlan {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::matmul_table::MatmulChoice;
 
     /// Adapters of several kinds.
     pub(in super::super) fn adapters() -> Vec<Capabilities> {
@@ -243,6 +312,108 @@ pub(super) mod tests {
             },
             webgpu,
         ]
+    }
+
+    /// A choice of the table goes before the rules where it matches and its kernel can do the product.
+    #[test]
+    fn what_was_measured_goes_first() {
+        let operand = MatmulOperand {
+            along_k: true,
+            width: 4,
+        };
+        let problem = MatmulProblem {
+            m: 100,
+            k: 200,
+            n: 300,
+            batches: 2,
+            dtype: DType::F32,
+            a: operand,
+            b: MatmulOperand {
+                along_k: false,
+                ..operand
+            },
+            accumulates: false,
+            may_pack: false,
+        };
+        let choice = MatmulChoice {
+            m: 64..=100,
+            k: 200..=400,
+            n: 300..=300,
+            batches: 2..=2,
+            a_along_k: Some(true),
+            b_along_k: Some(false),
+            vectors: Some(4),
+            ..MatmulChoice::new(DType::F32, HARDWARE_TALL)
+        };
+        let webgpu = Capabilities {
+            workgroup_memory_bytes: 32 << 10,
+            ..adapters().pop().unwrap()
+        };
+        let with = |choice: &MatmulChoice| Capabilities {
+            matmul_choices: [choice.clone()].into(),
+            ..webgpu.clone()
+        };
+        let plan = plan_matmul(&with(&choice), &problem);
+        assert_eq!(plan.kernel, HARDWARE_TALL);
+        assert!(
+            plan.to_string().ends_with("measured on the adapter"),
+            "{plan}"
+        );
+        let ruled = plan_matmul(&webgpu, &problem);
+        assert_ne!(ruled.kernel, HARDWARE_TALL);
+        for other in [
+            MatmulProblem { m: 63, ..problem },
+            MatmulProblem { m: 101, ..problem },
+            MatmulProblem { k: 199, ..problem },
+            MatmulProblem { n: 301, ..problem },
+            MatmulProblem {
+                batches: 1,
+                ..problem
+            },
+            MatmulProblem {
+                dtype: DType::I32,
+                ..problem
+            },
+            MatmulProblem {
+                b: MatmulOperand {
+                    width: 1,
+                    ..problem.b
+                },
+                ..problem
+            },
+            MatmulProblem {
+                a: problem.b,
+                ..problem
+            },
+            MatmulProblem {
+                b: problem.a,
+                ..problem
+            },
+        ] {
+            assert_eq!(
+                plan_matmul(&with(&choice), &other),
+                plan_matmul(&webgpu, &other),
+                "{other:?}"
+            );
+        }
+        // A kernel that cannot: for vectors only, for other adapters, without parts of k.
+        for kernel in [HARDWARE_VECTOR_ROWS, SUBGROUP_4] {
+            let choice = MatmulChoice {
+                kernel,
+                ..choice.clone()
+            };
+            assert_eq!(plan_matmul(&with(&choice), &problem), ruled);
+        }
+        let parts = MatmulProblem {
+            accumulates: true,
+            ..problem
+        };
+        let choice = MatmulChoice {
+            kernel: REGISTER,
+            ..choice
+        };
+        assert_eq!(plan_matmul(&with(&choice), &problem).kernel, REGISTER);
+        assert_ne!(plan_matmul(&with(&choice), &parts).kernel, REGISTER);
     }
 
     /// Every problem gets a listed kernel that the adapter can run, and parts of k one that accumulates.

@@ -1,0 +1,185 @@
+//! Finds the fastest kernel for matrix products of each size on a device, and writes those that beat the
+//! plan's own as a table (TOML) that a program ships: `Device::builder().matmul_table(..)`.
+//!
+//! Needs the feature `matmul-table`. Exit code 2 when there is nothing to measure on.
+
+#[path = "../common/cli.rs"]
+mod cli;
+mod measure;
+mod merge;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::{Bench, Case, Verdict};
+use orlop::{DType, Device, MatmulTable};
+
+/// Measures the kernels for matrix products on a device and writes a table of the best.
+///
+/// Each size of the ladder stands for the sizes around it, up to the geometric mean with its neighbours. A
+/// kernel is in the table where it beats the planned one by --margin at least, in the median of rounds that
+/// take turns. Products of wrong entries are refused, not timed.
+#[derive(Parser, Debug)]
+#[command(name = "tune", version, verbatim_doc_comment)]
+struct Args {
+    /// gpu:0, soft:1, or a piece of a name (nvidia, lavapipe); default: $ORLOP_DEVICE, else the best GPU
+    #[arg(long, value_name = "SELECTOR")]
+    device: Option<String>,
+    /// Where the table goes; it is printed without it
+    #[arg(long, value_name = "FILE.toml")]
+    out: Option<PathBuf>,
+    /// A table that is there: what is measured now goes before it
+    #[arg(long, value_name = "FILE.toml")]
+    base: Option<PathBuf>,
+    /// Sizes of m, k and n
+    #[arg(long, value_delimiter = ',', default_value = "1,16,64,256,1024,4096")]
+    sizes: Vec<usize>,
+    /// Products side by side
+    #[arg(long, value_delimiter = ',', default_value = "1,64")]
+    batches: Vec<usize>,
+    /// f32, f16, ...
+    #[arg(long, value_delimiter = ',', default_value = "f32", value_parser = parse_dtype)]
+    dtypes: Vec<DType>,
+    /// Operands stored by columns as well: A, B, both
+    #[arg(long)]
+    layouts: bool,
+    /// Rounds that a median is of
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Percent of the planned kernel's time that must be saved
+    #[arg(long, default_value_t = 5.0)]
+    margin: f64,
+    /// Problems whose planned product takes longer than this many seconds are left out
+    #[arg(long, default_value_t = 0.5)]
+    longest: f64,
+}
+
+fn parse_dtype(name: &str) -> Result<DType, orlop::Error> {
+    name.parse()
+}
+
+fn main() -> ExitCode {
+    cli::run(example)
+}
+
+fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let device = match &args.device {
+        Some(selector) => Device::select(selector)?,
+        None => Device::best()?,
+    };
+    if device.is_cpu() {
+        return Err(
+            "the CPU device has no kernels to choose from: name a GPU or a software adapter".into(),
+        );
+    }
+    let base = match &args.base {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            MatmulTable::from_toml(&text)?
+        }
+        None => MatmulTable::new(),
+    };
+    args.sizes.sort_unstable();
+    args.sizes.dedup();
+    args.batches.sort_unstable();
+    args.batches.dedup();
+
+    let cases = cases(&args);
+    let bar = ProgressBar::new(cases.len() as u64).with_style(ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} {elapsed} (left: {eta}) {msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let bench = Bench {
+        device: &device,
+        rounds: args.rounds as usize,
+        margin: args.margin / 100.0,
+        longest: args.longest,
+    };
+    let mut found = Vec::new();
+    let mut left_out = 0;
+    for case in cases {
+        bar.set_message(case.to_string());
+        match bench.best(&case)? {
+            Verdict::Faster {
+                problem,
+                kernel,
+                seconds,
+                planned,
+            } => {
+                bar.suspend(|| {
+                    cli::complain(format!(
+                        "{case}: {kernel}, {:.2} of the planned kernel's time\n",
+                        seconds / planned
+                    ));
+                });
+                found.push((problem, kernel));
+            }
+            Verdict::Planned => {}
+            Verdict::TooLong => left_out += 1,
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let info = device.info();
+    let mut table = MatmulTable::new();
+    let count = found.len();
+    for choice in merge::choices(found, &args.sizes, &args.batches) {
+        table.push(&info.name, Some(&info.driver), choice);
+    }
+    table.extend(base);
+    let text = format!(
+        "# Kernels for matrix products that orlop's example `tune` measured to be at least {} % faster than\n# the planned ones.\n\n{}",
+        args.margin,
+        table.to_toml(),
+    );
+    cli::complain(format!(
+        "{info}: {count} problems have a faster kernel than the planned one; {left_out} take too long and were left out\n",
+    ));
+    match &args.out {
+        Some(path) => {
+            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?
+        }
+        None => cli::say(text),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cases(args: &Args) -> Vec<Case> {
+    let layouts: &[[bool; 2]] = match args.layouts {
+        true => &[[false, false], [true, false], [false, true], [true, true]],
+        false => &[[false, false]],
+    };
+    let mut cases = Vec::new();
+    for &dtype in &args.dtypes {
+        for &[a_by_columns, b_by_columns] in layouts {
+            for &batches in &args.batches {
+                for (&m, &k, &n) in args.sizes.iter().flat_map(|m| {
+                    let sizes = &args.sizes;
+                    sizes
+                        .iter()
+                        .flat_map(move |k| sizes.iter().map(move |n| (m, k, n)))
+                }) {
+                    // A row times a matrix is turned round: measured as a column.
+                    if m > 1 {
+                        cases.push(Case {
+                            dtype,
+                            m,
+                            k,
+                            n,
+                            batches,
+                            a_by_columns,
+                            b_by_columns,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    cases
+}

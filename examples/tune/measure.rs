@@ -1,0 +1,192 @@
+//! The time of one product by each kernel that can do it, in rounds that take turns.
+
+use std::fmt;
+use std::time::Instant;
+
+use orlop::{
+    DType, Device, MatmulKernel, MatmulProblem, Result, Tensor, explain_matmuls, with_matmul_kernel,
+};
+
+/// A product to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    pub dtype: DType,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub batches: usize,
+    pub a_by_columns: bool,
+    pub b_by_columns: bool,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            dtype,
+            m,
+            k,
+            n,
+            batches,
+            ..
+        } = self;
+        write!(f, "{m}x{k} times {k}x{n} of {dtype}")?;
+        if *batches != 1 {
+            write!(f, ", {batches} side by side")?;
+        }
+        for (name, by_columns) in [("A", self.a_by_columns), ("B", self.b_by_columns)] {
+            if by_columns {
+                write!(f, ", {name} by columns")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub enum Verdict {
+    /// The problem as kernels see it; seconds of a product by this kernel, and by the planned one.
+    Faster {
+        problem: MatmulProblem,
+        kernel: MatmulKernel,
+        seconds: f64,
+        planned: f64,
+    },
+    /// No other is faster by the margin.
+    Planned,
+    TooLong,
+}
+
+pub struct Bench<'a> {
+    pub device: &'a Device,
+    pub rounds: usize,
+    /// Part of the planned kernel's time that must be saved.
+    pub margin: f64,
+    /// Seconds of a product above which a problem is left out.
+    pub longest: f64,
+}
+
+/// Seconds of work in one timed run: short products are repeated.
+const RUN: f64 = 0.01;
+/// A kernel that takes this many times the planned one's time has no more rounds.
+const HOPELESS: f64 = 2.0;
+/// Sums in another order differ; sums of something else differ by far more.
+const ALIKE: f64 = 1e-2;
+
+impl Bench<'_> {
+    /// The best kernel for a product.
+    ///
+    /// # Errors
+    /// What allocating the operands or the planned product says.
+    pub fn best(&self, case: &Case) -> Result<Verdict> {
+        // Two operands and two results, in f64 for a bound that is easy to see.
+        let floats =
+            case.batches as f64 * (case.m * case.k + case.k * case.n + 2 * case.m * case.n) as f64;
+        let limit = self
+            .device
+            .memory()
+            .limit
+            .map_or(f64::INFINITY, |limit| limit as f64);
+        if 2.0 * floats * case.dtype.size() as f64 > limit {
+            return Ok(Verdict::TooLong);
+        }
+        let operand = |rows, columns, by_columns, seed| {
+            let shape = match by_columns {
+                false => [case.batches, rows, columns],
+                true => [case.batches, columns, rows],
+            };
+            let values = Tensor::rand(self.device, shape, case.dtype, seed)?;
+            match by_columns {
+                false => Ok(values),
+                true => values.transpose(1, 2),
+            }
+        };
+        let a = operand(case.m, case.k, case.a_by_columns, 1)?;
+        let b = operand(case.k, case.n, case.b_by_columns, 2)?;
+
+        let (expected, plans) = explain_matmuls(|| a.matmul(&b));
+        let expected = expected?;
+        // Not on the CPU, for want of kernels.
+        let Some(&(problem, _)) = plans.first() else {
+            return Ok(Verdict::Planned);
+        };
+        let once = self.seconds(&a, &b, 1)?;
+        if once > self.longest {
+            return Ok(Verdict::TooLong);
+        }
+        let times = (RUN / once).clamp(1.0, 1000.0) as usize;
+        let mut kernels = Vec::new();
+        for &kernel in MatmulKernel::all() {
+            // Those that cannot do it are refused.
+            let Ok(product) = with_matmul_kernel(kernel, || a.matmul(&b)) else {
+                continue;
+            };
+            if !self.alike(&product, &expected)? {
+                continue;
+            }
+            let seconds = with_matmul_kernel(kernel, || self.seconds(&a, &b, 1))?;
+            if seconds <= HOPELESS * once {
+                kernels.push((kernel, Vec::new()));
+            }
+        }
+        let mut planned = Vec::new();
+        for _ in 0..self.rounds {
+            planned.push(self.seconds(&a, &b, times)?);
+            for (kernel, seconds) in &mut kernels {
+                seconds.push(with_matmul_kernel(*kernel, || self.seconds(&a, &b, times))?);
+            }
+        }
+        let planned = median(planned);
+        let best = kernels
+            .into_iter()
+            .map(|(kernel, seconds)| (kernel, median(seconds)))
+            .min_by(|(_, a), (_, b)| a.total_cmp(b));
+        Ok(match best {
+            Some((kernel, seconds)) if seconds < planned * (1.0 - self.margin) => Verdict::Faster {
+                problem,
+                kernel,
+                seconds,
+                planned,
+            },
+            _ => Verdict::Planned,
+        })
+    }
+
+    /// Seconds of one product, of `times` in a row.
+    fn seconds(&self, a: &Tensor, b: &Tensor, times: usize) -> Result<f64> {
+        self.device.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..times {
+            a.matmul(b)?;
+        }
+        self.device.synchronize()?;
+        Ok(start.elapsed().as_secs_f64() / times as f64)
+    }
+
+    /// Whether a kernel computes the same, by the first and the last entries.
+    fn alike(&self, product: &Tensor, expected: &Tensor) -> Result<bool> {
+        let ends = |tensor: &Tensor| -> Result<Vec<f32>> {
+            let flat = tensor.reshape([tensor.shape().elements()])?;
+            let size = flat.shape().elements();
+            let part = size.min(4096);
+            let mut values = flat.slice(0..part)?.cast(DType::F32)?.to_vec::<f32>()?;
+            values.extend(
+                flat.slice(size - part..size)?
+                    .cast(DType::F32)?
+                    .to_vec::<f32>()?,
+            );
+            Ok(values)
+        };
+        let (found, expected) = (ends(product)?, ends(expected)?);
+        let largest = expected
+            .iter()
+            .fold(1.0, |most: f32, value| most.max(value.abs()));
+        let pairs = found.iter().zip(&expected);
+        Ok(pairs
+            .map(|(a, b)| f64::from((a - b).abs()))
+            .all(|off| off <= ALIKE * f64::from(largest)))
+    }
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
