@@ -11,11 +11,22 @@ use crate::shape::Shape;
 pub type Strides = SmallVec<[isize; 6]>;
 
 /// Shape, strides and offset, in elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,
     strides: Strides,
     offset: usize,
+}
+
+impl Clone for Layout {
+    /// As a copy of memory, like a shape's.
+    fn clone(&self) -> Self {
+        Self {
+            shape: self.shape.clone(),
+            strides: Strides::from_slice(&self.strides),
+            offset: self.offset,
+        }
+    }
 }
 
 /// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`.

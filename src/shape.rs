@@ -10,8 +10,15 @@ use crate::error::{Error, Result};
 /// The sizes of a tensor's dimensions, outermost first. A scalar has none.
 ///
 /// Made from arrays, slices, vectors, a single `usize`, or `()` for a scalar.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default)]
 pub struct Shape(SmallVec<[usize; 6]>);
+
+impl Clone for Shape {
+    /// As a copy of memory: the derived one goes element by element, and ops copy shapes all the time.
+    fn clone(&self) -> Self {
+        Shape(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Shape {
     /// Number of dimensions.

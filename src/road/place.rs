@@ -96,15 +96,24 @@ pub(super) fn why_operands_travel() -> &'static str {
     }
 }
 
-pub(super) type Tensors = SmallVec<[Tensor; 3]>;
-
 /// Operands where their op runs.
 pub(super) struct Arrivals {
-    pub operands: Tensors,
+    /// Those that travelled, at their places; none at all when all were there.
+    moved: Vec<Option<Tensor>>,
     /// Bytes that travelled.
     pub bytes: u64,
     /// The devices that some of them left, each once.
     pub left: SmallVec<[Device; 2]>,
+}
+
+impl Arrivals {
+    /// The operands, in their order.
+    pub(super) fn operands<'a>(&'a self, inputs: &[&'a Tensor]) -> SmallVec<[&'a Tensor; 4]> {
+        let moved = self.moved.iter().map(Option::as_ref);
+        let moved = moved.chain(std::iter::repeat(None));
+        let each = inputs.iter().zip(moved);
+        each.map(|(&input, moved)| moved.unwrap_or(input)).collect()
+    }
 }
 
 /// Brings operands to the device where their op runs. Those that see overlapping parts of one
@@ -114,12 +123,11 @@ pub(super) struct Arrivals {
 /// As [`move_to`].
 pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Result<Arrivals> {
     let mut arrivals = Arrivals {
-        operands: Tensors::new(),
+        moved: Vec::new(),
         bytes: 0,
         left: SmallVec::new(),
     };
     if inputs.iter().all(|tensor| tensor.device() == target) {
-        arrivals.operands = inputs.iter().map(|&tensor| tensor.clone()).collect();
         return Ok(arrivals);
     }
     // The parts of storages that travel, and which of them each operand sees.
@@ -146,18 +154,17 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
         }
         part_of.push(shared.or(Some(parts.len() - 1)));
     }
-    let mut moved = Tensors::new();
+    let mut moved: SmallVec<[Tensor; 3]> = SmallVec::new();
     for (tensor, part) in &parts {
         let copy = copy_of(op, tensor, part, target)?;
         arrivals.bytes += bytes(&copy);
         moved.push(copy);
     }
-    arrivals.operands = inputs
+    arrivals.moved = inputs
         .iter()
         .zip(part_of)
-        .map(|(tensor, part)| match part {
-            None => (*tensor).clone(),
-            Some(at) => seen_through(&moved[at], tensor.layout(), parts[at].1.start),
+        .map(|(tensor, part)| {
+            part.map(|at| seen_through(&moved[at], tensor.layout(), parts[at].1.start))
         })
         .collect();
     Ok(arrivals)

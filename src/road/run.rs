@@ -89,7 +89,7 @@ fn travel(
         .filter(|into| *into.device() != target)
         .map(|into| into.device().write_elsewhere());
     let arrivals = place::bring(name, inputs, &target)?;
-    let operands = &arrivals.operands;
+    let operands = &arrivals.operands(inputs)[..];
     let mut moved = arrivals.bytes;
     let elsewhere = match into {
         Some(into) if *into.device() != target => {
@@ -203,7 +203,7 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
 fn plan(
     op: &dyn Op,
     target: &Device,
-    inputs: &[Tensor],
+    inputs: &[&Tensor],
     output: Operand<'_>,
     fresh: bool,
 ) -> Result<Option<(Launches, Kernels)>> {
@@ -219,7 +219,7 @@ fn plan(
         slots.push(shared.map_or(next, |earlier| slots[earlier]));
     }
     let problem = Problem {
-        inputs: inputs.iter().map(operand).collect(),
+        inputs: inputs.iter().copied().map(operand).collect(),
         output,
         fresh,
         slots,
@@ -253,13 +253,13 @@ fn launch(
     op: &'static str,
     target: &Device,
     (launches, kernels): &(Launches, Kernels),
-    inputs: &[Tensor],
+    inputs: &[&Tensor],
     existing: Option<&Tensor>,
     bytes: u64,
     fresh: impl Fn(Arc<GpuBlock>) -> Tensor,
 ) -> Result<Tensor> {
     let missing = || Error::invalid(op, "an operand has no memory");
-    let operands: Option<Blocks<'_>> = inputs.iter().chain(existing).map(block).collect();
+    let operands: Option<Blocks<'_>> = inputs.iter().copied().chain(existing).map(block).collect();
     let operands = operands.ok_or_else(missing)?;
     let scratch = scratch_bytes(launches, inputs.len());
     let gpu = target.gpu().ok_or_else(missing)?;
@@ -297,7 +297,7 @@ fn block(tensor: &Tensor) -> Option<&Arc<GpuBlock>> {
 }
 
 /// Runs the CPU twin on the caller's thread.
-fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
+fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     let Storage::Host(block) = output.storage() else {
         return Ok(());
     };
@@ -307,7 +307,8 @@ fn twin(op: &dyn Op, inputs: &[Tensor], output: &Tensor) -> Result<()> {
         turn.wait();
     }
     // Each block once, and in one order everywhere: a reader waits for writers that came before it.
-    let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> = inputs.iter().filter_map(host_block).collect();
+    let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> =
+        inputs.iter().copied().filter_map(host_block).collect();
     blocks.sort_unstable_by_key(|block| Arc::as_ptr(block));
     blocks.dedup_by_key(|block| Arc::as_ptr(block));
     let read: SmallVec<[_; 4]> = blocks.iter().map(|block| block.read()).collect();

@@ -80,8 +80,11 @@ impl Tensor {
     /// that is not `[n]` or a residual that has not the shape of the result,
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an epilogue on integers.
     pub fn matmul_with(&self, other: &Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
-        let mut form = rule::form(self, other, epilogue)?;
         let finish = Finish::of(epilogue);
+        if finish == Finish::NONE && rule::is_plain(self, other) {
+            return road::run(&Matmul(finish), &[self, other]);
+        }
+        let mut form = rule::form(self, other, epilogue)?;
         if form.inner == 0 {
             // Empty sums: nothing to multiply.
             if finish == Finish::NONE {

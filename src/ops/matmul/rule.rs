@@ -180,6 +180,14 @@ impl Form<'_> {
     }
 }
 
+/// Matrices with equal batches and something to sum: they need no other form.
+pub(super) fn is_plain(a: &Tensor, b: &Tensor) -> bool {
+    match (a.shape().dims(), b.shape().dims()) {
+        ([left @ .., _, inner], [right @ .., _, _]) => left == right && *inner != 0,
+        _ => false,
+    }
+}
+
 /// # Errors
 /// `InvalidArgument` for scalars, integers with an epilogue, `DTypeMismatch`, `ShapeMismatch`.
 pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) -> Result<Form<'a>> {
@@ -316,16 +324,19 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
     if let Some(other) = inputs.iter().find(|other| other.dtype != a.dtype) {
         return Err(Error::dtype_mismatch("matmul", a.dtype, other.dtype));
     }
-    let (batch, [m, inner]) = split(a.layout.shape());
-    let (right_batch, [k, n]) = split(b.layout.shape());
-    let mismatch = |rule| Error::shape_mismatch("matmul", a.layout.shape(), b.layout.shape(), rule);
+    let (left, right) = (a.layout.shape(), b.layout.shape());
+    let ([batch @ .., m, inner], [right_batch @ .., k, n]) = (left.dims(), right.dims()) else {
+        return Err(Error::invalid("matmul", "takes two operands"));
+    };
+    let mismatch = |rule| Error::shape_mismatch("matmul", left, right, rule);
     if inner != k {
         return Err(mismatch(INNER));
     }
     if batch != right_batch {
         return Err(mismatch(BATCH));
     }
-    let shape: Shape = batch.iter().copied().chain([m, n]).collect();
+    let shape: Shape = batch.iter().chain([m, n]).copied().collect();
+    check_work("matmul", shape.count("matmul")?, *inner)?;
     if let Some(other) = added.iter().find(|other| other.layout.shape() != &shape) {
         let rule = "what is added has the shape of the product";
         return Err(Error::shape_mismatch(

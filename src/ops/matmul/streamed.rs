@@ -139,8 +139,9 @@ const ROUND: usize = 128;
 const UNLIMITED: u64 = 1 << 30;
 
 /// `c = a x b` on a device whose memory need not hold them: tiles go there and come back while it
-/// multiplies those before. Operands and result may be slices ([`HostMatrix`]), NumPy files (with the
-/// feature `npy`: `NpyMatrix`, `NpyMatrixMut`), closures, or a program's own.
+/// multiplies those before. Operands and result may be slices ([`HostMatrix`]; those of a file that is
+/// mapped into memory, too), NumPy files (with the feature `npy`: `NpyMatrix`, `NpyMatrixMut`, which read
+/// and write at positions, as the system caches them), closures, or a program's own.
 ///
 /// It uses at most three quarters of what the device's budget leaves (1 GiB without one); as many
 /// rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows. Sums
