@@ -61,6 +61,8 @@ pub struct Capabilities {
     pub int64: bool,
     /// Smallest and largest subgroup (warp, wave) when kernels can use subgroups.
     pub subgroup_sizes: Option<(u32, u32)>,
+    /// Kernels can read a storage texture of 16 x 16,384 texels in 8 layers.
+    pub texels: bool,
     /// The adapter has cooperative matrices (tensor cores); no kernel uses them yet.
     pub cooperative_matrix: bool,
     /// The adapter can write timestamps inside its work.
@@ -93,6 +95,7 @@ impl Capabilities {
             f64: true,
             int64: false,
             subgroup_sizes: None,
+            texels: false,
             cooperative_matrix: false,
             timestamps: false,
             immediate_bytes: 0,

@@ -44,6 +44,13 @@ pub(crate) struct KernelKey {
     pub words: u32,
 }
 
+impl KernelKey {
+    /// Whether the kernel reads the device's texels, as group 2.
+    pub(crate) fn reads_texels(&self) -> bool {
+        self.values.iter().any(|&(name, _)| name == "texels")
+    }
+}
+
 /// The words of one dispatch's `Params`: scalars as u32.
 pub(crate) type Words = SmallVec<[u32; 32]>;
 
@@ -102,6 +109,30 @@ impl Bound {
     }
 }
 
+/// Rows that are copied into the device's texels before a launch, for kernels that read operands
+/// there: a software adapter loads texels without a branch for each lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TexelCopy {
+    /// What is copied from, as in [`Bound`].
+    pub operand: usize,
+    /// Of the first row, in bytes from the storage's start: a multiple of 16.
+    pub offset: u64,
+    /// Bytes from row to row: a multiple of 256.
+    pub pitch: u64,
+    /// Texels of a row, at most [`TEXEL_WIDTH`].
+    pub width: u32,
+    pub rows: u32,
+    /// Where they go: the layer, and the first row of it.
+    pub layer: u32,
+    pub row: u32,
+}
+
+/// Bytes of a texel: four f32; texels in a row of the device's, rows of a layer, layers: 4 MiB each.
+pub(crate) const TEXEL_BYTES: u64 = 16;
+pub(crate) const TEXEL_WIDTH: u32 = 16;
+pub(crate) const TEXEL_ROWS: u32 = 16_384;
+pub(crate) const TEXEL_LAYERS: u32 = 8;
+
 /// An op's work on a GPU: run in order, with nothing else between them.
 pub(crate) type Launches = SmallVec<[Launch; 1]>;
 
@@ -112,6 +143,8 @@ pub(crate) struct Launch {
     /// What each binding is. Operands that share a storage share a binding, unless their windows
     /// are disjoint: no byte is ever bound twice.
     pub operands: SmallVec<[Bound; 4]>,
+    /// Done first, for a kernel that reads texels.
+    pub texels: SmallVec<[TexelCopy; 1]>,
     pub dispatches: SmallVec<[Dispatch; 1]>,
     /// Floating point or integer operations, for batching and figures.
     pub flops: f64,

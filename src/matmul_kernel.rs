@@ -7,6 +7,7 @@ use std::str::FromStr;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::launch::TEXEL_ROWS;
 
 /// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,8 @@ pub(crate) enum Kernel {
     /// As the subgroup tile for 8 lanes, everything loaded eight elements at a time: software
     /// adapters with 64-bit integers.
     Wide,
+    /// As the subgroup tile for 8 lanes, both operands loaded as texels.
+    Texel,
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
 }
@@ -88,6 +91,14 @@ const fn wide(tile_m: u32) -> MatmulKernel {
     }
 }
 
+const fn texel(tile_m: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Texel,
+        tile_m,
+        tile_n: 64,
+    }
+}
+
 pub(crate) const HARDWARE: MatmulKernel = workgroup(64, 64, 16, 4);
 pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup(128, 128, 8, 8);
 pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup(32, 32, 16, 4);
@@ -110,6 +121,7 @@ pub(crate) const SUBGROUP_8_TALL: MatmulKernel = subgroup(48, 8, 8);
 pub(crate) const SUBGROUP_8_LONG: MatmulKernel = subgroup(16, 32, 8);
 pub(crate) const WIDE_32: MatmulKernel = wide(32);
 pub(crate) const WIDE_16: MatmulKernel = wide(16);
+pub(crate) const TEXEL_16: MatmulKernel = texel(16);
 pub(crate) const SUBGROUP_4: MatmulKernel = subgroup(16, 32, 4);
 
 impl MatmulKernel {
@@ -118,7 +130,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 21] = [
+    pub(crate) const ALL: [MatmulKernel; 22] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_SMALL,
@@ -140,6 +152,7 @@ impl MatmulKernel {
         SUBGROUP_4,
         WIDE_32,
         WIDE_16,
+        TEXEL_16,
     ];
 
     /// What the panels of a wide product take that have no vectors of eight.
@@ -155,6 +168,8 @@ impl MatmulKernel {
                 Kernel::Register { unroll, .. } => unroll,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
                 Kernel::Wide => WIDE,
+                // What the texels have rows for.
+                Kernel::Texel => return TEXEL_ROWS as usize,
                 Kernel::Vector { k_threads, .. } => k_threads,
             } as usize
     }
@@ -165,6 +180,7 @@ impl MatmulKernel {
         match self.kind {
             Kernel::Workgroup { .. } | Kernel::Vector { .. } => true,
             Kernel::Wide => *self == WIDE_16,
+            Kernel::Texel => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
             Kernel::Subgroup { .. } => {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
@@ -179,6 +195,7 @@ impl MatmulKernel {
             Kernel::Subgroup { .. } => !matches!(dtype, DType::F64 | DType::BF16),
             // Elements are made of the halves of 64-bit words.
             Kernel::Wide => dtype.size() == 4,
+            Kernel::Texel => dtype == DType::F32,
             _ => dtype != DType::BF16,
         }
     }
@@ -205,7 +222,8 @@ impl MatmulKernel {
             } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
             Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
             Kernel::Wide if lanes(WIDE) && capabilities.int64 => (WIDE, 0),
-            Kernel::Subgroup { .. } | Kernel::Wide => return false,
+            Kernel::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
+            Kernel::Subgroup { .. } | Kernel::Wide | Kernel::Texel => return false,
         };
         threads <= capabilities.max_invocations && bytes <= capabilities.workgroup_memory_bytes
     }
@@ -241,6 +259,7 @@ impl fmt::Display for MatmulKernel {
                 write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
             }
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
+            Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),
             Kernel::Vector {
                 row_threads,
                 k_threads,

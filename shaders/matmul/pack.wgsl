@@ -8,10 +8,11 @@
 // run                      vectors per invocation
 // batch_rank               dimensions of the batch
 struct Params {
-    // Elements of a row, rows, and both with their padding: vectors, rows.
+    // Elements of a row, rows, and both with their padding: vectors, rows. Vectors from row to row.
     row_size: u32,
     rows: u32,
     row_vectors: u32,
+    row_pitch: u32,
     rows_padded: u32,
     offset: u32,
     row_stride: u32,
@@ -93,7 +94,7 @@ fn main(
         let value_{{ i }} = select(0u, from_buffer[select(0u, start + at_{{ i }} * params.element_stride, at_{{ i }} < size)], at_{{ i }} < size);
         {%- endfor %}
         {%- endif %}
-        into_buffer[row_in_all * params.row_vectors + vector] = vec4<u64>(
+        into_buffer[row_in_all * params.row_pitch + vector] = vec4<u64>(
             {%- for i in range(4) %}
             u64(value_{{ 2 * i }}) | (u64(value_{{ 2 * i + 1 }}) << 32u),
             {%- endfor %}

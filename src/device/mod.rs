@@ -195,7 +195,8 @@ impl Device {
 
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
     /// Exact, on the CPU too. Staging is not in it: up to about 50 MiB, taken when first
-    /// used, and 8 MiB for each thread that reads while others do.
+    /// used, and 8 MiB for each thread that reads while others do; and on software adapters texels
+    /// for products, 4 to 32 MiB, taken when first used.
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.memory(),
@@ -230,7 +231,7 @@ impl Device {
         }
     }
 
-    /// Gives regions without a tensor, and idle staging, back to the adapter.
+    /// Gives regions without a tensor, idle staging and texels back to the adapter.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].
@@ -239,7 +240,7 @@ impl Device {
     }
 
     /// Gives regions without a tensor back to the adapter, the largest first, until at most `bytes`
-    /// are reserved or no such region is left; and idle staging.
+    /// are reserved or no such region is left; and idle staging and texels.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].

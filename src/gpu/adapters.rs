@@ -135,6 +135,7 @@ pub(super) fn describe(
         int64: has(wgpu::Features::SHADER_INT64),
         subgroup_sizes: has(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        texels: super::texels::fit(limits),
         cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
         timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
         immediate_bytes: if has(wgpu::Features::IMMEDIATES) {

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::block::GpuBlock;
 use super::pipelines::Kernel;
 use super::templates::ParamsSpace;
+use super::texels::TexelStore;
 use crate::error::Error;
-use crate::launch::Dispatch;
+use crate::launch::{Dispatch, TEXEL_BYTES, TexelCopy};
 use crate::memory::BlockId;
 
 /// Alignment of uniform bindings that every adapter accepts.
@@ -56,6 +57,8 @@ pub(crate) enum Work {
     Dispatch {
         kernel: Arc<Kernel>,
         operands: wgpu::BindGroup,
+        /// The device's texels, for kernels that read them.
+        texels: Option<wgpu::BindGroup>,
         /// Its params among the batch's words.
         words: Range<usize>,
         groups: [u32; 3],
@@ -64,6 +67,12 @@ pub(crate) enum Work {
         from: (wgpu::Buffer, u64),
         to: (wgpu::Buffer, u64),
         bytes: u64,
+    },
+    /// Rows of a buffer, from a place in it, into the device's texels.
+    Texels {
+        from: (wgpu::Buffer, u64),
+        to: wgpu::Texture,
+        copy: TexelCopy,
     },
 }
 
@@ -98,6 +107,7 @@ impl Batch {
         &mut self,
         kernel: &Arc<Kernel>,
         operands: &wgpu::BindGroup,
+        texels: Option<&TexelStore>,
         dispatch: &Dispatch,
         effect: usize,
     ) {
@@ -111,6 +121,7 @@ impl Batch {
             work: Work::Dispatch {
                 kernel: Arc::clone(kernel),
                 operands: operands.clone(),
+                texels: texels.map(|store| store.group.clone()),
                 words: first..self.words.len(),
                 groups: dispatch.groups,
             },
@@ -129,6 +140,24 @@ impl Batch {
         self.copied_bytes += bytes;
         self.commands.push(Command {
             work: Work::Copy { from, to, bytes },
+            effect,
+        });
+    }
+
+    pub(crate) fn copy_to_texels(
+        &mut self,
+        from: &(wgpu::Buffer, u64),
+        to: &wgpu::Texture,
+        copy: TexelCopy,
+        effect: usize,
+    ) {
+        self.copied_bytes += u64::from(copy.width) * u64::from(copy.rows) * TEXEL_BYTES;
+        self.commands.push(Command {
+            work: Work::Texels {
+                from: from.clone(),
+                to: to.clone(),
+                copy,
+            },
             effect,
         });
     }
@@ -186,6 +215,7 @@ mod tests {
                     words: 1,
                 },
                 operands: problem.bindings(),
+                texels: smallvec![],
                 dispatches: smallvec![
                     Dispatch {
                         words: smallvec![7],

@@ -10,9 +10,10 @@ use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
 use super::pipelines::Kernel;
 use super::regions::Regions;
+use super::stream::TexelWork;
 use super::{Access, Gpu};
 use crate::error::{Error, Result};
-use crate::launch::{Bound, Launch, WINDOW_ALIGNMENT, Window};
+use crate::launch::{Bound, Launch, TexelCopy, WINDOW_ALIGNMENT, Window};
 use crate::memory::{Pool, QUANTUM};
 
 const _: () = assert!(QUANTUM.is_multiple_of(WINDOW_ALIGNMENT));
@@ -86,7 +87,7 @@ impl Gpu {
             block.check()?;
             block.used();
         }
-        let groups = {
+        let (groups, mut texels) = {
             let mut pool = self.memory.lock();
             if std::mem::take(&mut pool.source_mut().returned) {
                 stream
@@ -94,6 +95,7 @@ impl Gpu {
                     .retain(|region| pool.region(region).is_some());
             }
             let mut groups: SmallVec<[wgpu::BindGroup; 1]> = SmallVec::new();
+            let mut texels: SmallVec<[TexelWork; 1]> = SmallVec::new();
             for (launch, kernel) in launches.iter().zip(kernels) {
                 let key = resolve(op, &pool, launch, blocks)?;
                 let group = stream
@@ -105,17 +107,32 @@ impl Gpu {
                     })
                     .map_err(|reason| self.health.explain(&self.device, op, reason))?;
                 groups.push(group);
+                texels.push(TexelWork {
+                    store: None,
+                    copies: rows(op, &pool, launch, blocks)?,
+                });
             }
-            groups
+            (groups, texels)
         };
-        for ((launch, kernel), group) in launches.iter().zip(kernels).zip(&groups) {
+        let layers = launches.iter().flat_map(|launch| &launch.texels);
+        if let Some(last) = layers.map(|copy| copy.layer).max() {
+            let store = stream
+                .texels_of(last + 1)
+                .map_err(|caught| self.health.explain(&self.device, op, caught.into_message()))?;
+            for (work, kernel) in texels.iter_mut().zip(kernels) {
+                work.store = kernel.texels.then(|| store.clone());
+            }
+        }
+        for (((launch, kernel), group), texels) in
+            launches.iter().zip(kernels).zip(&groups).zip(&texels)
+        {
             let seconds = self.capabilities.seconds(launch.flops, launch.bytes);
             let effect = || Effect {
                 label: op,
                 reads: blocks.iter().map(|block| block.id()).collect(),
                 writes: Target::block(written),
             };
-            stream.dispatch(kernel, group, &launch.dispatches, effect, seconds)?;
+            stream.dispatch(kernel, group, texels, &launch.dispatches, effect, seconds)?;
             if stream.is_full() {
                 stream.submit()?;
             }
@@ -197,6 +214,30 @@ impl Gpu {
         }
         Ok(())
     }
+}
+
+/// Where the rows are that a launch copies into texels.
+fn rows(
+    op: &'static str,
+    pool: &Pool<Regions>,
+    launch: &Launch,
+    blocks: &Blocks<'_>,
+) -> Result<Vec<((wgpu::Buffer, u64), TexelCopy)>> {
+    launch
+        .texels
+        .iter()
+        .map(|&copy| {
+            let place = blocks
+                .get(copy.operand)
+                .and_then(|block| pool.place(block.id()));
+            place
+                .and_then(|place| {
+                    let buffer = pool.region(place.region)?.clone();
+                    Some(((buffer, place.offset + copy.offset), copy))
+                })
+                .ok_or_else(|| Error::invalid(op, "an operand has no memory"))
+        })
+        .collect()
 }
 
 /// The places of a launch's bindings.

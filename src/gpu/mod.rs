@@ -19,6 +19,7 @@ mod spill;
 mod staging;
 mod stream;
 pub(crate) mod templates;
+mod texels;
 mod transfer;
 mod wait;
 
@@ -369,6 +370,7 @@ impl Gpu {
             .retain(|region| pool.region(region).is_some());
         drop(pool);
         stream.staging.trim();
+        stream.texels.trim();
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
+use super::texels;
 use crate::error::Result;
 use crate::launch::KernelKey;
 use crate::sync::Mutex;
@@ -15,6 +16,8 @@ pub(crate) struct Kernel {
     pub pipeline: wgpu::ComputePipeline,
     /// The layout of group 0: the operands' buffers.
     pub operands: wgpu::BindGroupLayout,
+    /// It reads the device's texels.
+    pub texels: bool,
     pub space: ParamsSpace,
 }
 
@@ -124,10 +127,15 @@ impl Pipelines {
         };
         let operands = layout(&entries);
         let uniform = layout(&[buffer(0, wgpu::BufferBindingType::Uniform)]);
-        let (groups, immediate_size) = match space {
+        let (mut groups, immediate_size) = match space {
             ParamsSpace::Immediate => (vec![Some(&operands)], key.words * 4),
             ParamsSpace::Uniform => (vec![Some(&operands), Some(&uniform)], 0),
         };
+        let texels = key.reads_texels().then(|| texels::layout(&self.device));
+        if texels.is_some() {
+            groups.resize(texels::GROUP as usize, None);
+            groups.push(texels.as_ref());
+        }
         let pipeline_layout = self
             .device
             .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -151,6 +159,7 @@ impl Pipelines {
         Kernel {
             pipeline,
             operands,
+            texels: texels.is_some(),
             space,
         }
     }

@@ -10,10 +10,11 @@ use super::health::{self, Caught, Health};
 use super::pipelines::Kernel;
 use super::staging::Staging;
 use super::templates::ParamsSpace;
+use super::texels::{self, TexelStore, Texels};
 use super::wait::Progress;
 use crate::error::{Error, Result};
 use crate::faults::{Fault, FaultHook};
-use crate::launch::Dispatch;
+use crate::launch::{Dispatch, TexelCopy};
 use crate::memory::BlockId;
 
 /// When a batch is submitted though nobody waits for it.
@@ -46,6 +47,13 @@ struct Uniforms {
     groups: HashMap<(u64, u64), wgpu::BindGroup>,
 }
 
+/// What a launch reads as texels: where, and what is copied there first.
+#[derive(Default)]
+pub(crate) struct TexelWork {
+    pub store: Option<TexelStore>,
+    pub copies: Vec<((wgpu::Buffer, u64), TexelCopy)>,
+}
+
 pub(crate) struct Stream {
     batch: Batch,
     uniforms: Uniforms,
@@ -55,6 +63,7 @@ pub(crate) struct Stream {
     failed: Option<Error>,
     pub bindings: Bindings,
     pub staging: Staging,
+    pub texels: Texels,
     faults: FaultHook,
     limits: BatchLimits,
     name: String,
@@ -82,6 +91,7 @@ impl Stream {
             failed: None,
             bindings: Bindings::new(BIND_GROUPS),
             staging: Staging::new(faults.clone()),
+            texels: Texels::default(),
             faults,
             limits,
             name: name.to_owned(),
@@ -109,6 +119,7 @@ impl Stream {
         &mut self,
         kernel: &Arc<Kernel>,
         operands: &wgpu::BindGroup,
+        texels: &TexelWork,
         dispatches: &[Dispatch],
         effect: impl Fn() -> Effect,
         seconds: f64,
@@ -120,11 +131,28 @@ impl Stream {
             if self.batch.effects.is_empty() {
                 shared = None;
             }
+            let first = shared.is_none();
             let effect = *shared.get_or_insert_with(|| self.batch.effect(effect()));
-            self.batch.dispatch(kernel, operands, dispatch, effect);
+            if let (Some(store), true) = (&texels.store, first) {
+                for (from, copy) in &texels.copies {
+                    self.batch
+                        .copy_to_texels(from, &store.texture, *copy, effect);
+                }
+            }
+            let store = texels.store.as_ref();
+            self.batch
+                .dispatch(kernel, operands, store, dispatch, effect);
             self.batch.seconds += seconds / dispatches.len() as f64;
         }
         Ok(())
+    }
+
+    /// The device's texels, of so many layers at least.
+    ///
+    /// # Errors
+    /// What the device said.
+    pub(crate) fn texels_of(&mut self, layers: u32) -> std::result::Result<TexelStore, Caught> {
+        self.texels.of(&self.device, layers)
     }
 
     /// Records a copy between two different buffers.
@@ -392,13 +420,17 @@ fn encode(
     commands: &[Command],
     uniform_slots: &[wgpu::BindGroup],
 ) {
-    let is_copy = |command: &Command| matches!(command.work, Work::Copy { .. });
+    let is_copy = |command: &Command| !matches!(command.work, Work::Dispatch { .. });
     let mut uniform_slots = uniform_slots.iter();
     for run in commands.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
         if is_copy(&run[0]) {
             for command in run {
-                if let Work::Copy { from, to, bytes } = &command.work {
-                    encoder.copy_buffer_to_buffer(&from.0, from.1, &to.0, to.1, *bytes);
+                match &command.work {
+                    Work::Copy { from, to, bytes } => {
+                        encoder.copy_buffer_to_buffer(&from.0, from.1, &to.0, to.1, *bytes);
+                    }
+                    Work::Texels { from, to, copy } => texels::encode(encoder, from, to, copy),
+                    Work::Dispatch { .. } => {}
                 }
             }
             continue;
@@ -409,6 +441,7 @@ fn encode(
             let Work::Dispatch {
                 kernel,
                 operands,
+                texels,
                 words,
                 groups,
             } = &command.work
@@ -425,6 +458,9 @@ fn encode(
                     pass.set_immediates(0, bytemuck::cast_slice(&batch.words[words.clone()]));
                 }
                 ParamsSpace::Uniform => pass.set_bind_group(1, uniform_slots.next(), &[]),
+            }
+            if let Some(texels) = texels {
+                pass.set_bind_group(texels::GROUP, texels, &[]);
             }
             let [x, y, z] = *groups;
             pass.dispatch_workgroups(x, y, z);

@@ -27,6 +27,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/part/tile",
     "matmul/register_tile",
     "matmul/subgroup_tile",
+    "matmul/texel_tile",
     "matmul/vector_tile",
     "matmul/wide_tile",
     "matmul/workgroup_tile",

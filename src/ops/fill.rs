@@ -111,6 +111,7 @@ impl Op for Fill {
             Ok(Launch {
                 kernel: plan::key("fill", values, 1, &words),
                 operands: smallvec![bound],
+                texels: smallvec![],
                 dispatches: smallvec![plan::dispatch(
                     self.op,
                     words,

@@ -307,6 +307,7 @@ impl Elementwise {
         Ok(Launch {
             kernel,
             operands: bindings,
+            texels: SmallVec::new(),
             dispatches: smallvec![dispatch(self.op, words, steps, per_workgroup, limit)?],
             flops,
             bytes,

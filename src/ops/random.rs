@@ -141,6 +141,7 @@ impl Op for Random {
             Ok(Launch {
                 kernel: plan::key("random", values, 1, &words),
                 operands: smallvec![bound],
+                texels: smallvec![],
                 dispatches: smallvec![plan::dispatch(
                     self.name(),
                     words,

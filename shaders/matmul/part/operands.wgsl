@@ -48,7 +48,8 @@ struct Params {
 {% macro storage(vector) -%}
 {% if vector == 8 %}array<vec4<u64>>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
 {%- endmacro -%}
-@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
+{% if vector_a %}@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
+{%- endif %}
 {%- if slot_b != slot_a %}
 @group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
 {%- endif %}

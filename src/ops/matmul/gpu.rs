@@ -4,10 +4,11 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Form, kernel_loads, key, stores_vectors};
-use super::panel::{Limits, OPERANDS, Panel, Sizes};
+use super::panel::{Limits, OPERANDS, Panel, Sizes, Storages};
 use super::plan::{MatmulPlan, MatmulProblem};
 use super::product::{A, B, C, Matrix, Product, SCRATCH, sides};
 use super::rule::Finish;
+use super::texels::{self, Cursor, Placed};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Dispatch, Launch, Launches, Window, Words, fold_grid};
@@ -28,7 +29,11 @@ impl Product {
         let time = |sizes: &[usize]| {
             let work = self.work(sizes, kernel);
             let seconds = capabilities.seconds(work.flops, work.bytes);
-            (seconds / LONGEST_LAUNCH).max(work.tiles / grid)
+            let room = match kernel.kind {
+                Kernel::Texel if self.in_texels(sizes).is_none() => 2.0,
+                _ => 0.0,
+            };
+            (seconds / LONGEST_LAUNCH).max(work.tiles / grid).max(room)
         };
         let limits = |spans| Limits {
             spans,
@@ -36,7 +41,7 @@ impl Product {
             max_k: kernel.max_k(),
             time: &time,
         };
-        let spans = self.storages.spans();
+        let spans = self.storages_of(kernel).spans();
         let sizes = self.nest.cut(&limits(spans));
         if !(self.splits_k(&sizes) && self.sums_apart()) {
             return sizes;
@@ -46,6 +51,29 @@ impl Product {
         let mut with_sums = spans;
         with_sums[C] = spans[C].min(sums as usize);
         self.nest.cut(&limits(with_sums))
+    }
+
+    /// Where A and B of a panel lie in texels. `None` where there is no room.
+    fn in_texels(&self, sizes: &[usize]) -> Option<[Placed; 2]> {
+        let (batch, _) = sides(sizes);
+        let mut cursor = Cursor::default();
+        let mut place = |operand| {
+            let matrix = self.matrix(operand, sizes, self.nest.offsets[operand]);
+            texels::place(&matrix, batch, &mut cursor)
+        };
+        Some([place(A)?, place(B)?])
+    }
+
+    /// The storages as a kernel binds them: operands that are read as texels are not bound.
+    fn storages_of(&self, kernel: &MatmulKernel) -> Storages {
+        let mut storages = self.storages;
+        if kernel.kind == Kernel::Texel {
+            for operand in [A, B] {
+                storages.bytes[operand] = 0;
+                storages.of[operand] = usize::MAX - operand;
+            }
+        }
+        storages
     }
 
     /// The launch of one panel.
@@ -58,15 +86,26 @@ impl Product {
     ) -> Result<Launch> {
         let sizes = &panel.sizes[..];
         let (batch, [m, n, k]) = sides(sizes);
-        let windows = self.storages.windows(&self.nest, panel);
+        let first = |operand: usize| self.nest.first(panel, operand);
+        // Where they lie in their storages.
+        let lie = [A, B].map(|operand| self.matrix(operand, sizes, first(operand)));
+        let placed = match kernel.kind {
+            Kernel::Texel if lie.iter().all(texels::can_be_copied) => self.in_texels(sizes),
+            _ => None,
+        };
+        // A panel at an edge may not have what the others have.
+        let kernel = match kernel.kind {
+            Kernel::Texel if placed.is_none() => &MatmulKernel::NARROW,
+            _ => kernel,
+        };
+        let windows = self.storages_of(kernel).windows(&self.nest, panel);
         let offset = |operand: usize| {
             let start =
                 windows.of[operand].map_or(0, |window| window.offset / self.storages.element);
-            self.nest.first(panel, operand) - start as usize
+            first(operand) - start as usize
         };
         let mut matrices: [Matrix; OPERANDS] =
             std::array::from_fn(|operand| self.matrix(operand, sizes, offset(operand)));
-        // A panel at an edge may not have what the others have.
         let whole = [A, B].map(|operand| matrices[operand].width()) == [WIDE; 2]
             && k.is_multiple_of(WIDE as usize);
         let kernel = match kernel.kind {
@@ -79,10 +118,40 @@ impl Product {
                 matrix.padded = false;
             }
         }
+        let mut copies = SmallVec::new();
+        let texel_forms = [A, B].map(|operand| matrices[operand].runs_along_inner());
+        if let Some(placed) = &placed {
+            for (operand, placed) in [A, B].into_iter().zip(placed) {
+                let from = match self.copies[operand] {
+                    Some(window) => (self.inputs.len() + SCRATCH, window.offset),
+                    None => (
+                        self.inputs
+                            .iter()
+                            .position(|&of| of == operand)
+                            .unwrap_or(operand),
+                        0,
+                    ),
+                };
+                texels::copies(&lie[operand], batch, placed, from, &mut copies);
+                // Where they lie in texels.
+                let matrix = &mut matrices[operand];
+                matrix.offset = placed.first;
+                matrix.outer = placed.band as isize;
+                matrix.inner = placed.units as isize;
+                matrix.batch = placed.batch.iter().map(|&units| units as isize).collect();
+            }
+        }
         let [a, b, c, ..] = &matrices;
-        let along_k = [a, b].map(Matrix::runs_along_inner);
+        let along_k = match placed {
+            Some(_) => texel_forms,
+            None => [a, b].map(Matrix::runs_along_inner),
+        };
         let loads = kernel_loads(kernel, along_k);
-        let fits = |width: u32, matrix: &Matrix| if matrix.width() >= width { width } else { 1 };
+        let fits = |width: u32, matrix: &Matrix| match width {
+            0 => 0,
+            _ if matrix.width() >= width => width,
+            _ => 1,
+        };
         let mut vector_a = fits(loads[0], a);
         let mut vector_b = fits(loads[1], b);
         if windows.joined[A] == windows.joined[B] && vector_a != vector_b {
@@ -98,7 +167,7 @@ impl Product {
             vector_b,
             vector_c: if vector_c { 4 } else { 1 },
             accumulates,
-            slots: self.slots(&windows),
+            slots: self.slots(&windows, placed.is_some()),
             finish: self.finish,
         };
 
@@ -180,6 +249,7 @@ impl Product {
         Ok(Launch {
             kernel: key(kernel, self.dtype, form),
             operands,
+            texels: copies,
             dispatches: smallvec![Dispatch { words, groups }],
             flops: work.flops,
             bytes: work.bytes,
@@ -202,11 +272,24 @@ pub(super) fn launches(
     let plan = choose(&product.problem(&whole))?;
     let mut kernel = plan.kernel;
     let mut all = Launches::new();
-    if plan.pack != [false; 2]
-        && let Some(copies) = product.pack(plan.pack, capabilities)?
-    {
-        all = copies;
-        whole = product.nest.axes.iter().map(|axis| axis.size).collect();
+    if plan.pack != [false; 2] {
+        let pitch = match kernel.kind {
+            Kernel::Texel => texels::STRIP,
+            _ => WIDE as usize,
+        };
+        match product.pack(plan.pack, pitch, capabilities)? {
+            Some(copies) => {
+                all = copies;
+                whole = product.nest.axes.iter().map(|axis| axis.size).collect();
+            }
+            None => {
+                let problem = MatmulProblem {
+                    may_pack: false,
+                    ..product.problem(&whole)
+                };
+                kernel = choose(&problem)?.kernel;
+            }
+        }
     }
     let nest = &product.nest;
     let mut sizes = product.cut(&kernel, capabilities);

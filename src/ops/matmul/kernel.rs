@@ -26,6 +26,9 @@ pub(super) struct Form {
     pub finish: Finish,
 }
 
+/// The binding of an operand that its kernel does not bind: it reads texels.
+pub(super) const UNBOUND: u32 = u32::MAX;
+
 /// The widest loads of A and B that a kernel has, along k or not.
 pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
     let vectors = match kernel.kind {
@@ -44,6 +47,8 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
         }
         Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
         Kernel::Wide => return [WIDE; 2],
+        // It binds none of them.
+        Kernel::Texel => return [0; 2],
         Kernel::Vector { row_threads, .. } => {
             let thread_m = kernel.tile_m / row_threads;
             [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
@@ -55,7 +60,7 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
 /// Whether a kernel can store four columns as one vector.
 pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
     match kernel.kind {
-        Kernel::Workgroup { .. } | Kernel::Wide => true,
+        Kernel::Workgroup { .. } | Kernel::Wide | Kernel::Texel => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
         Kernel::Vector { .. } => false,
@@ -141,6 +146,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
         ),
         Kernel::Wide => ("matmul/wide_tile", &[]),
+        Kernel::Texel => ("matmul/texel_tile", &[("texels", 1)]),
         Kernel::Vector {
             row_threads,
             k_threads,
@@ -171,7 +177,8 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                 let widest = kernel_loads(&kernel, along_k);
                 let width = |on: bool, widest| if on { widest } else { 1 };
                 // Where there are no vectors, they are not asked for twice.
-                if (bit(2) && widest[0] == 1) || (bit(3) && widest[1] == 1) {
+                let texels = matches!(kernel.kind, Kernel::Texel);
+                if (bit(2) && widest[0] <= 1) || (bit(3) && widest[1] <= 1) || (texels && bit(6)) {
                     continue;
                 }
                 let form = Form {
@@ -193,6 +200,7 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                     },
                     finish: Finish::NONE,
                 };
+                let form = if texels { unbound(form) } else { form };
                 if is_asked_for(&kernel, form) {
                     all.push(key(&kernel, dtype, form));
                 }
@@ -213,15 +221,17 @@ fn finished(form: Form, number: u32) -> Form {
         Activation::Gelu,
         Activation::Silu,
     ];
-    let [a, b, ..] = form.slots;
+    let [a, b, after, ..] = form.slots;
     // The residual is often the left operand.
     let (bias, residual) = (!number.is_multiple_of(3), number % 5 < 3);
-    let slot_bias = 2;
-    let slot_residual = match number % 5 {
-        0 => a,
-        _ => 2 + u32::from(bias),
+    // Where A and B are bound, bias and residual come after them.
+    let slot_bias = after;
+    let shares = a != UNBOUND && number.is_multiple_of(5);
+    let slot_residual = match shares {
+        true => a,
+        false => after + u32::from(bias),
     };
-    let slot_c = 2 + u32::from(bias) + u32::from(residual && !number.is_multiple_of(5));
+    let slot_c = after + u32::from(bias) + u32::from(residual && !shares);
     Form {
         slots: [a, b, slot_c, slot_bias, slot_residual],
         finish: Finish {
@@ -232,6 +242,14 @@ fn finished(form: Form, number: u32) -> Form {
         },
         ..form
     }
+}
+
+/// The same with operands as texels.
+fn unbound(form: Form) -> Form {
+    let mut form = form;
+    (form.vector_a, form.vector_b) = (0, 0);
+    form.slots = [UNBOUND, UNBOUND, 0, 0, 0];
+    form
 }
 
 fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {

@@ -13,6 +13,7 @@ mod plan;
 mod product;
 mod rule;
 mod streamed;
+mod texels;
 
 pub(super) use kernel::specialisations;
 pub use name::{explain_matmuls, with_matmul_kernel};

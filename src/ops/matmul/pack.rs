@@ -15,7 +15,7 @@ use crate::matmul_kernel::WIDE;
 const RUN: usize = 16;
 const THREADS: usize = 64;
 /// Number of words without a batch.
-const WORDS: u32 = 10;
+const WORDS: u32 = 11;
 
 /// Where the copy of an operand lies: its bytes in scratch.
 pub(super) type Place = Window;
@@ -26,19 +26,22 @@ struct Copy {
     row_size: usize,
     rows: usize,
     row_vectors: usize,
+    /// Vectors from row to row.
+    row_pitch: usize,
     rows_padded: usize,
     offset: usize,
     row_stride: isize,
     element_stride: isize,
 }
 
-/// Plans the copy of an operand (0 or 1), and makes the nest and its storage those of the copy. `k`
+/// Plans the copy of an operand (0 or 1), the `input` of the op, in rows of whole multiples of `pitch`
+/// elements, and makes the nest and its storage those of the copy. `k`
 /// grows to whole vectors once both are copied. `None` where operand or copy do not fit a binding.
 pub(super) fn pack(
     nest: &mut Nest,
     storages: &mut Storages,
-    operand: usize,
-    input: usize,
+    (operand, input): (usize, usize),
+    pitch: usize,
     (scratch, from): (usize, u64),
     capabilities: &Capabilities,
 ) -> Result<Option<(Launch, Place)>> {
@@ -59,6 +62,7 @@ pub(super) fn pack(
         row_size: nest.axes[inner].size,
         rows,
         row_vectors: nest.axes[inner].size.div_ceil(wide),
+        row_pitch: nest.axes[inner].size.next_multiple_of(pitch).div_ceil(wide),
         rows_padded: if outer == k {
             rows.next_multiple_of(wide)
         } else {
@@ -86,7 +90,7 @@ pub(super) fn pack(
     )?;
 
     // The copy is the operand now.
-    let pitch = copy.row_vectors * wide;
+    let pitch = copy.row_pitch * wide;
     let mut step = pitch * copy.rows_padded;
     for axis in nest.axes[..rank - 3].iter_mut().rev() {
         if axis.strides[operand] != 0 {
@@ -112,7 +116,7 @@ impl Copy {
             .try_fold(1usize, |all, &(size, _)| all.checked_mul(size));
         let vectors = matrices?
             .checked_mul(self.rows_padded)?
-            .checked_mul(self.row_vectors)?;
+            .checked_mul(self.row_pitch)?;
         let bytes = (vectors as u64).checked_mul(4 * u64::from(WIDE))?;
         bytes.checked_next_multiple_of(WINDOW_ALIGNMENT)
     }
@@ -135,6 +139,7 @@ impl Copy {
             self.row_size,
             self.rows,
             self.row_vectors,
+            self.row_pitch,
             self.rows_padded,
             self.offset,
             self.row_stride as usize,
@@ -159,6 +164,7 @@ impl Copy {
                     window: Some(place),
                 },
             ],
+            texels: SmallVec::new(),
             dispatches: smallvec![Dispatch { words, groups }],
             flops: 0.0,
             bytes,

@@ -7,7 +7,8 @@ use crate::matmul_kernel::{
     HARDWARE, HARDWARE_LARGE, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
     HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR,
     REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES,
-    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, WIDE, WIDE_16, WIDE_32,
+    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, WIDE, WIDE_16,
+    WIDE_32,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n.
@@ -24,6 +25,9 @@ pub struct MatmulOperand {
     /// How many neighbours can be loaded as one vector: 8, 4 or 1. Strides, sizes and offsets that
     /// are no multiples forbid it.
     pub width: u32,
+    /// Its rows can be copied into the device's texels as they lie: they start at multiples of four
+    /// elements, and 64 or a multiple of it apart.
+    pub texels: bool,
 }
 
 /// What a plan needs to know of a product of `[m, k]` and `[k, n]`. For a matrix times a vector, `n`
@@ -79,6 +83,12 @@ impl MatmulProblem {
         [self.a, self.b].map(|operand| operand.width < WIDE || !whole)
     }
 
+    /// Which operands would have to be copied into rows that can be taken into texels.
+    pub(super) fn lacks_texels(&self) -> [bool; 2] {
+        let whole = self.k.is_multiple_of(WIDE as usize);
+        [self.a, self.b].map(|operand| !operand.texels || !whole)
+    }
+
     /// Copying rows and columns takes less than their products save.
     fn is_worth_packing(&self) -> bool {
         let [m, n] = [self.m, self.n].map(|size| size as f64);
@@ -116,6 +126,12 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
     if problem.n == 1 {
         return because(SOFTWARE_VECTOR, "a matrix times a vector");
+    }
+    if TEXEL_16.takes(problem.dtype)
+        && TEXEL_16.fits(capabilities, problem.dtype)
+        && let Some(plan) = texels(problem)
+    {
+        return plan;
     }
     if WIDE_32.takes(problem.dtype)
         && WIDE_32.fits(capabilities, problem.dtype)
@@ -196,6 +212,16 @@ pub(super) fn plan_by(
             "strides, sizes and offsets are not all multiples of eight, and copies do not fit"
                 .to_owned(),
         ),
+        Kernel::Texel if problem.lacks_texels() == [false; 2] || problem.may_pack => {
+            Ok(MatmulPlan {
+                pack: problem.lacks_texels(),
+                ..plan
+            })
+        }
+        Kernel::Texel => Err(
+            "strides and offsets are no multiples of 64 and of four, and copies do not fit"
+                .to_owned(),
+        ),
         _ => Ok(plan),
     }
 }
@@ -232,6 +258,20 @@ fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan 
             "larger workgroups are above the adapter's limits",
         )
     }
+}
+
+/// Where the operands have room in texels, and little of the tile lies past the edge.
+fn texels(problem: &MatmulProblem) -> Option<MatmulPlan> {
+    let pack = problem.lacks_texels();
+    let packs = pack != [false; 2];
+    let worth = !problem.accumulates
+        && problem.k <= TEXEL_16.max_k()
+        && (!packs || problem.is_worth_packing())
+        && problem.fills(TEXEL_16) >= FILLED[usize::from(packs)];
+    worth.then_some(MatmulPlan {
+        pack,
+        ..because(TEXEL_16, "loads of texels have no branches")
+    })
 }
 
 /// Where little of the tile lies past the edge.
@@ -303,6 +343,11 @@ pub(super) mod tests {
                 int64: true,
                 ..software(Some((8, 8)))
             },
+            Capabilities {
+                int64: true,
+                texels: true,
+                ..software(Some((8, 8)))
+            },
             software(Some((4, 4))),
             software(Some((4, 128))),
             Capabilities {
@@ -320,6 +365,7 @@ pub(super) mod tests {
         let operand = MatmulOperand {
             along_k: true,
             width: 4,
+            texels: false,
         };
         let problem = MatmulProblem {
             m: 100,
@@ -428,7 +474,11 @@ pub(super) mod tests {
                 {
                     for flags in 0..36 {
                         let width = [1, 4, 8][flags / 12];
-                        let operand = |along_k| MatmulOperand { along_k, width };
+                        let operand = |along_k| MatmulOperand {
+                            along_k,
+                            width,
+                            texels: width > 1 && flags & 1 == 0,
+                        };
                         let problem = MatmulProblem {
                             m,
                             n,

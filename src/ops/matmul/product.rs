@@ -2,10 +2,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::kernel::UNBOUND;
 use super::pack::{self, Place};
 use super::panel::{Axis, Nest, OPERANDS, Storages, Windows};
 use super::plan::{MatmulOperand, MatmulProblem};
 use super::rule::Finish;
+use super::texels;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -164,11 +166,13 @@ impl Product {
         }
     }
 
-    /// Copies operands into scratch first: then those are the operands. `None` when a copy does not
+    /// Copies operands into scratch first, in rows of whole multiples of `pitch` elements: then those
+    /// are the operands. `None` when a copy does not
     /// fit; nothing has changed then.
     pub(super) fn pack(
         &mut self,
         which: [bool; 2],
+        pitch: usize,
         capabilities: &Capabilities,
     ) -> Result<Option<Launches>> {
         let (mut nest, mut storages) = (self.nest.clone(), self.storages);
@@ -181,8 +185,8 @@ impl Product {
             let packed = pack::pack(
                 &mut nest,
                 &mut storages,
-                operand,
-                input.unwrap_or(operand),
+                (operand, input.unwrap_or(operand)),
+                pitch,
                 scratch,
                 capabilities,
             )?;
@@ -216,6 +220,7 @@ impl Product {
             MatmulOperand {
                 along_k: matrix.runs_along_inner(),
                 width: matrix.width(),
+                texels: texels::can_be_copied(&matrix),
             }
         });
         MatmulProblem {
@@ -282,11 +287,18 @@ impl Product {
     }
 
     /// The binding of each operand: inputs in their own order, those that are joined once; then C.
-    pub(super) fn slots(&self, windows: &Windows) -> [u32; OPERANDS] {
+    /// A and B have none in kernels that read texels.
+    pub(super) fn slots(&self, windows: &Windows, texels: bool) -> [u32; OPERANDS] {
         let mut slots = [0; OPERANDS];
         let mut next = 0;
         for (at, &operand) in self.inputs.iter().enumerate() {
-            let joined = |&&other: &&usize| windows.joined[other] == windows.joined[operand];
+            if texels && (operand == A || operand == B) {
+                slots[operand] = UNBOUND;
+                continue;
+            }
+            let joined = |&&other: &&usize| {
+                slots[other] != UNBOUND && windows.joined[other] == windows.joined[operand]
+            };
             slots[operand] = match self.inputs[..at].iter().find(joined) {
                 Some(&earlier) => slots[earlier],
                 None => {
