@@ -23,7 +23,7 @@
 //! |---|---|---|---|---|---|---|
 //! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all | as f16 |
 //! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn` (on the CPU) | |
-//! | GPU without it | | lives there; creation, views and transfers; ops on the CPU | | | lives on the CPU | as f16 |
+//! | GPU without it | | lives there; creation, views, transfers and products, sums in f32; other ops on the CPU | | | lives on the CPU | as f16 |
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
@@ -92,7 +92,7 @@ pub use memory::tagged;
 pub use ops::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
     MatrixTarget, Sizes, Streamed, explain_matmuls, matmul_streamed, plan_matmul,
-    with_matmul_kernel,
+    with_matmul_kernel, with_matmul_split,
 };
 pub use promise::Pending;
 pub use shape::Shape;

@@ -192,11 +192,11 @@ impl MatmulKernel {
     pub(crate) fn takes(&self, dtype: DType) -> bool {
         match self.kind {
             // f64 shuffles are slower than loads.
-            Kernel::Subgroup { .. } => !matches!(dtype, DType::F64 | DType::BF16),
+            Kernel::Subgroup { .. } => dtype != DType::F64,
             // Elements are made of the halves of 64-bit words.
             Kernel::Wide => dtype.size() == 4,
             Kernel::Texel => dtype == DType::F32,
-            _ => dtype != DType::BF16,
+            _ => true,
         }
     }
 

@@ -347,8 +347,13 @@ fn every_template_is_used() {
     // Parts are used by those that include them.
     for file in &files {
         let text = fs::read_to_string(root.join(format!("{file}.wgsl"))).expect("a template");
-        let includes = text.split("{% include \"").skip(1);
-        used.extend(includes.filter_map(|rest| rest.split('"').next().map(str::to_owned)));
+        let includes = ["{% include \"", "{% from \""].map(|from| text.split(from).skip(1));
+        used.extend(
+            includes
+                .into_iter()
+                .flatten()
+                .filter_map(|rest| rest.split('"').next().map(str::to_owned)),
+        );
     }
     assert_eq!(used, files);
 }

@@ -17,6 +17,7 @@
 {% set b_along_n = vector_b == 4 and fast_b == "n" -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
 {% set sums = quad if width == 4 else accumulator %}
+{% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
 
 {# `steps` steps of k from `k` on: load what they need, then add row by row, so that a sum is touched once per turn. -#}
@@ -24,16 +25,16 @@
         {%- if a_along_k %}
         let a_k = k * params.a_column / 4u;
         {%- for i in range(thread_m) %}
-        let a_{{ i }} = {{ quad }}(buffer{{ slot_a }}[a_row_{{ i }} / 4u + a_k]);
+        let a_{{ i }} = {{ load4(slot_a, "a_row_" ~ i ~ " / 4u + a_k") }};
         {%- endfor %}
         {%- else %}
         {%- for step in range(steps) %}
         let a_k_{{ step }} = (k + {{ step }}u) * params.a_column;
         {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
         {%- if a_along_m %}
-        let a_{{ i }}_{{ step }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + a_k_{{ step }}) / 4u]);
+        let a_{{ i }}_{{ step }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + a_k_" ~ step ~ ") / 4u") }};
         {%- else %}
-        let a_{{ i }}_{{ step }} = {{ accumulator }}(buffer{{ slot_a }}[a_row_{{ i }} + a_k_{{ step }}]);
+        let a_{{ i }}_{{ step }} = {{ load1(slot_a, "a_row_" ~ i ~ " + a_k_" ~ step) }};
         {%- endif %}
         {%- endfor %}
         {%- endfor %}
@@ -41,7 +42,7 @@
         {%- if b_along_k %}
         let b_k = k * params.b_row / 4u;
         {%- for j in range(thread_n) %}
-        let b_column_{{ j }}_k = {{ quad }}(buffer{{ slot_b }}[b_column_{{ j }} / 4u + b_k]);
+        let b_column_{{ j }}_k = {{ load4(slot_b, "b_column_" ~ j ~ " / 4u + b_k") }};
         {%- endfor %}
         {%- for step in range(steps) %}
         {%- for j in range(blocks_n) %}
@@ -53,11 +54,11 @@
         let b_k_{{ step }} = (k + {{ step }}u) * params.b_row;
         {%- for j in range(blocks_n) %}
         {%- if b_along_n %}
-        let b_{{ step }}_{{ j }} = {{ quad }}(buffer{{ slot_b }}[(b_column_{{ j * 4 }} + b_k_{{ step }}) / 4u]);
+        let b_{{ step }}_{{ j }} = {{ load4(slot_b, "(b_column_" ~ (j * 4) ~ " + b_k_" ~ step ~ ") / 4u") }};
         {%- elif width == 4 %}
-        let b_{{ step }}_{{ j }} = {{ quad }}({% for c in range(4) %}{{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j * 4 + c }} + b_k_{{ step }}]){{ ", " if not loop.last }}{% endfor %});
+        let b_{{ step }}_{{ j }} = {{ quad }}({% for c in range(4) %}{{ load1(slot_b, "b_column_" ~ (j * 4 + c) ~ " + b_k_" ~ step) }}{{ ", " if not loop.last }}{% endfor %});
         {%- else %}
-        let b_{{ step }}_{{ j }} = {{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j }} + b_k_{{ step }}]);
+        let b_{{ step }}_{{ j }} = {{ load1(slot_b, "b_column_" ~ j ~ " + b_k_" ~ step) }};
         {%- endif %}
         {%- endfor %}
         {%- endfor %}

@@ -21,6 +21,7 @@
 {% set b_along_n = vector_b == 4 and fast_b == "n" -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
 {% set sums = quad if width == 4 else accumulator %}
+{% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
 
 {# `steps` steps of k from `k` on: load what they need, then add row by row, so that a sum is touched once per turn. -#}
@@ -28,25 +29,25 @@
         {%- if a_along_k %}
         let a_k = k * params.a_column / 4u;
         {%- for g in range(groups_m) %}
-        let a_{{ g }} = {{ quad }}(buffer{{ slot_a }}[a_row_{{ g }} / 4u + a_k]);
+        let a_{{ g }} = {{ load4(slot_a, "a_row_" ~ g ~ " / 4u + a_k") }};
         {%- endfor %}
         {%- elif a_along_m %}
         let a_k = (k{% if steps == 4 %} + lane % 4u{% endif %}) * params.a_column;
         {%- for g in range(groups_m) %}
-        let a_{{ g }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ g }} + a_k) / 4u]);
+        let a_{{ g }} = {{ load4(slot_a, "(a_row_" ~ g ~ " + a_k) / 4u") }};
         {%- endfor %}
         {%- else %}
         {%- for step in range(steps) %}
         let a_k_{{ step }} = (k + {{ step }}u) * params.a_column;
         {%- for g in range(groups_m) %}
-        let a_{{ g }}_{{ step }} = {{ accumulator }}(buffer{{ slot_a }}[a_row_{{ g }} + a_k_{{ step }}]);
+        let a_{{ g }}_{{ step }} = {{ load1(slot_a, "a_row_" ~ g ~ " + a_k_" ~ step) }};
         {%- endfor %}
         {%- endfor %}
         {%- endif %}
         {%- if b_along_k %}
         let b_k = k * params.b_row / 4u;
         {%- for j in range(thread_n) %}
-        let b_column_{{ j }}_k = {{ quad }}(buffer{{ slot_b }}[b_column_{{ j }} / 4u + b_k]);
+        let b_column_{{ j }}_k = {{ load4(slot_b, "b_column_" ~ j ~ " / 4u + b_k") }};
         {%- endfor %}
         {%- for step in range(steps) %}
         {%- for j in range(blocks_n) %}
@@ -58,11 +59,11 @@
         let b_k_{{ step }} = (k + {{ step }}u) * params.b_row;
         {%- for j in range(blocks_n) %}
         {%- if b_along_n %}
-        let b_{{ step }}_{{ j }} = {{ quad }}(buffer{{ slot_b }}[(b_column_{{ j * 4 }} + b_k_{{ step }}) / 4u]);
+        let b_{{ step }}_{{ j }} = {{ load4(slot_b, "(b_column_" ~ (j * 4) ~ " + b_k_" ~ step ~ ") / 4u") }};
         {%- elif width == 4 %}
-        let b_{{ step }}_{{ j }} = {{ quad }}({% for c in range(4) %}{{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j * 4 + c }} + b_k_{{ step }}]){{ ", " if not loop.last }}{% endfor %});
+        let b_{{ step }}_{{ j }} = {{ quad }}({% for c in range(4) %}{{ load1(slot_b, "b_column_" ~ (j * 4 + c) ~ " + b_k_" ~ step) }}{{ ", " if not loop.last }}{% endfor %});
         {%- else %}
-        let b_{{ step }}_{{ j }} = {{ accumulator }}(buffer{{ slot_b }}[b_column_{{ j }} + b_k_{{ step }}]);
+        let b_{{ step }}_{{ j }} = {{ load1(slot_b, "b_column_" ~ j ~ " + b_k_" ~ step) }};
         {%- endif %}
         {%- endfor %}
         {%- endfor %}

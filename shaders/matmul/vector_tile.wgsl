@@ -16,6 +16,7 @@
 {# Steps of k per turn of the loop. -#}
 {% set steps = 4 if a_along_k or b_along_k else 1 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
+{% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
 
 {%- if k_threads > 1 %}
@@ -59,21 +60,21 @@ fn main(
 
     for (var k = k_thread * {{ steps }}u; k < params.k; k += {{ steps * k_threads }}u) {
         {%- if b_along_k %}
-        let b = {{ quad }}(buffer{{ slot_b }}[(b_base + k * params.b_row) / 4u]);
+        let b = {{ load4(slot_b, "(b_base + k * params.b_row) / 4u") }};
         {%- endif %}
         {%- for step in range(steps) %}
-        let b_{{ step }} = {% if b_along_k %}b[{{ step }}]{% else %}{{ accumulator }}(buffer{{ slot_b }}[b_base + (k + {{ step }}u) * params.b_row]){% endif %};
+        let b_{{ step }} = {% if b_along_k %}b[{{ step }}]{% else %}{{ load1(slot_b, "b_base + (k + " ~ step ~ "u) * params.b_row") }}{% endif %};
         {%- endfor %}
         {%- for i in range(thread_m) %}
         {%- if a_along_k %}
-        let a_{{ i }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + k * params.a_column) / 4u]);
+        let a_{{ i }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + k * params.a_column) / 4u") }};
         {%- elif a_along_m and i % 4 == 0 %}
         {%- for step in range(steps) %}
-        let a_{{ i }}_{{ step }} = {{ quad }}(buffer{{ slot_a }}[(a_row_{{ i }} + (k + {{ step }}u) * params.a_column) / 4u]);
+        let a_{{ i }}_{{ step }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + (k + " ~ step ~ "u) * params.a_column) / 4u") }};
         {%- endfor %}
         {%- elif not a_along_m %}
         {%- for step in range(steps) %}
-        let a_{{ i }}_{{ step }} = {{ accumulator }}(buffer{{ slot_a }}[a_row_{{ i }} + (k + {{ step }}u) * params.a_column]);
+        let a_{{ i }}_{{ step }} = {{ load1(slot_a, "a_row_" ~ i ~ " + (k + " ~ step ~ "u) * params.a_column") }};
         {%- endfor %}
         {%- endif %}
         sum_{{ i }} = sum_{{ i }}

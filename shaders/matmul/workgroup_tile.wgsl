@@ -20,6 +20,7 @@
 {% set loads_b = (quads_n * tile_k + threads - 1) // threads -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
+{% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
 
 // Both tiles lie k-major in vec4, as the inner product reads them.
@@ -52,9 +53,9 @@ var<workgroup> tile_b: array<{{ quad }}, {{ pitch_b * tile_k }}>;
         {{ name }}_next_{{ i }} = {{ quad }}();
         if k + {{ name }}_k_{{ i }} < params.k {
             {%- if vector == 4 %}
-            {{ name }}_next_{{ i }} = {{ quad }}(buffer{{ slot }}[{{ name }}_start_{{ i }} + k * ({{ along }} / 4u)]);
+            {{ name }}_next_{{ i }} = {{ load4(slot, name ~ "_start_" ~ i ~ " + k * (" ~ along ~ " / 4u)") }};
             {%- else %}
-            {{ name }}_next_{{ i }} = {{ quad }}({% for j in range(4) %}{{ accumulator }}(buffer{{ slot }}[{{ name }}_start_{{ i }}_{{ j }} + k * {{ along }}]){{ ", " if not loop.last }}{% endfor %});
+            {{ name }}_next_{{ i }} = {{ quad }}({% for j in range(4) %}{{ load1(slot, name ~ "_start_" ~ i ~ "_" ~ j ~ " + k * " ~ along) }}{{ ", " if not loop.last }}{% endfor %});
             {%- endif %}
         }
 {%- endmacro -%}

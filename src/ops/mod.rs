@@ -18,6 +18,7 @@ mod specialisations;
 pub use matmul::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
     MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,
+    with_matmul_split,
 };
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

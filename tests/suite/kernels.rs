@@ -1,6 +1,9 @@
 //! Every kernel for matrix products that the adapter can run, forced by name, against sums in f64.
 
-use orlop::{DType, Device, Error, MatmulKernel, Result, Tensor, with_matmul_kernel};
+use orlop::{
+    DType, Device, Element, Error, MatmulKernel, Result, Tensor, bf16, explain_matmuls, f16,
+    with_matmul_kernel, with_matmul_split,
+};
 
 use crate::adapters::Context;
 use crate::rng::{Rng, cases};
@@ -11,6 +14,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::forced", Scope::Gpu, forced),
         Test::new("kernels::every_small_size", Scope::Device, every_small_size),
         Test::new("kernels::repeated", Scope::Device, repeated),
+        Test::new("kernels::split", Scope::Gpu, split),
+        Test::new("kernels::halves::f16", Scope::Kernels, f16_halves),
+        Test::new("kernels::halves::bf16", Scope::Kernels, bf16_halves),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
 }
@@ -201,6 +207,104 @@ fn repeated(context: &Context) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// k in parts side by side: the same bounds, the same bits each time, and no other entries.
+fn split(context: &Context) -> Result<()> {
+    if context.is_cpu() {
+        return Ok(());
+    }
+    let device = context.device();
+    cases(1, |rng| {
+        let shapes = [
+            [1, 5, 70_000, 7],
+            [2, 33, 1000, 20],
+            [1, 64, 2048, 64],
+            [1, 1, 5000, 3],
+            [1, 40, 3000, 1],
+            [3, 7, 333, 5],
+            [1, 6, 17, 6],
+        ];
+        for [batch, m, k, n] in shapes {
+            if context.is_slow() && m * k * n > 300_000 {
+                continue;
+            }
+            let parts = *rng.pick(&[2, 3, 8, 16]);
+            let ways = [rng.below(3), rng.below(3)];
+            let a = Matrix::new(device, rng, [batch, m, k], ways[0])?;
+            let b = Matrix::new(device, rng, [batch, k, n], ways[1])?;
+            let story = || format!("{parts} parts of {batch} x [{m}, {k}] x [{k}, {n}], {ways:?}");
+            let product = || with_matmul_split(parts, || a.tensor.matmul(&b.tensor));
+            let (c, plans) = explain_matmuls(|| product()?.to_vec::<f32>());
+            let c = c?;
+            assert_eq!(plans[0].1.split, parts);
+            let printed = plans[0].1.to_string();
+            assert!(
+                printed.contains(&format!("k split in {parts}")),
+                "{printed}"
+            );
+            check(&a.host, &b.host, &c, [batch, m, k, n], &story);
+            for _ in 0..3 {
+                let again = product()?.to_vec::<f32>()?;
+                let same = again
+                    .iter()
+                    .map(|x| x.to_bits())
+                    .eq(c.iter().map(|x| x.to_bits()));
+                assert!(same, "{} differs", story());
+            }
+        }
+        Ok(())
+    })
+}
+
+fn f16_halves(context: &Context) -> Result<()> {
+    halves(context, f16::from_bits, f16::to_f32, f16::from_f32)
+}
+
+fn bf16_halves(context: &Context) -> Result<()> {
+    // Adapters may take what is subnormal in f32 for zero.
+    let normal = |bits: u16| match bits & 0x7f80 {
+        0 => bf16::from_bits(bits & 0x8000),
+        _ => bf16::from_bits(bits),
+    };
+    halves(context, normal, bf16::to_f32, bf16::from_f32)
+}
+
+/// Sums of two elements of 16 bits, of all kinds, to the bit: where rows of the result are whole
+/// words, where they are not, and as one column.
+fn halves<T: Element + PartialEq + std::fmt::Debug>(
+    context: &Context,
+    of_bits: impl Fn(u16) -> T,
+    wide: impl Fn(T) -> f32,
+    rounded: impl Fn(f32) -> T,
+) -> Result<()> {
+    let device = context.device();
+    cases(1, |rng| {
+        for n in [4, 3, 1] {
+            let m = if context.is_slow() { 100 } else { 1000 };
+            // Half of the pairs are close to each other, so that sums round.
+            let a: Vec<T> = (0..m)
+                .flat_map(|row| {
+                    let x = rng.below(1 << 16) as u16;
+                    let y = rng.below(1 << 16) as u16;
+                    [x, if row % 2 == 0 { x ^ (y & 0x1fff) } else { y }]
+                })
+                .map(&of_bits)
+                .collect();
+            let left = Tensor::from_slice(device, &a, [m, 2])?;
+            let right = Tensor::ones(device, [2, n], T::DTYPE)?;
+            let got = left.matmul(&right)?.to_vec::<T>()?;
+            for (row, got) in got.chunks(n).enumerate() {
+                let [x, y] = [a[2 * row], a[2 * row + 1]].map(&wide);
+                let sum = rounded(x + y);
+                let same = |got: T| got == sum || (wide(got).is_nan() && (x + y).is_nan());
+                // Nothing is said about the sign of zero.
+                let right = got.iter().all(|&got| same(got));
+                assert!(right, "{x:e} + {y:e}: {got:?}, not {sum:?}, n {n}");
+            }
+        }
+        Ok(())
+    })
 }
 
 /// What a forced kernel cannot do is refused, and only while it is forced.

@@ -1,6 +1,6 @@
 //! Products with an epilogue, within bounds of the same in f64.
 
-use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, bf16, f16};
+use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, bf16, f16, with_matmul_split};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value};
@@ -191,7 +191,9 @@ fn random<T: Real>(context: &Context) -> Result<()> {
             3 => (vec![2, 1, m, k], vec![3, k, 1]),
             _ => (vec![m, k], vec![k, n]),
         };
-        Case::<T>::random(context, rng, &a, &b)?.check()
+        let case = Case::<T>::random(context, rng, &a, &b)?;
+        let parts = if rng.one_in(4) { 2 } else { 1 };
+        with_matmul_split(parts, || case.check())
     })
 }
 

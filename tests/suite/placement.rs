@@ -136,9 +136,9 @@ fn f16_without_it(context: &Context) -> Result<()> {
     assert_eq!(log[0].to, Device::cpu().to_string());
     assert_eq!([&log[0].from, &log[0].result], [&soft.to_string(); 2]);
     let product = tensor.matmul(&tensor.transpose(0, 1)?)?;
-    assert_eq!((product.device(), last(&soft).op), (&soft, "matmul"));
+    // Its kernels take halves apart by bits.
+    assert_eq!((product.device(), last(&soft).op), (&soft, "add"));
     same(&product, &[14.0, 32.0, 32.0, 77.0].map(f16::from_f32))?;
-    assert_eq!(last(&soft).bytes_moved, 12 + 8, "both views travel once");
     // In place, through a view at an odd offset.
     tensor.slice((.., 1..2))?.fill(9)?;
     same(&tensor, &[1.0, 9.0, 3.0, 4.0, 9.0, 6.0].map(f16::from_f32))?;
@@ -149,7 +149,10 @@ fn f16_without_it(context: &Context) -> Result<()> {
     same(&tensor, &values)?;
     let parts = ["f16", &context.adapter.info.name];
     is_unsupported(tensor.add(&tensor), &parts);
-    is_unsupported(tensor.matmul(&tensor.transpose(0, 1)?), &parts);
+    same(
+        &tensor.matmul(&tensor.transpose(0, 1)?)?,
+        &[14.0, 32.0, 32.0, 77.0].map(f16::from_f32),
+    )?;
     is_unsupported(tensor.cast(DType::F32), &parts);
     is_unsupported(tensor.fill(1), &parts);
     same(&tensor, &values)

@@ -45,32 +45,29 @@ struct Params {
 }
 {{ params_var }}
 
-{% macro storage(vector) -%}
-{% if vector == 8 %}array<vec4<u64>>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
-{%- endmacro -%}
+{% from "matmul/part/load" import storage -%}
 {% if vector_a %}@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: {{ storage(vector_a) }};
 {%- endif %}
 {%- if slot_b != slot_a %}
 @group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: {{ storage(vector_b) }};
 {%- endif %}
-@group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ storage(vector_c) }};
+{% from "matmul/part/result" import result_storage -%}
+@group(0) @binding({{ slot_c }}) var<storage, read_write> buffer{{ slot_c }}: {{ result_storage(vector_c) }};
 {#- Parts of k add up in C, or apart where C's elements are too coarse for sums. -#}
-{%- set sums_apart = can_accumulate and accumulator != element %}
+{%- set sums_apart = can_accumulate and accumulator != result %}
 {%- if sums_apart %}
 @group(0) @binding({{ slot_sums }}) var<storage, read_write> buffer{{ slot_sums }}: {% if vector_c == 4 %}array<vec4<{{ accumulator }}>>{% else %}array<{{ accumulator }}>{% endif %};
 {%- endif %}
 {%- if finishes %}
 {%- if bias and slot_bias != slot_a and slot_bias != slot_b %}
-@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ element }}>;
+@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: {{ storage(1) }};
 {%- endif %}
 {%- if residual and slot_residual != slot_a and slot_residual != slot_b and not (bias and slot_residual == slot_bias) %}
-@group(0) @binding({{ slot_residual }}) var<storage, read_write> buffer{{ slot_residual }}: array<{{ element }}>;
+@group(0) @binding({{ slot_residual }}) var<storage, read_write> buffer{{ slot_residual }}: {{ storage(1) }};
 {%- endif %}
-// Where the matrix of the batch starts in each.
-{%- if bias %}
-var<private> bias_base: u32;
 {%- endif %}
-{%- if residual %}
-var<private> residual_base: u32;
-{%- endif %}
+{%- set packed = element if element in ["bf16", "packed_f16"] else result %}
+{%- if packed in ["bf16", "packed_f16"] %}
+
+{% include "matmul/part/packed" %}
 {%- endif %}

@@ -160,6 +160,8 @@ impl Product {
         }
         let vector_c = stores_vectors(kernel) && c.runs_along_inner() && c.width() >= 4;
         let form = Form {
+            element: self.element,
+            result: self.result,
             batch_rank: batch.len() as u32,
             a_along_k: along_k[0],
             b_along_k: along_k[1],
@@ -219,7 +221,7 @@ impl Product {
 
         // Inputs in their own order; C; its sums.
         let mut operands: SmallVec<[Bound; 4]> = SmallVec::new();
-        for (input, &operand) in self.inputs.iter().enumerate() {
+        for (input, &operand) in self.bound().iter().enumerate() {
             if form.slots[operand] as usize == operands.len() {
                 let copy = self.copies.get(operand).copied().flatten();
                 operands.push(match copy {
@@ -234,9 +236,15 @@ impl Product {
                 });
             }
         }
-        operands.push(Bound {
-            operand: self.inputs.len(),
-            window: windows.of[C],
+        operands.push(match self.sums {
+            Some(_) => Bound {
+                operand: self.inputs.len() + SCRATCH,
+                window: self.sums,
+            },
+            None => Bound {
+                operand: self.inputs.len(),
+                window: windows.of[C],
+            },
         });
         if accumulates && self.sums_apart() {
             let [low, high] = self.nest.reach(panel, C).map(|at| at as u64);
@@ -268,8 +276,7 @@ pub(super) fn launches(
     choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
 ) -> Result<Launches> {
     let mut product = Product::of(finish, problem, capabilities)?;
-    let mut whole: Sizes = product.nest.axes.iter().map(|axis| axis.size).collect();
-    let plan = choose(&product.problem(&whole))?;
+    let plan = choose(&product.problem(&product.nest.sizes()))?;
     let mut kernel = plan.kernel;
     let mut all = Launches::new();
     if plan.pack != [false; 2] {
@@ -280,44 +287,103 @@ pub(super) fn launches(
         match product.pack(plan.pack, pitch, capabilities)? {
             Some(copies) => {
                 all = copies;
-                whole = product.nest.axes.iter().map(|axis| axis.size).collect();
             }
             None => {
                 let problem = MatmulProblem {
                     may_pack: false,
-                    ..product.problem(&whole)
+                    ..product.problem(&product.nest.sizes())
                 };
                 kernel = choose(&problem)?.kernel;
             }
         }
     }
-    let nest = &product.nest;
-    let mut sizes = product.cut(&kernel, capabilities);
-    // Small panels have plans of their own, and so have parts of k, which the first of these may cut.
-    for _ in 0..2 {
-        if sizes == whole {
-            break;
+    let (sizes, kernel) = product.settle(kernel, capabilities, &choose)?;
+    let parts = match sizes == product.nest.sizes() {
+        true => plan.split as usize,
+        // Panels keep the device busy.
+        false => 1,
+    };
+    let shares_words = product.shares_words(&sizes, stores_vectors(&kernel));
+    if parts > 1 || shares_words {
+        let summed = match product.summed(parts, capabilities)? {
+            None if shares_words => product.summed(1, capabilities)?,
+            summed => summed,
+        };
+        if let Some(summed) = summed {
+            for part in &summed.products {
+                let problem = MatmulProblem {
+                    may_pack: false,
+                    ..part.problem(&part.nest.sizes())
+                };
+                let kernel = choose(&problem)?.kernel;
+                let (sizes, kernel) = part.settle(kernel, capabilities, &choose)?;
+                part.record(&sizes, &kernel, capabilities, &mut all)?;
+            }
+            all.extend(summed.reduce);
+            return Ok(all);
         }
-        let mut problem = product.problem(&sizes);
-        // One column of several is no vector: its neighbours in C lie a row apart.
-        problem.n = problem.n.max(sides(&whole).1[1].min(2));
-        kernel = choose(&problem)?.kernel;
-        sizes = product.cut(&kernel, capabilities);
+        if shares_words {
+            return Err(Error::invalid(
+                OP,
+                format!(
+                    "sums for {} odd rows of 16 bits are more than a binding holds",
+                    sizes[sizes.len() - 3]
+                ),
+            ));
+        }
     }
-    let count = nest.count(&sizes).unwrap_or(usize::MAX);
-    if count > MAX_LAUNCHES {
-        return Err(Error::invalid(
-            OP,
-            format!(
-                "sizes {whole:?} (batches, m, n, k) take {count} launches of at most {sizes:?}, above {MAX_LAUNCHES}: multiply parts, or copies whose rows lie close together"
-            ),
-        ));
-    }
-    let accumulates = product.splits_k(&sizes);
-    for panel in nest.panels(&sizes) {
-        all.push(product.launch(&panel, &kernel, accumulates, capabilities)?);
-    }
+    product.record(&sizes, &kernel, capabilities, &mut all)?;
     Ok(all)
+}
+
+impl Product {
+    /// The sizes of panels, and the kernel for them: small ones have plans of their own, and so
+    /// have parts of k, which the first of these may cut.
+    fn settle(
+        &self,
+        mut kernel: MatmulKernel,
+        capabilities: &Capabilities,
+        choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
+    ) -> Result<(Sizes, MatmulKernel)> {
+        let whole = self.nest.sizes();
+        let mut sizes = self.cut(&kernel, capabilities);
+        for _ in 0..2 {
+            if sizes == whole {
+                break;
+            }
+            let mut problem = self.problem(&sizes);
+            // One column of several is no vector: its neighbours in C lie a row apart.
+            problem.n = problem.n.max(sides(&whole).1[1].min(2));
+            kernel = choose(&problem)?.kernel;
+            sizes = self.cut(&kernel, capabilities);
+        }
+        Ok((sizes, kernel))
+    }
+
+    /// The launches of all panels.
+    fn record(
+        &self,
+        sizes: &Sizes,
+        kernel: &MatmulKernel,
+        capabilities: &Capabilities,
+        all: &mut Launches,
+    ) -> Result<()> {
+        let count = self.nest.count(sizes).unwrap_or(usize::MAX);
+        if count > MAX_LAUNCHES {
+            let whole = self.nest.sizes();
+            return Err(Error::invalid(
+                OP,
+                format!(
+                    "sizes {whole:?} (batches, m, n, k) take {count} launches of at most {sizes:?}, above {MAX_LAUNCHES}: multiply parts, or copies whose rows lie close together"
+                ),
+            ));
+        }
+        let accumulates = self.splits_k(sizes);
+        for panel in self.nest.panels(sizes) {
+            all.push(self.launch(&panel, kernel, accumulates, capabilities)?);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

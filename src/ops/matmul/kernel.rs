@@ -4,7 +4,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::pack;
 use super::panel::OPERANDS;
+use super::product::C;
 use super::rule::{Activation, Finish};
+use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::matmul_kernel::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
@@ -12,6 +14,9 @@ use crate::matmul_kernel::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
 /// What a kernel is specialised by, beside the plan and the dtype.
 #[derive(Clone, Copy)]
 pub(super) struct Form {
+    /// What kernels call the elements of A, B and what is added, and those of C.
+    pub element: &'static str,
+    pub result: &'static str,
     pub batch_rank: u32,
     pub a_along_k: bool,
     pub b_along_k: bool,
@@ -28,6 +33,22 @@ pub(super) struct Form {
 
 /// The binding of an operand that its kernel does not bind: it reads texels.
 pub(super) const UNBOUND: u32 = u32::MAX;
+
+/// f16 of adapters whose kernels have no such type.
+const PACKED_F16: &str = "packed_f16";
+
+/// What kernels call elements of a dtype.
+pub(super) fn element_name(dtype: DType, capabilities: &Capabilities) -> &'static str {
+    match dtype {
+        DType::F16 if !capabilities.f16 => PACKED_F16,
+        _ => dtype.name(),
+    }
+}
+
+/// Elements lie two to a word, for want of a type: kernels store them by fours alone.
+pub(super) fn packs(element: &str) -> bool {
+    [PACKED_F16, DType::BF16.name()].contains(&element)
+}
 
 /// The widest loads of A and B that a kernel has, along k or not.
 pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
@@ -69,7 +90,7 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
 
 /// The specialisation of a plan's kernel.
 pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey {
-    let [slot_a, slot_b, slot_c, slot_bias, slot_residual] = form.slots;
+    let [slot_a, slot_b, slot_c, ..] = form.slots;
     let finish = form.finish;
     // A buffer is declared as its first operand loads it.
     let declared = |slot| match slot {
@@ -80,7 +101,8 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
     // A vector runs along k alone: the kernel does not ask.
     let b_along_k = form.b_along_k || matches!(kernel.kind, Kernel::Vector { .. });
     let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
-        ("element", dtype.name().into()),
+        ("element", form.element.into()),
+        ("result", form.result.into()),
         ("accumulator", dtype.accumulator().name().into()),
         ("slot_a", slot_a.into()),
         ("slot_b", slot_b.into()),
@@ -97,26 +119,9 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         ("finishes", u32::from(finish != Finish::NONE).into()),
     ];
     if finish != Finish::NONE {
-        values.extend([
-            (
-                "activation",
-                match finish.activation {
-                    Activation::None => "none",
-                    Activation::Relu => "relu",
-                    Activation::Gelu => "gelu",
-                    Activation::Silu => "silu",
-                }
-                .into(),
-            ),
-            ("bias", u32::from(finish.bias).into()),
-            ("slot_bias", slot_bias.into()),
-            ("vector_bias", declared(slot_bias).into()),
-            ("residual", u32::from(finish.residual).into()),
-            ("slot_residual", slot_residual.into()),
-            ("vector_residual", declared(slot_residual).into()),
-        ]);
+        values.extend(epilogue(finish, form.slots, declared));
     }
-    let sums_apart = form.accumulates && dtype.accumulator() != dtype;
+    let sums_apart = form.accumulates && dtype.accumulator().name() != form.result;
     if sums_apart {
         values.push(("slot_sums", (slot_c + 1).into()));
     }
@@ -155,62 +160,172 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             &[("row_threads", row_threads), ("k_threads", k_threads)],
         ),
     };
-    let added = u32::from(finish.bias) + u32::from(finish.residual);
-    let finish_words = u32::from(finish != Finish::NONE) + added * (3 + form.batch_rank);
     values.extend(own.iter().map(|&(name, value)| (name, value.into())));
     KernelKey {
         template,
         values,
         bindings: slot_c + 1 + u32::from(sums_apart),
-        words: 15 + 4 * form.batch_rank + finish_words,
+        words: 15 + 4 * form.batch_rank + epilogue_words(finish, form.batch_rank),
+    }
+}
+
+/// What an epilogue adds to a kernel; `declared` is the width of a binding's loads.
+fn epilogue(
+    finish: Finish,
+    slots: [u32; OPERANDS],
+    declared: impl Fn(u32) -> u32,
+) -> [(&'static str, Value); 7] {
+    let [.., slot_bias, slot_residual] = slots;
+    [
+        ("activation", finish.activation.name().into()),
+        ("bias", u32::from(finish.bias).into()),
+        ("slot_bias", slot_bias.into()),
+        ("vector_bias", declared(slot_bias).into()),
+        ("residual", u32::from(finish.residual).into()),
+        ("slot_residual", slot_residual.into()),
+        ("vector_residual", declared(slot_residual).into()),
+    ]
+}
+
+fn epilogue_words(finish: Finish, batch_rank: u32) -> u32 {
+    let added = u32::from(finish.bias) + u32::from(finish.residual);
+    u32::from(finish != Finish::NONE) + added * (3 + batch_rank)
+}
+
+/// The kernel that adds up sums in scratch: binding 0, then what is added, then C.
+pub(super) fn reduce_key(
+    element: &'static str,
+    result: &'static str,
+    batch_rank: u32,
+    slots: [u32; OPERANDS],
+    finish: Finish,
+) -> KernelKey {
+    let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
+        ("element", element.into()),
+        ("result", result.into()),
+        ("accumulator", DType::F32.name().into()),
+        ("slot_c", slots[C].into()),
+        ("batch_rank", batch_rank.into()),
+        ("finishes", u32::from(finish != Finish::NONE).into()),
+    ];
+    if finish != Finish::NONE {
+        values.extend(epilogue(finish, slots, |_| 1));
+    }
+    KernelKey {
+        template: "matmul/reduce",
+        values,
+        bindings: slots[C] + 1,
+        words: 6 + batch_rank + epilogue_words(finish, batch_rank),
     }
 }
 
 /// Every specialisation with up to two batch dimensions after merging.
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut all: Vec<KernelKey> = pack::specialisations().collect();
+    all.extend(reduces());
     for &kernel in MatmulKernel::all() {
         for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
-            for bits in 0..1u32 << 7 {
-                let bit = |at: u32| bits >> at & 1 == 1;
-                let along_k = [bit(0), bit(1)];
-                let widest = kernel_loads(&kernel, along_k);
-                let width = |on: bool, widest| if on { widest } else { 1 };
-                // Where there are no vectors, they are not asked for twice.
-                let texels = matches!(kernel.kind, Kernel::Texel);
-                if (bit(2) && widest[0] <= 1) || (bit(3) && widest[1] <= 1) || (texels && bit(6)) {
-                    continue;
-                }
-                let form = Form {
-                    batch_rank: bits % 3,
-                    a_along_k: along_k[0],
-                    b_along_k: along_k[1],
-                    vector_a: width(bit(2), widest[0]),
-                    vector_b: width(bit(3), widest[1]),
-                    vector_c: width(bit(4), 4),
-                    accumulates: bit(5),
-                    slots: match (
-                        bit(6),
-                        bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
-                    ) {
-                        (true, _) => [0, 0, 1, 0, 0],
-                        (false, false) => [0, 1, 2, 0, 0],
-                        // A row times a matrix, turned round.
-                        (false, true) => [1, 0, 2, 0, 0],
-                    },
-                    finish: Finish::NONE,
-                };
-                let form = if texels { unbound(form) } else { form };
-                if is_asked_for(&kernel, form) {
-                    all.push(key(&kernel, dtype, form));
-                }
-                if is_asked_for(&kernel, form) && dtype.accumulator() == DType::F32 && !bit(6) {
-                    all.push(key(&kernel, dtype, finished(form, bits)));
-                }
+            for (nth, &(element, result)) in names(dtype).iter().enumerate() {
+                let own = dtype.name() == result && !packs(result);
+                // Of the forms that differ in one load or store alone, a few of each.
+                let bits =
+                    (0..1u32 << 7).filter(|bits| own || (bits / 3 + nth as u32).is_multiple_of(4));
+                all.extend(bits.flat_map(|bits| of_bits(&kernel, dtype, (element, result), bits)));
             }
         }
     }
     all
+}
+
+/// What kernels may call elements of A and B, and those of C.
+fn names(dtype: DType) -> &'static [(&'static str, &'static str)] {
+    const PACKED: &str = PACKED_F16;
+    match dtype {
+        DType::F32 => &[("f32", "f32")],
+        DType::F16 => &[
+            ("f16", "f16"),
+            ("f16", "f32"),
+            (PACKED, PACKED),
+            (PACKED, "f32"),
+        ],
+        DType::BF16 => &[("bf16", "bf16"), ("bf16", "f32")],
+        DType::F64 => &[("f64", "f64")],
+        DType::I32 => &[("i32", "i32")],
+        DType::U32 => &[("u32", "u32")],
+    }
+}
+
+/// A specialisation by number, and the same with an epilogue, of those that there are.
+fn of_bits(
+    kernel: &MatmulKernel,
+    dtype: DType,
+    (element, result): (&'static str, &'static str),
+    bits: u32,
+) -> SmallVec<[KernelKey; 2]> {
+    let mut all = SmallVec::new();
+    let bit = |at: u32| bits >> at & 1 == 1;
+    let along_k = [bit(0), bit(1)];
+    let widest = kernel_loads(kernel, along_k);
+    let width = |on: bool, widest| if on { widest } else { 1 };
+    // Where there are no vectors, they are not asked for twice.
+    let texels = matches!(kernel.kind, Kernel::Texel);
+    if (bit(2) && widest[0] <= 1) || (bit(3) && widest[1] <= 1) || (texels && bit(6)) {
+        return all;
+    }
+    let form = Form {
+        element,
+        result,
+        batch_rank: bits % 3,
+        a_along_k: along_k[0],
+        b_along_k: along_k[1],
+        vector_a: width(bit(2), widest[0]),
+        vector_b: width(bit(3), widest[1]),
+        vector_c: width(bit(4), 4),
+        accumulates: bit(5),
+        slots: match (
+            bit(6),
+            bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
+        ) {
+            (true, _) => [0, 0, 1, 0, 0],
+            (false, false) => [0, 1, 2, 0, 0],
+            // A row times a matrix, turned round.
+            (false, true) => [1, 0, 2, 0, 0],
+        },
+        finish: Finish::NONE,
+    };
+    let form = if texels { unbound(form) } else { form };
+    if is_asked_for(kernel, form) {
+        all.push(key(kernel, dtype, form));
+        // Sums for another kernel are not finished.
+        if dtype.accumulator() == DType::F32 && element == result && !bit(6) {
+            all.push(key(kernel, dtype, finished(form, bits)));
+        }
+    }
+    all
+}
+
+/// The kernel that adds up sums, for each dtype, with and without epilogues.
+fn reduces() -> impl Iterator<Item = KernelKey> {
+    let elements = ["f32", "f16", PACKED_F16, "bf16"];
+    elements.into_iter().flat_map(|element| {
+        (0..12u32).map(move |number| {
+            let batch_rank = number % 3;
+            let plain = [0, 0, 1, 0, 0];
+            if number < 3 {
+                return reduce_key(element, element, batch_rank, plain, Finish::NONE);
+            }
+            let finish = Finish {
+                scale: 0.5,
+                bias: number % 2 == 0,
+                residual: number % 4 < 2,
+                activation: Activation::ALL[(number / 3) as usize],
+            };
+            let slot_residual = 1 + u32::from(finish.bias && number != 4);
+            let slot_c = 1 + u32::from(finish.bias).max(slot_residual * u32::from(finish.residual));
+            let slots = [0, 0, slot_c, 1, slot_residual];
+            reduce_key(element, element, batch_rank, slots, finish)
+        })
+    })
 }
 
 /// The same with one of the epilogues.
@@ -258,5 +373,6 @@ fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
     (!wide || (form.vector_a == WIDE && form.vector_b == WIDE))
         && (stores_vectors(kernel) || form.vector_c == 1)
         && (kernel.may_accumulate() || !form.accumulates)
+        && (!packs(form.result) || form.vector_c == 4)
         && (form.slots[0] != form.slots[1] || form.vector_a == form.vector_b)
 }

@@ -9,6 +9,7 @@ mod kernel;
 mod name;
 mod pack;
 mod panel;
+mod parts;
 mod plan;
 mod product;
 mod rule;
@@ -16,7 +17,7 @@ mod streamed;
 mod texels;
 
 pub(super) use kernel::specialisations;
-pub use name::{explain_matmuls, with_matmul_kernel};
+pub use name::{explain_matmuls, with_matmul_kernel, with_matmul_split};
 pub use plan::{MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
@@ -131,7 +132,13 @@ impl Op for Matmul {
                 return Some(format!("its kernels bind no {bindings} buffers"));
             }
         }
-        road::missing_dtype(capabilities, inputs, output)
+        match output {
+            // Kernels have them two to a word.
+            DType::F16 | DType::BF16 if capabilities.kind != DeviceKind::Cpu => {
+                sums_above_a_binding(capabilities, inputs, output)
+            }
+            _ => road::missing_dtype(capabilities, inputs, output),
+        }
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -144,4 +151,22 @@ impl Op for Matmul {
         cpu::multiply(self.0, inputs, output);
         Ok(())
     }
+}
+
+/// Where 16 bits are stored by words, odd rows take a pass over sums in scratch: what is missing when
+/// those are above a binding.
+fn sums_above_a_binding(
+    capabilities: &Capabilities,
+    inputs: &[Operand<'_>],
+    dtype: DType,
+) -> Option<String> {
+    let [a, b, ..] = inputs else { return None };
+    let (rows, columns) = (a.layout.shape().dims(), b.layout.shape().dims());
+    let [rows @ .., m, _] = rows else { return None };
+    let n = *columns.last()?;
+    let entries = rows.iter().product::<usize>() as f64 * *m as f64 * n as f64;
+    let by_words = kernel::packs(kernel::element_name(dtype, capabilities));
+    let odd = !n.is_multiple_of(4) || *m == 1;
+    (by_words && odd && 4.0 * entries > capabilities.max_binding_bytes as f64)
+        .then(|| format!("its kernels have no room for sums of odd rows of {dtype}"))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::plan::{MatmulPlan, MatmulProblem, plan_by, plan_matmul};
 use crate::capabilities::Capabilities;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::matmul_kernel::MatmulKernel;
 
@@ -16,12 +17,17 @@ impl fmt::Display for MatmulPlan {
             [false, true] => ", right operand copied",
             [true, true] => ", both operands copied",
         };
-        write!(f, "{}{packs}: {}", self.kernel, self.why)
+        write!(f, "{}{packs}", self.kernel)?;
+        if self.split > 1 {
+            write!(f, ", k split in {}", self.split)?;
+        }
+        write!(f, ": {}", self.why)
     }
 }
 
 thread_local! {
     static FORCED: Cell<Option<MatmulKernel>> = const { Cell::new(None) };
+    static SPLIT: Cell<Option<u32>> = const { Cell::new(None) };
     static PLANS: RefCell<Option<Vec<(MatmulProblem, MatmulPlan)>>> = const { RefCell::new(None) };
 }
 
@@ -36,6 +42,20 @@ pub fn with_matmul_kernel<R>(kernel: MatmulKernel, work: impl FnOnce() -> R) -> 
         }
     }
     let _restore = Restore(FORCED.replace(Some(kernel)));
+    work()
+}
+
+/// Runs `work` with k of every matrix product of this thread split in `parts` (1 to 1024) side by side,
+/// whatever its plan would be: for tests and measurements. Integers and f64 are not split, nor are
+/// products above a storage binding or the time of a launch.
+pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
+    struct Restore(Option<u32>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SPLIT.set(self.0);
+        }
+    }
+    let _restore = Restore(SPLIT.replace(Some(parts.clamp(1, 1024))));
     work()
 }
 
@@ -67,18 +87,24 @@ pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, M
     (result, PLANS.take().unwrap_or_default())
 }
 
-/// The plan of this thread's next product: the kernel that is forced, or the one that suits.
+/// The plan of this thread's next product: the kernel and the split that are forced, or what suits.
 ///
 /// # Errors
 /// A forced kernel that cannot do it.
 pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Result<MatmulPlan> {
-    let plan = match FORCED.get() {
+    let mut plan = match FORCED.get() {
         None => plan_matmul(capabilities, problem),
         Some(kernel) => plan_by(kernel, capabilities, problem, "forced").map_err(|why| {
             let problem = format!("kernel {kernel} is forced, but {why}");
             Error::invalid("matmul", problem)
         })?,
     };
+    if let Some(split) = SPLIT.get() {
+        plan.split = split;
+    }
+    if problem.dtype.accumulator() != DType::F32 {
+        plan.split = 1;
+    }
     PLANS.with_borrow_mut(|plans| {
         if let Some(plans) = plans {
             plans.push((*problem, plan));

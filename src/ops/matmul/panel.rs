@@ -49,7 +49,8 @@ pub(super) struct Panel {
 }
 
 impl Nest {
-    fn sizes(&self) -> Sizes {
+    /// All of it.
+    pub(super) fn sizes(&self) -> Sizes {
         self.axes.iter().map(|axis| axis.size).collect()
     }
 

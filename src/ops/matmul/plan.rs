@@ -111,6 +111,8 @@ pub struct MatmulPlan {
     pub kernel: MatmulKernel,
     /// Whether the left and the right operand are copied first, into rows of whole vectors.
     pub pack: [bool; 2],
+    /// Into how many parts k is split, side by side; another kernel adds them up in their order.
+    pub split: u32,
     /// What decided.
     pub why: &'static str,
 }
@@ -153,6 +155,7 @@ const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
     MatmulPlan {
         kernel,
         pack: [false; 2],
+        split: 1,
         why,
     }
 }
@@ -298,7 +301,10 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
     }
     match (problem.m, problem.n) {
         (0..=8, _) => because(SUBGROUP_8_WIDE, "few rows"),
-        (_, 0..=8) => because(SUBGROUP_8_TALL, "few columns"),
+        // It stores no vectors, which 16 bits want.
+        (_, 0..=8) if problem.dtype.size() == 4 || !problem.n.is_multiple_of(4) => {
+            because(SUBGROUP_8_TALL, "few columns")
+        }
         (0..=32, _) => because(SUBGROUP_8_SMALL, "up to 32 rows"),
         (33..=64, _) if vectors => because(SUBGROUP_8_BATCHES, "up to 64 rows, by vectors"),
         (33..=64, _) => because(SUBGROUP_8_SMALL, "up to 64 rows"),
@@ -467,7 +473,7 @@ pub(super) mod tests {
     fn every_problem_gets_a_kernel_that_runs() {
         let sizes = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 1024, 100_000];
         for capabilities in adapters() {
-            for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::BF16) {
+            for dtype in DType::ALL {
                 for (m, n) in sizes
                     .iter()
                     .flat_map(|&m| sizes.iter().map(move |&n| (m, n)))

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::kernel::UNBOUND;
+use super::kernel::{UNBOUND, element_name};
 use super::pack::{self, Place};
 use super::panel::{Axis, Nest, OPERANDS, Storages, Windows};
 use super::plan::{MatmulOperand, MatmulProblem};
@@ -29,6 +29,7 @@ pub(super) const SCRATCH: usize = 1;
 
 /// A product as its kernel sees it. For one row times a matrix the operands' places are swapped:
 /// the transposed matrix times a column.
+#[derive(Clone)]
 pub(super) struct Product {
     pub nest: Nest,
     pub storages: Storages,
@@ -38,6 +39,11 @@ pub(super) struct Product {
     pub inputs: SmallVec<[usize; 4]>,
     /// Where the copies of A and B are, of those that are copied first.
     pub copies: [Option<Place>; 2],
+    /// What kernels call the elements of A and B, and those of C.
+    pub element: &'static str,
+    pub result: &'static str,
+    /// Where C is, if it is scratch: sums that another kernel finishes.
+    pub sums: Option<Place>,
 }
 
 impl Product {
@@ -135,6 +141,7 @@ impl Product {
             storages.of.swap(A, B);
             inputs.swap(0, 1);
         }
+        let element = element_name(output.dtype, capabilities);
         Ok(Self {
             nest,
             storages,
@@ -142,6 +149,9 @@ impl Product {
             finish,
             inputs,
             copies: [None; 2],
+            element,
+            result: element,
+            sums: None,
         })
     }
 
@@ -206,9 +216,10 @@ impl Product {
         Ok(Some(launches))
     }
 
-    /// Bytes of scratch that copies take.
+    /// Bytes of scratch that copies and sums take.
     pub(super) fn scratch(&self) -> u64 {
-        let ends = self.copies.iter().flatten().map(Window::end);
+        let ends = self.copies.iter().chain([&self.sums]).flatten();
+        let ends = ends.map(Window::end);
         ends.max().unwrap_or(0)
     }
 
@@ -278,7 +289,15 @@ impl Product {
 
     /// Sums of parts of k need a place of their own: C's elements are too coarse.
     pub(super) fn sums_apart(&self) -> bool {
-        self.dtype.accumulator() != self.dtype
+        self.dtype.accumulator().name() != self.result
+    }
+
+    /// The inputs that a launch binds: sums that another kernel finishes have no others added.
+    pub(super) fn bound(&self) -> &[usize] {
+        match self.finish == Finish::NONE {
+            true => &self.inputs[..2],
+            false => &self.inputs,
+        }
     }
 
     /// Bias and residual, of those that there are.
@@ -291,7 +310,7 @@ impl Product {
     pub(super) fn slots(&self, windows: &Windows, texels: bool) -> [u32; OPERANDS] {
         let mut slots = [0; OPERANDS];
         let mut next = 0;
-        for (at, &operand) in self.inputs.iter().enumerate() {
+        for (at, &operand) in self.bound().iter().enumerate() {
             if texels && (operand == A || operand == B) {
                 slots[operand] = UNBOUND;
                 continue;

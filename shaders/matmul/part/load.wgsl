@@ -1,0 +1,14 @@
+{# Macros of every matmul kernel: elements as they are stored, loaded as what sums are kept in. 16 bits -#}
+{# that the device has no type for ("bf16"; "packed_f16" without SHADER_F16) lie two to a word. -#}
+{% set packs = element in ["bf16", "packed_f16"] -%}
+{# How a buffer of elements is declared, by the width of its loads. -#}
+{% macro storage(vector) -%}
+{% if vector == 8 %}array<vec4<u64>>{% elif packs and vector == 4 %}array<vec2<u32>>{% elif packs %}array<u32>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
+{%- endmacro -%}
+{# Four neighbours; `index` counts fours. -#}
+{% macro load4(slot, index) -%}
+{% if packs %}unpacked4(buffer{{ slot }}[{{ index }}]){% else %}vec4<{{ accumulator }}>(buffer{{ slot }}[{{ index }}]){% endif %}
+{%- endmacro -%}
+{% macro load1(slot, index) -%}
+{% if packs %}unpacked1(buffer{{ slot }}[({{ index }}) / 2u], {{ index }}){% else %}{{ accumulator }}(buffer{{ slot }}[{{ index }}]){% endif %}
+{%- endmacro -%}
