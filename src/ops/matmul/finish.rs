@@ -124,15 +124,10 @@ impl<'a, T: Term> Finisher<'a, T> {
             let length = piece.len();
             walk.runs(from, length, |first, starts, count| {
                 let piece = &mut piece[first..first + count];
-                for (at, sum) in piece.iter_mut().enumerate() {
-                    let other = |operand: usize| {
-                        let index = starts[operand] + at as isize * self.strides[operand];
-                        self.added[operand][index as usize].wide()
-                    };
-                    *sum = sum.combine(scale, other(0));
-                    if self.added.len() == 2 {
-                        *sum = sum.plus(other(1));
-                    }
+                let operand = |at: usize| (self.added[at], starts[at], self.strides[at]);
+                add(piece, operand(0), |sum, added| sum.combine(scale, added));
+                if self.added.len() == 2 {
+                    add(piece, operand(1), T::Sum::plus);
                 }
             });
         } else if self.finish.scale != 1.0 {
@@ -141,6 +136,36 @@ impl<'a, T: Term> Finisher<'a, T> {
             }
         }
         activate(self.finish.activation, piece);
+    }
+}
+
+/// Combines each sum with an operand's entry, from `start` on; unit strides and none take loops that
+/// vectorise.
+fn add<T: Term>(
+    sums: &mut [T::Sum],
+    (elements, start, stride): (&[T], isize, isize),
+    f: impl Fn(T::Sum, T::Sum) -> T::Sum,
+) {
+    let first = start as usize;
+    match stride {
+        1 => {
+            let elements = &elements[first..first + sums.len()];
+            for (sum, element) in sums.iter_mut().zip(elements) {
+                *sum = f(*sum, element.wide());
+            }
+        }
+        0 => {
+            let element = elements[first].wide();
+            for sum in sums {
+                *sum = f(*sum, element);
+            }
+        }
+        _ => {
+            for (at, sum) in sums.iter_mut().enumerate() {
+                let index = start + at as isize * stride;
+                *sum = f(*sum, elements[index as usize].wide());
+            }
+        }
     }
 }
 
