@@ -32,6 +32,9 @@ pub(crate) enum Kernel {
     Texel,
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
+    /// Matrix times vector, the matrix loaded eight elements at a time, along k or not: software
+    /// adapters with 64-bit integers.
+    WideVector { along_k: bool },
 }
 
 /// A kernel for matrix products with its tile, by name: `subgroup_tile 48x32 lanes 8`. Displays and
@@ -91,11 +94,19 @@ const fn wide(tile_m: u32) -> MatmulKernel {
     }
 }
 
-const fn texel(tile_m: u32) -> MatmulKernel {
+const fn texel(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Texel,
         tile_m,
-        tile_n: 64,
+        tile_n,
+    }
+}
+
+const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::WideVector { along_k },
+        tile_m,
+        tile_n: 1,
     }
 }
 
@@ -121,7 +132,11 @@ pub(crate) const SUBGROUP_8_TALL: MatmulKernel = subgroup(48, 8, 8);
 pub(crate) const SUBGROUP_8_LONG: MatmulKernel = subgroup(16, 32, 8);
 pub(crate) const WIDE_32: MatmulKernel = wide(32);
 pub(crate) const WIDE_16: MatmulKernel = wide(16);
-pub(crate) const TEXEL_16: MatmulKernel = texel(16);
+pub(crate) const TEXEL_16: MatmulKernel = texel(16, 64);
+pub(crate) const TEXEL_FEW: MatmulKernel = texel(32, 32);
+pub(crate) const WIDE_VECTOR_ROWS: MatmulKernel = wide_vector(8, true);
+pub(crate) const WIDE_VECTOR_COLUMNS: MatmulKernel = wide_vector(512, false);
+pub(crate) const WIDE_VECTOR_FEW: MatmulKernel = wide_vector(128, false);
 pub(crate) const SUBGROUP_4: MatmulKernel = subgroup(16, 32, 4);
 
 impl MatmulKernel {
@@ -130,7 +145,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 22] = [
+    pub(crate) const ALL: [MatmulKernel; 26] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_SMALL,
@@ -153,10 +168,17 @@ impl MatmulKernel {
         WIDE_32,
         WIDE_16,
         TEXEL_16,
+        TEXEL_FEW,
+        WIDE_VECTOR_ROWS,
+        WIDE_VECTOR_COLUMNS,
+        WIDE_VECTOR_FEW,
     ];
 
     /// What the panels of a wide product take that have no vectors of eight.
     pub(crate) const NARROW: MatmulKernel = SUBGROUP_8_LONG;
+
+    /// The same of a matrix times a vector.
+    pub(crate) const NARROW_VECTOR: MatmulKernel = SOFTWARE_VECTOR;
 
     /// Steps of k that one launch may take: llvmpipe silently ends loops after 65,535 turns per
     /// invocation, so stay below with what the tails take.
@@ -171,6 +193,8 @@ impl MatmulKernel {
                 // What the texels have rows for.
                 Kernel::Texel => return TEXEL_ROWS as usize,
                 Kernel::Vector { k_threads, .. } => k_threads,
+                Kernel::WideVector { along_k: true } => WIDE * WIDE,
+                Kernel::WideVector { along_k: false } => 4,
             } as usize
     }
 
@@ -178,7 +202,7 @@ impl MatmulKernel {
     /// costs software adapters compile time, so few of theirs do.
     pub(crate) fn may_accumulate(&self) -> bool {
         match self.kind {
-            Kernel::Workgroup { .. } | Kernel::Vector { .. } => true,
+            Kernel::Workgroup { .. } | Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
             Kernel::Wide => *self == WIDE_16,
             Kernel::Texel => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
@@ -188,13 +212,18 @@ impl MatmulKernel {
         }
     }
 
+    /// Whether it is for a matrix times a vector alone.
+    pub(crate) fn is_of_vectors(&self) -> bool {
+        matches!(self.kind, Kernel::Vector { .. } | Kernel::WideVector { .. })
+    }
+
     /// True when the kernel can multiply elements of `dtype`.
     pub(crate) fn takes(&self, dtype: DType) -> bool {
         match self.kind {
             // f64 shuffles are slower than loads.
             Kernel::Subgroup { .. } => dtype != DType::F64,
             // Elements are made of the halves of 64-bit words.
-            Kernel::Wide => dtype.size() == 4,
+            Kernel::Wide | Kernel::WideVector { .. } => dtype.size() == 4,
             Kernel::Texel => dtype == DType::F32,
             _ => true,
         }
@@ -221,9 +250,13 @@ impl MatmulKernel {
                 thread_m, thread_n, ..
             } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
             Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
-            Kernel::Wide if lanes(WIDE) && capabilities.int64 => (WIDE, 0),
+            Kernel::Wide | Kernel::WideVector { .. } if lanes(WIDE) && capabilities.int64 => {
+                (WIDE, 0)
+            }
             Kernel::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
-            Kernel::Subgroup { .. } | Kernel::Wide | Kernel::Texel => return false,
+            Kernel::Subgroup { .. } | Kernel::Wide | Kernel::WideVector { .. } | Kernel::Texel => {
+                return false;
+            }
         };
         threads <= capabilities.max_invocations && bytes <= capabilities.workgroup_memory_bytes
     }
@@ -260,6 +293,10 @@ impl fmt::Display for MatmulKernel {
             }
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
             Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),
+            Kernel::WideVector { along_k } => {
+                let lie = if *along_k { "rows" } else { "columns" };
+                write!(f, "wide_vector {tile_m} of {lie}")
+            }
             Kernel::Vector {
                 row_threads,
                 k_threads,

@@ -35,6 +35,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/texel_tile",
     "matmul/vector_tile",
     "matmul/wide_tile",
+    "matmul/wide_vector",
     "matmul/workgroup_tile",
 ];
 

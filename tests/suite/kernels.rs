@@ -17,6 +17,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::split", Scope::Gpu, split),
         Test::new("kernels::halves::f16", Scope::Kernels, f16_halves),
         Test::new("kernels::halves::bf16", Scope::Kernels, bf16_halves),
+        Test::new("kernels::texels", Scope::Gpu, texels),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
 }
@@ -117,6 +118,8 @@ fn forced(context: &Context) -> Result<()> {
                 [2, 64, 64, 64],
                 [1, 33, 7, 65],
                 [1, 257, 40, 1],
+                [2, 72, 136, 1],
+                [1, 1, 44, 648],
                 [1, 1, 129, 300],
                 [3, 24, 16, 40],
             ];
@@ -302,6 +305,41 @@ fn halves<T: Element + PartialEq + std::fmt::Debug>(
                 let right = got.iter().all(|&got| same(got));
                 assert!(right, "{x:e} + {y:e}: {got:?}, not {sum:?}, n {n}");
             }
+        }
+        Ok(())
+    })
+}
+
+/// Operands of many strips and bands, of more than one layer, and of more than the device's texels
+/// hold at a time; and texels that went back to the adapter between two products.
+fn texels(context: &Context) -> Result<()> {
+    let device = context.device();
+    let kernel: MatmulKernel = "texel_tile 16x64".parse()?;
+    cases(1, |rng| {
+        for ([batch, m, k, n], ways) in [
+            ([1, 2304, 4096, 72], [0, 0]),
+            ([1, 72, 4096, 2304], [1, 1]),
+            ([1, 40, 16_384, 96], [0, 0]),
+            ([1, 64, 16_384, 64], [1, 1]),
+            ([5, 130, 500, 200], [2, 1]),
+            ([5, 130, 504, 200], [1, 2]),
+            ([70, 64, 64, 64], [0, 0]),
+        ] {
+            if context.is_slow() {
+                continue;
+            }
+            let a = Matrix::new(device, rng, [batch, m, k], ways[0])?;
+            let b = Matrix::new(device, rng, [batch, k, n], ways[1])?;
+            let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
+                return Ok(());
+            };
+            let story = || format!("{batch} x [{m}, {k}] x [{k}, {n}], ways {ways:?}");
+            let c = product.to_vec::<f32>()?;
+            check(&a.host, &b.host, &c, [batch, m, k, n], &story);
+            device.trim()?;
+            let again = runs(kernel, &a.tensor, &b.tensor)?;
+            let again = again.map(|again| again.to_vec::<f32>()).transpose()?;
+            assert!(again == Some(c), "{}: not the same again", story());
         }
         Ok(())
     })

@@ -110,6 +110,13 @@ impl Product {
             && k.is_multiple_of(WIDE as usize);
         let kernel = match kernel.kind {
             Kernel::Wide if !whole => &MatmulKernel::NARROW,
+            Kernel::WideVector { along_k }
+                if !self.problem_of(sizes, first).is_wide_vector(along_k)
+                    // One buffer is declared once, and loaded one way.
+                    || !along_k && windows.joined[A] == windows.joined[B] =>
+            {
+                &MatmulKernel::NARROW_VECTOR
+            }
             _ => kernel,
         };
         if kernel.kind != Kernel::Wide {

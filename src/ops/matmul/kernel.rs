@@ -70,6 +70,7 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
         Kernel::Wide => return [WIDE; 2],
         // It binds none of them.
         Kernel::Texel => return [0; 2],
+        Kernel::WideVector { along_k } => return [WIDE, if along_k { WIDE } else { 1 }],
         Kernel::Vector { row_threads, .. } => {
             let thread_m = kernel.tile_m / row_threads;
             [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
@@ -84,7 +85,7 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
         Kernel::Workgroup { .. } | Kernel::Wide | Kernel::Texel => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
-        Kernel::Vector { .. } => false,
+        Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
     }
 }
 
@@ -99,7 +100,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         _ => 1,
     };
     // A vector runs along k alone: the kernel does not ask.
-    let b_along_k = form.b_along_k || matches!(kernel.kind, Kernel::Vector { .. });
+    let b_along_k = form.b_along_k || kernel.is_of_vectors();
     let mut values: SmallVec<[(&'static str, Value); 16]> = smallvec![
         ("element", form.element.into()),
         ("result", form.result.into()),
@@ -151,6 +152,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
         ),
         Kernel::Wide => ("matmul/wide_tile", &[]),
+        Kernel::WideVector { .. } => ("matmul/wide_vector", &[]),
         Kernel::Texel => ("matmul/texel_tile", &[("texels", 1)]),
         Kernel::Vector {
             row_threads,
@@ -282,10 +284,7 @@ fn of_bits(
         vector_b: width(bit(3), widest[1]),
         vector_c: width(bit(4), 4),
         accumulates: bit(5),
-        slots: match (
-            bit(6),
-            bit(1) && matches!(kernel.kind, Kernel::Vector { .. }),
-        ) {
+        slots: match (bit(6), bit(1) && kernel.is_of_vectors()) {
             (true, _) => [0, 0, 1, 0, 0],
             (false, false) => [0, 1, 2, 0, 0],
             // A row times a matrix, turned round.
@@ -369,9 +368,15 @@ fn unbound(form: Form) -> Form {
 
 fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
     // There are no narrower loads of this one.
-    let wide = matches!(kernel.kind, Kernel::Wide);
-    (!wide || (form.vector_a == WIDE && form.vector_b == WIDE))
-        && (stores_vectors(kernel) || form.vector_c == 1)
+    let lies = match kernel.kind {
+        Kernel::Wide => (form.vector_a, form.vector_b) == (WIDE, WIDE),
+        Kernel::WideVector { along_k } => {
+            let widest = kernel_loads(kernel, [form.a_along_k, true]);
+            form.a_along_k == along_k && [form.vector_a, form.vector_b] == widest
+        }
+        _ => true,
+    };
+    lies && (stores_vectors(kernel) || form.vector_c == 1)
         && (kernel.may_accumulate() || !form.accumulates)
         && (!packs(form.result) || form.vector_c == 4)
         && (form.slots[0] != form.slots[1] || form.vector_a == form.vector_b)

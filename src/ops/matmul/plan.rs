@@ -7,13 +7,20 @@ use crate::matmul_kernel::{
     HARDWARE, HARDWARE_LARGE, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
     HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR,
     REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES,
-    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, WIDE, WIDE_16,
-    WIDE_32,
+    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE,
+    WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
-/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n.
-/// Measured: `docs/matmul.md`.
+/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
+/// wide tile and for texels. Measured: `docs/matmul.md`.
 const PACKED: f64 = 48.0;
+const PACKED_TEXELS: f64 = 48.0;
+/// The same where the wide tile reads them as they lie.
+const PACKED_WIDE: f64 = 150.0;
+/// Multiplications from which texels are worth a copy and the passes around it, and the part of the
+/// tiles that has to be filled.
+const TEXELS: f64 = 1e6;
+const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
 
@@ -77,6 +84,18 @@ impl MatmulProblem {
         self.lacks_vectors() == [false; 2]
     }
 
+    /// A matrix times a vector, the matrix in vectors of eight along k, and the vector too; or the
+    /// matrix across k.
+    pub(super) fn is_wide_vector(&self, along_k: bool) -> bool {
+        self.n == 1
+            && self.a.along_k == along_k
+            && self.a.width == WIDE
+            && match along_k {
+                true => self.b.width == WIDE && self.k.is_multiple_of(WIDE as usize),
+                false => self.k.is_multiple_of(4),
+            }
+    }
+
     /// Which operands would have to be copied for that: both, where k has a rest.
     pub(super) fn lacks_vectors(&self) -> [bool; 2] {
         let whole = self.k.is_multiple_of(WIDE as usize);
@@ -90,9 +109,17 @@ impl MatmulProblem {
     }
 
     /// Copying rows and columns takes less than their products save.
-    fn is_worth_packing(&self) -> bool {
+    fn is_worth_packing(&self, least: f64) -> bool {
         let [m, n] = [self.m, self.n].map(|size| size as f64);
-        self.may_pack && m * n / (m + n) >= PACKED
+        self.may_pack && m * n / (m + n) >= least
+    }
+
+    /// Multiplications of all batches.
+    fn sums(&self) -> f64 {
+        [self.m, self.n, self.k, self.batches]
+            .iter()
+            .map(|&size| size as f64)
+            .product()
     }
 
     /// The part of a kernel's tiles that lies inside the result.
@@ -127,7 +154,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
         return hardware(capabilities, problem);
     }
     if problem.n == 1 {
-        return because(SOFTWARE_VECTOR, "a matrix times a vector");
+        return software_vector(capabilities, problem);
     }
     if TEXEL_16.takes(problem.dtype)
         && TEXEL_16.fits(capabilities, problem.dtype)
@@ -137,7 +164,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
     if WIDE_32.takes(problem.dtype)
         && WIDE_32.fits(capabilities, problem.dtype)
-        && (problem.is_wide() || problem.is_worth_packing())
+        && (problem.is_wide() || problem.is_worth_packing(PACKED))
         && let Some(plan) = wide_8(problem)
     {
         return plan;
@@ -206,7 +233,10 @@ pub(super) fn plan_by(
     }
     let plan = because(kernel, why);
     match kernel.kind {
-        Kernel::Vector { .. } if problem.n != 1 => Err("no operand is a vector".to_owned()),
+        _ if kernel.is_of_vectors() && problem.n != 1 => Err("no operand is a vector".to_owned()),
+        Kernel::WideVector { along_k } if !problem.is_wide_vector(along_k) => {
+            Err("the operands do not lie in vectors of eight, as it loads them".to_owned())
+        }
         Kernel::Wide if problem.is_wide() || problem.may_pack => Ok(MatmulPlan {
             pack: problem.lacks_vectors(),
             ..plan
@@ -226,6 +256,21 @@ pub(super) fn plan_by(
                 .to_owned(),
         ),
         _ => Ok(plan),
+    }
+}
+
+fn software_vector(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    let wide = WIDE_VECTOR_ROWS.takes(problem.dtype)
+        && WIDE_VECTOR_ROWS.fits(capabilities, problem.dtype)
+        && problem.is_wide_vector(problem.a.along_k);
+    match (wide, problem.a.along_k, problem.m) {
+        (true, true, _) => because(WIDE_VECTOR_ROWS, "a matrix of rows, by vectors of eight"),
+        (true, false, 2048..) => because(
+            WIDE_VECTOR_COLUMNS,
+            "a matrix of columns, by vectors of eight",
+        ),
+        (true, false, _) => because(WIDE_VECTOR_FEW, "short columns, by vectors of eight"),
+        (false, ..) => because(SOFTWARE_VECTOR, "a matrix times a vector"),
     }
 }
 
@@ -267,13 +312,20 @@ fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan 
 fn texels(problem: &MatmulProblem) -> Option<MatmulPlan> {
     let pack = problem.lacks_texels();
     let packs = pack != [false; 2];
+    let kernel = if problem.n <= 32 { TEXEL_FEW } else { TEXEL_16 };
+    let least = if problem.is_wide() {
+        PACKED_WIDE
+    } else {
+        PACKED_TEXELS
+    };
     let worth = !problem.accumulates
-        && problem.k <= TEXEL_16.max_k()
-        && (!packs || problem.is_worth_packing())
-        && problem.fills(TEXEL_16) >= FILLED[usize::from(packs)];
+        && problem.k <= kernel.max_k()
+        && problem.sums() >= TEXELS
+        && (!packs || problem.is_worth_packing(least))
+        && problem.fills(kernel) >= FILLED_TEXELS;
     worth.then_some(MatmulPlan {
         pack,
-        ..because(TEXEL_16, "loads of texels have no branches")
+        ..because(kernel, "loads of texels have no branches")
     })
 }
 

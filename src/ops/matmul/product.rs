@@ -225,9 +225,18 @@ impl Product {
 
     /// What a plan has to know.
     pub(super) fn problem(&self, sizes: &[usize]) -> MatmulProblem {
+        self.problem_of(sizes, |operand| self.nest.offsets[operand])
+    }
+
+    /// The same of a panel whose operands start elsewhere.
+    pub(super) fn problem_of(
+        &self,
+        sizes: &[usize],
+        first: impl Fn(usize) -> usize,
+    ) -> MatmulProblem {
         let (batch, [m, n, k]) = sides(sizes);
         let [a, b] = [A, B].map(|operand| {
-            let matrix = self.matrix(operand, sizes, self.nest.offsets[operand]);
+            let matrix = self.matrix(operand, sizes, first(operand));
             MatmulOperand {
                 along_k: matrix.runs_along_inner(),
                 width: matrix.width(),
