@@ -3,8 +3,12 @@
 //!
 //! `cargo bench --bench figures [-- --device NAME]... [--quick] [--json]`
 
+#[path = "common/args.rs"]
+mod args;
+
 use std::time::Instant;
 
+use args::{Args, or_exit};
 use orlop::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -18,45 +22,18 @@ struct Line {
     limit: Option<(f64, &'static str)>,
 }
 
+const BENCH: &str = "figures";
+
 fn main() {
-    let mut devices = Vec::new();
-    let (mut json, mut quick) = (false, false);
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--device" => devices.extend(args.next()),
-            "--json" => json = true,
-            "--quick" => quick = true,
-            // What cargo passes.
-            "--bench" => {}
-            other => {
-                eprintln!(
-                    "figures: unknown argument {other}; there are --device NAME, --quick, --json"
-                );
-                std::process::exit(2);
-            }
-        }
-    }
-    if devices.is_empty() {
-        devices = Device::list()
-            .unwrap_or_else(|error| {
-                eprintln!("figures: {error}");
-                std::process::exit(2);
-            })
-            .into_iter()
-            .map(|info| info.selector)
-            .collect();
-    }
+    let args = Args::of(BENCH);
+    let devices = or_exit(BENCH, args.selectors());
+    let (json, quick) = (args.json, args.quick);
     let limits = Limits::measure(quick);
     let mut lines = Vec::new();
     for selector in devices {
-        match Device::select(&selector).and_then(|device| measure(&device, &limits, quick)) {
-            Ok(measured) => lines.extend(measured),
-            Err(error) => {
-                eprintln!("figures: {selector}: {error}");
-                std::process::exit(2);
-            }
-        }
+        let measured =
+            Device::select(&selector).and_then(|device| measure(&device, &limits, quick));
+        lines.extend(or_exit(BENCH, measured));
     }
     if json {
         for line in &lines {

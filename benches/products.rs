@@ -4,52 +4,28 @@
 //!
 //! `cargo bench --bench products [-- --device NAME]... [--quick] [--json]`
 
+#[path = "common/args.rs"]
+mod args;
+
 use std::time::Instant;
 
+use args::{Args, or_exit};
 use orlop::{Activation, DType, Device, HostMatrix, Result, Tensor, matmul_streamed};
 
+const BENCH: &str = "products";
+
 fn main() {
-    let (mut devices, mut json, mut quick) = (Vec::new(), false, false);
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--device" => devices.extend(args.next()),
-            "--json" => json = true,
-            "--quick" => quick = true,
-            // What cargo passes.
-            "--bench" => {}
-            other => {
-                eprintln!(
-                    "products: unknown argument {other}; there are --device NAME, --quick, --json"
-                );
-                std::process::exit(2);
-            }
-        }
-    }
-    let listed = || {
-        Ok(Device::list()?
-            .into_iter()
-            .map(|info| info.selector)
-            .collect())
+    let args = Args::of(BENCH);
+    let table = Table {
+        json: args.json,
+        runs: if args.quick { 3 } else { 9 },
     };
-    let result = match devices.is_empty() {
-        true => listed(),
-        false => Ok(devices),
-    }
-    .and_then(|selectors: Vec<String>| {
-        selectors.iter().try_for_each(|selector| {
-            // Of the products' size: host matrices below are larger than that.
-            let device = Device::builder().select(selector.clone()).build()?;
-            Table {
-                json,
-                runs: if quick { 3 } else { 9 },
-            }
-            .fill(&device, quick)
-        })
-    });
-    if let Err(error) = result {
-        eprintln!("products: {error}");
-        std::process::exit(2);
+    for selector in or_exit(BENCH, args.selectors()) {
+        let filled = Device::builder()
+            .select(selector)
+            .build()
+            .and_then(|device| table.fill(&device, args.quick));
+        or_exit(BENCH, filled);
     }
 }
 

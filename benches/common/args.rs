@@ -1,0 +1,58 @@
+//! The arguments that benches on devices share: `[--device NAME]... [--quick] [--json]`.
+
+use orlop::{Device, Result};
+
+/// What was asked for.
+pub struct Args {
+    /// Selectors of devices.
+    devices: Vec<String>,
+    /// Fewer runs, smaller sizes.
+    pub quick: bool,
+    /// A line of JSON for each figure.
+    pub json: bool,
+}
+
+impl Args {
+    /// The arguments of the process; what is none of them ends it.
+    pub fn of(bench: &str) -> Self {
+        let mut read = Self {
+            devices: Vec::new(),
+            quick: false,
+            json: false,
+        };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--device" => read.devices.extend(args.next()),
+                "--json" => read.json = true,
+                "--quick" => read.quick = true,
+                // What cargo passes.
+                "--bench" => {}
+                other => {
+                    eprintln!(
+                        "{bench}: unknown argument {other}; there are --device NAME, --quick, --json"
+                    );
+                    std::process::exit(2);
+                }
+            }
+        }
+        read
+    }
+
+    /// The devices that were named, or all.
+    pub fn selectors(&self) -> Result<Vec<String>> {
+        if !self.devices.is_empty() {
+            return Ok(self.devices.clone());
+        }
+        let all = Device::list()?;
+        Ok(all.into_iter().map(|info| info.selector).collect())
+    }
+}
+
+/// Ends the process when there is an error.
+pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
+    result.unwrap_or_else(|error| {
+        eprintln!("{bench}: {error}");
+        std::process::exit(2);
+    })
+}
