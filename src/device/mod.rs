@@ -195,8 +195,7 @@ impl Device {
 
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
     /// Exact, on the CPU too. Staging is not in it: up to about 50 MiB, taken when first
-    /// used, and 8 MiB for each thread that reads while others do; and on software adapters texels
-    /// for products, 4 to 32 MiB, taken when first used.
+    /// used, and 8 MiB for each thread that reads while others do; nor are [`Device::texel_bytes`].
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.memory(),
@@ -251,6 +250,15 @@ impl Device {
                 Ok(())
             }
             Backend::Gpu(gpu) => gpu.trim_to(bytes),
+        }
+    }
+
+    /// Bytes of the texture that matrix products on some software adapters (lavapipe) copy their
+    /// operands into: 4 to 32 MiB from the first such product on, until [`Device::trim`]; else 0.
+    pub fn texel_bytes(&self) -> u64 {
+        match &self.0.backend {
+            Backend::Cpu(_) => 0,
+            Backend::Gpu(gpu) => gpu.texel_bytes(),
         }
     }
 
@@ -321,6 +329,9 @@ impl Device {
         ];
         if memory.spilled > 0 {
             rows.push(("spilled to the host", bytes(memory.spilled)));
+        }
+        if self.texel_bytes() > 0 {
+            rows.push(("texels of products", bytes(self.texel_bytes())));
         }
         if let Some(held) = self.driver_reserved() {
             rows.push(("held by the driver", bytes(held)));

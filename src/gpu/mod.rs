@@ -412,6 +412,11 @@ impl Gpu {
         adapter_memory(&self.adapter)
     }
 
+    /// Bytes of the texture that products read operands from.
+    pub(crate) fn texel_bytes(&self) -> u64 {
+        self.stream.lock().texels.bytes()
+    }
+
     /// Bytes that the driver holds for this device, where wgpu knows: regions, staging, and what
     /// its own rounding adds.
     pub(crate) fn driver_reserved(&self) -> Option<u64> {

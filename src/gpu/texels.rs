@@ -5,7 +5,7 @@
 //! holds nothing between launches: each copies what its kernel reads.
 
 use super::health::{self, Caught};
-use crate::launch::{TEXEL_LAYERS, TEXEL_ROWS, TEXEL_WIDTH, TexelCopy};
+use crate::launch::{TEXEL_BYTES, TEXEL_LAYERS, TEXEL_ROWS, TEXEL_WIDTH, TexelCopy};
 
 /// The group of the texture in pipelines that read it.
 pub(super) const GROUP: u32 = 2;
@@ -92,6 +92,15 @@ impl Texels {
         })?;
         self.0 = Some(store.clone());
         Ok(store)
+    }
+
+    /// Bytes of the texture; 0 without one.
+    pub(crate) fn bytes(&self) -> u64 {
+        let layers = self
+            .0
+            .as_ref()
+            .map_or(0, |store| store.texture.depth_or_array_layers());
+        u64::from(TEXEL_WIDTH) * u64::from(TEXEL_ROWS) * TEXEL_BYTES * u64::from(layers)
     }
 
     /// Gives the texture back.

@@ -336,7 +336,15 @@ fn texels(context: &Context) -> Result<()> {
             let story = || format!("{batch} x [{m}, {k}] x [{k}, {n}], ways {ways:?}");
             let c = product.to_vec::<f32>()?;
             check(&a.host, &b.host, &c, [batch, m, k, n], &story);
+            let layer = 4 << 20;
+            assert!(
+                (layer..=8 * layer).contains(&device.texel_bytes()),
+                "{}",
+                story()
+            );
+            assert!(device.memory_summary().contains("texels of products"));
             device.trim()?;
+            assert_eq!(device.texel_bytes(), 0);
             let again = runs(kernel, &a.tensor, &b.tensor)?;
             let again = again.map(|again| again.to_vec::<f32>()).transpose()?;
             assert!(again == Some(c), "{}: not the same again", story());
