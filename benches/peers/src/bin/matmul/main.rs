@@ -19,7 +19,7 @@ use std::process::{Command, Stdio, exit};
 use clap::Parser;
 use peer::Peer;
 use serde_json::{Value, json};
-use shapes::{PROBLEMS, Problem};
+use shapes::{LARGE, PROBLEMS, Problem};
 
 #[derive(Parser)]
 struct Arguments {
@@ -175,7 +175,11 @@ fn child(arguments: &Arguments) {
         _ => (3, 0.1),
     };
     let rounds = arguments.rounds.unwrap_or(rounds);
-    for problem in PROBLEMS {
+    let large = match device {
+        "gpu" => &LARGE[..],
+        _ => &[],
+    };
+    for problem in PROBLEMS.iter().chain(large).copied() {
         let is_asked = |part: &String| problem.name().contains(part.as_str());
         let asked = arguments.shape.is_empty() || arguments.shape.iter().any(is_asked);
         if !asked || problem.flops() > most(device) {

@@ -96,6 +96,25 @@ pub const PROBLEMS: [Problem; 25] = [
     many(8, 1024, 1024, 1),
 ];
 
+/// What a hardware GPU is asked for beside them: every size, so that a cliff shows, and a matrix that no
+/// cache holds.
+pub const LARGE: [Problem; 14] = [
+    one(96, 96, 96),
+    one(192, 192, 192),
+    one(384, 384, 384),
+    one(768, 768, 768),
+    one(1536, 1536, 1536),
+    one(3072, 3072, 3072),
+    one(4096, 4096, 4096),
+    one(6144, 6144, 6144),
+    one(8192, 8192, 8192),
+    one(4095, 4097, 4093),
+    one(64, 65536, 64),
+    one(8192, 8192, 4),
+    many(64, 1024, 1024, 1024),
+    one(16384, 16384, 1),
+];
+
 /// Values that a reference in f64 can be computed from, entry by entry.
 pub fn values(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_769) | 1;
