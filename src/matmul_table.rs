@@ -8,6 +8,7 @@ mod toml;
 use std::ops::RangeInclusive;
 
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::matmul_kernel::MatmulKernel;
 
 /// Kernels for matrix products by adapter, driver and size, that go before the plan's own rules.
@@ -49,6 +50,10 @@ pub struct MatmulChoice {
     pub kernel: MatmulKernel,
 }
 
+const OP: &str = "matmul_table";
+/// What a range may begin with: files have numbers of 63 bits.
+const LARGEST: u64 = 1 << 62;
+
 /// Every size.
 pub(crate) const ANY: RangeInclusive<usize> = 0..=usize::MAX;
 
@@ -77,7 +82,32 @@ impl MatmulTable {
 
     /// Appends a choice for the adapters of this name, as [`Device::list`](crate::Device::list) tells
     /// it, with this driver; with any driver without one.
-    pub fn push(&mut self, adapter: &str, driver: Option<&str>, choice: MatmulChoice) {
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a range without sizes or that begins above 2^62, and for `vectors` other than
+    /// 8, 4 and 1: no product is like that.
+    pub fn push(
+        &mut self,
+        adapter: &str,
+        driver: Option<&str>,
+        choice: MatmulChoice,
+    ) -> Result<()> {
+        for sizes in [&choice.m, &choice.k, &choice.n, &choice.batches] {
+            if sizes.is_empty() || *sizes.start() as u64 > LARGEST {
+                return Err(Error::invalid(OP, format!("no size is in {sizes:?}")));
+            }
+        }
+        if let Some(vectors) = choice.vectors
+            && ![8, 4, 1].contains(&vectors)
+        {
+            let problem = format!("vectors of {vectors}: there are 8, 4 and 1");
+            return Err(Error::invalid(OP, problem));
+        }
+        self.append(adapter, driver, choice);
+        Ok(())
+    }
+
+    fn append(&mut self, adapter: &str, driver: Option<&str>, choice: MatmulChoice) {
         let known = self
             .adapters
             .iter_mut()
@@ -101,7 +131,7 @@ impl MatmulTable {
         } in other.adapters
         {
             for choice in choices {
-                self.push(&name, driver.as_deref(), choice);
+                self.append(&name, driver.as_deref(), choice);
             }
         }
     }
@@ -133,9 +163,9 @@ mod tests {
         };
         let choice = |&kernel| MatmulChoice::new(DType::F32, kernel);
         let mut table = MatmulTable::new();
-        table.push("one", None, choice(first));
-        table.push("one", Some("driver 7"), choice(second));
-        table.push("other", None, choice(second));
+        table.push("one", None, choice(first)).unwrap();
+        table.push("one", Some("driver 7"), choice(second)).unwrap();
+        table.push("other", None, choice(second)).unwrap();
         let found = |adapter, driver| -> Vec<_> {
             let choices = table.choices(adapter, driver).into_iter();
             choices.map(|choice| choice.kernel).collect()
@@ -144,5 +174,23 @@ mod tests {
         assert_eq!(found("one", "driver 8"), [*first]);
         assert_eq!(found("other", "driver 7"), [*second]);
         assert_eq!(found("none", "driver 7"), []);
+        for wrong in [
+            MatmulChoice {
+                m: RangeInclusive::new(3, 2),
+                ..choice(first)
+            },
+            MatmulChoice {
+                batches: usize::MAX..=usize::MAX,
+                ..choice(first)
+            },
+            MatmulChoice {
+                vectors: Some(3),
+                ..choice(first)
+            },
+        ] {
+            let before = table.clone();
+            assert!(table.push("one", None, wrong).is_err());
+            assert_eq!(table, before);
+        }
     }
 }

@@ -130,7 +130,7 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut table = MatmulTable::new();
     let count = found.len();
     for choice in merge::choices(found, &args.sizes, &args.batches) {
-        table.push(&info.name, Some(&info.driver), choice);
+        table.push(&info.name, Some(&info.driver), choice)?;
     }
     table.extend(base);
     let text = format!(

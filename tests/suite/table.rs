@@ -40,7 +40,7 @@ fn goes_first(context: &Context) -> Result<()> {
         (Some("another"), false),
     ] {
         let mut table = MatmulTable::new();
-        table.push(&info.name, driver, choice.clone());
+        table.push(&info.name, driver, choice.clone())?;
         let device = context.builder().matmul_table(table).build()?;
         let (a, b) = (input(&device, 1)?, input(&device, 2)?);
         let (product, plans) = explain_matmuls(|| a.matmul(&b));
