@@ -189,12 +189,12 @@ impl MatmulKernel {
                 Kernel::Workgroup { tile_k, .. } => tile_k,
                 Kernel::Register { unroll, .. } => unroll,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
-                Kernel::Wide => WIDE,
+                Kernel::Wide => SUBGROUP_UNROLL,
                 // What the texels have rows for.
                 Kernel::Texel => return TEXEL_ROWS as usize,
                 Kernel::Vector { k_threads, .. } => k_threads,
-                Kernel::WideVector { along_k: true } => WIDE * WIDE,
-                Kernel::WideVector { along_k: false } => 4,
+                // Panels without vectors take what goes step by step.
+                Kernel::WideVector { .. } => 1,
             } as usize
     }
 

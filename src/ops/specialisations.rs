@@ -211,6 +211,7 @@ mod tests {
             inputs: inputs.map(|layout| operand(layout, from)).collect(),
             output: operand(&output, to),
             fresh: true,
+            spare: true,
             slots: match (two, shared) {
                 (true, false) => smallvec![0, 1],
                 (true, true) => smallvec![0, 0],
@@ -224,6 +225,7 @@ mod tests {
             inputs: smallvec![],
             output: operand(&each, to),
             fresh: false,
+            spare: true,
             slots: smallvec![],
         };
         let shape = each.shape().clone();

@@ -24,6 +24,8 @@ pub(crate) struct Problem<'a> {
     pub output: Operand<'a>,
     /// The output is a new tensor: contiguous from offset 0, its padding may be overwritten.
     pub fresh: bool,
+    /// Scratch may be asked for that only makes the op faster.
+    pub spare: bool,
     /// The binding of each input; inputs that share a storage share a binding.
     pub slots: SmallVec<[usize; 4]>,
 }

@@ -112,7 +112,8 @@ fn travel(
             None => Storage::rounded(size as u64),
         },
     };
-    let launches = plan(op, &target, operands, output, existing.is_none())?;
+    let planned = |spare| plan(op, &target, operands, output, existing.is_none(), spare);
+    let launches = planned(true)?;
 
     // 4. Allocate, and 5. record.
     let output = match launches {
@@ -121,15 +122,20 @@ fn travel(
                 let storage = Storage::Gpu(block);
                 Tensor::new(target.clone(), storage, layout.clone(), dtype)
             };
-            launch(
-                name,
-                &target,
-                &prepared,
-                operands,
-                existing,
-                size as u64,
-                fresh,
-            )?
+            let launched = |prepared: &(Launches, Kernels)| {
+                let bytes = size as u64;
+                launch(name, &target, prepared, operands, existing, bytes, &fresh)
+            };
+            let scratch =
+                |(launches, _): &(Launches, Kernels)| scratch_bytes(launches, operands.len());
+            match launched(&prepared) {
+                // With less scratch there may be room.
+                Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false)? {
+                    Some(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean)?,
+                    _ => return Err(Error::OutOfMemory(full)),
+                },
+                launched => launched?,
+            }
         }
         None => {
             let output = match existing {
@@ -206,6 +212,7 @@ fn plan(
     inputs: &[&Tensor],
     output: Operand<'_>,
     fresh: bool,
+    spare: bool,
 ) -> Result<Option<(Launches, Kernels)>> {
     let Some(gpu) = target.gpu() else {
         return Ok(None);
@@ -222,6 +229,7 @@ fn plan(
         inputs: inputs.iter().copied().map(operand).collect(),
         output,
         fresh,
+        spare,
         slots,
     };
     let launches = op.plan(&problem, target.capabilities())?;
@@ -256,7 +264,7 @@ fn launch(
     inputs: &[&Tensor],
     existing: Option<&Tensor>,
     bytes: u64,
-    fresh: impl Fn(Arc<GpuBlock>) -> Tensor,
+    fresh: &impl Fn(Arc<GpuBlock>) -> Tensor,
 ) -> Result<Tensor> {
     let missing = || Error::invalid(op, "an operand has no memory");
     let operands: Option<Blocks<'_>> = inputs.iter().copied().chain(existing).map(block).collect();

@@ -18,6 +18,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::halves::f16", Scope::Kernels, f16_halves),
         Test::new("kernels::halves::bf16", Scope::Kernels, bf16_halves),
         Test::new("kernels::texels", Scope::Gpu, texels),
+        Test::new("kernels::long_vectors", Scope::Gpu, long_vectors),
+        Test::new("kernels::without_copies", Scope::Gpu, without_copies),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
 }
@@ -351,6 +353,29 @@ fn texels(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Two operands of one storage that lie in different ways, over more steps than llvmpipe turns a loop.
+fn long_vectors(context: &Context) -> Result<()> {
+    let k = if context.is_slow() { 1000 } else { 200_000 };
+    let ones = Tensor::ones(context.device(), [k, 8], DType::F32)?;
+    let column = ones.slice((.., 0..1))?;
+    let product = ones.transpose(0, 1)?.matmul(&column)?;
+    assert_eq!(product.to_vec::<f32>()?, [k as f32; 8]);
+    Ok(())
+}
+
+/// A product for whose copies there is no room takes its operands as they lie.
+fn without_copies(context: &Context) -> Result<()> {
+    if context.is_cpu() || context.is_slow() {
+        return Ok(());
+    }
+    let device = context.builder().memory_limit(13 << 20).build()?;
+    let a = Tensor::ones(&device, [1000, 1000], DType::F32)?;
+    let b = Tensor::ones(&device, [1000, 1000], DType::F32)?;
+    let c = a.matmul(&b)?.to_vec::<f32>()?;
+    assert!(c.iter().all(|&c| c == 1000.0));
+    Ok(())
 }
 
 /// What a forced kernel cannot do is refused, and only while it is forced.

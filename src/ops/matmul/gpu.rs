@@ -426,6 +426,7 @@ mod tests {
             inputs: smallvec![operand(0), operand(1)],
             output: operand(2),
             fresh: true,
+            spare: true,
             slots: smallvec![0, 1],
         };
         launches(Finish::NONE, &problem, capabilities, |problem| {

@@ -39,6 +39,8 @@ pub(super) struct Product {
     pub inputs: SmallVec<[usize; 4]>,
     /// Where the copies of A and B are, of those that are copied first.
     pub copies: [Option<Place>; 2],
+    /// Copies may be made.
+    pub spare: bool,
     /// What kernels call the elements of A and B, and those of C.
     pub element: &'static str,
     pub result: &'static str,
@@ -149,6 +151,7 @@ impl Product {
             finish,
             inputs,
             copies: [None; 2],
+            spare: problem.spare,
             element,
             result: element,
             sums: None,
@@ -268,7 +271,7 @@ impl Product {
             bytes <= self.storages.limit as f64
                 && self.storages.bytes[operand] <= self.storages.limit
         };
-        self.copies == [None; 2] && fits(A) && fits(B)
+        self.spare && self.copies == [None; 2] && fits(A) && fits(B)
     }
 
     /// Operations, bytes and tiles of a part.
