@@ -12,9 +12,14 @@ use crate::launch::TEXEL_ROWS;
 /// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
-    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, each invocation sums
-    /// `thread x thread`: hardware.
-    Workgroup { tile_k: u32, thread: u32 },
+    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, `stages` of them at a
+    /// time, each invocation sums `thread_m x thread_n`: hardware.
+    Workgroup {
+        tile_k: u32,
+        thread_m: u32,
+        thread_n: u32,
+        stages: u32,
+    },
     /// Each invocation sums `thread_m x thread_n` in registers, straight from storage: software
     /// adapters.
     Register {
@@ -47,11 +52,16 @@ pub struct MatmulKernel {
     pub(crate) tile_n: u32,
 }
 
-const fn workgroup(tile_m: u32, tile_n: u32, tile_k: u32, thread: u32) -> MatmulKernel {
+const fn workgroup(tile: [u32; 3], thread: [u32; 2], stages: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Workgroup { tile_k, thread },
-        tile_m,
-        tile_n,
+        kind: Kernel::Workgroup {
+            tile_k: tile[2],
+            thread_m: thread[0],
+            thread_n: thread[1],
+            stages,
+        },
+        tile_m: tile[0],
+        tile_n: tile[1],
     }
 }
 
@@ -110,11 +120,16 @@ const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
     }
 }
 
-pub(crate) const HARDWARE: MatmulKernel = workgroup(64, 64, 16, 4);
-pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup(128, 128, 8, 8);
-pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup(32, 32, 16, 4);
-pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup(256, 16, 16, 4);
-pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup(16, 256, 16, 4);
+pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [4, 4], 1);
+pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup([128, 128, 8], [8, 8], 2);
+/// The same in half of the workgroup memory.
+pub(crate) const HARDWARE_LARGE_ONE: MatmulKernel = workgroup([128, 128, 8], [8, 8], 1);
+pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 8], [8, 4], 2);
+/// 64 invocations: one or two subgroups of most hardware.
+pub(crate) const HARDWARE_NARROW: MatmulKernel = workgroup([64, 64, 8], [8, 8], 2);
+pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
+pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
+pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
@@ -145,9 +160,12 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 26] = [
+    pub(crate) const ALL: [MatmulKernel; 29] = [
         HARDWARE,
         HARDWARE_LARGE,
+        HARDWARE_LARGE_ONE,
+        HARDWARE_MIDDLE,
+        HARDWARE_NARROW,
         HARDWARE_SMALL,
         HARDWARE_TALL,
         HARDWARE_WIDE,
@@ -234,13 +252,16 @@ impl MatmulKernel {
         let lanes = |lanes| capabilities.subgroup_sizes == Some((lanes, lanes));
         let element = dtype.accumulator().size() as u32;
         let (threads, bytes) = match self.kind {
-            Kernel::Workgroup { tile_k, thread } => {
+            Kernel::Workgroup {
+                tile_k,
+                thread_m,
+                thread_n,
+                stages,
+            } => {
                 let padding = if dtype == DType::F64 { 0 } else { 8 };
-                let threads = self.tile_m / thread * (self.tile_n / thread);
-                (
-                    threads,
-                    (self.tile_m + self.tile_n + padding) * tile_k * element,
-                )
+                let threads = self.tile_m / thread_m * (self.tile_n / thread_n);
+                let step = self.tile_m + self.tile_n + padding;
+                (threads, step * tile_k * element * stages)
             }
             Kernel::Vector {
                 row_threads,
@@ -276,10 +297,21 @@ impl fmt::Display for MatmulKernel {
             tile_n,
         } = self;
         match kind {
-            Kernel::Workgroup { tile_k, thread } => write!(
-                f,
-                "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread}x{thread}"
-            ),
+            Kernel::Workgroup {
+                tile_k,
+                thread_m,
+                thread_n,
+                stages,
+            } => {
+                write!(
+                    f,
+                    "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread_m}x{thread_n}"
+                )?;
+                match stages {
+                    1 => Ok(()),
+                    _ => write!(f, " stages {stages}"),
+                }
+            }
             Kernel::Register {
                 thread_m,
                 thread_n,

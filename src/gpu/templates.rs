@@ -22,6 +22,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/pack",
     "matmul/part/batch",
     "matmul/part/epilogue",
+    "matmul/part/epilogue_params",
     "matmul/part/finish",
     "matmul/part/load",
     "matmul/part/operands",

@@ -494,6 +494,13 @@ mod tests {
         for capabilities in adapters() {
             for sizes in [[1, 1, 1], [300, 400, 500], [1, 4000, 4000]] {
                 let launches = planned(&capabilities, sizes, [false; 2], DType::F32).unwrap();
+                // k split between workgroups takes one for the parts, one for the rest, one for all sums.
+                if let Some((last, parts)) = launches.split_last()
+                    && last.kernel.template == "matmul/reduce"
+                {
+                    assert!(parts.len() <= 2, "{sizes:?}");
+                    continue;
+                }
                 let mut launches = launches.iter().filter(|launch| !copies(launch));
                 let launch = launches.next().unwrap();
                 assert!(launches.next().is_none());

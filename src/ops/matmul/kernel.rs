@@ -53,8 +53,7 @@ pub(super) fn packs(element: &str) -> bool {
 /// The widest loads of A and B that a kernel has, along k or not.
 pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
     let vectors = match kernel.kind {
-        // Its tiles lie k-major: vectors go along m and n.
-        Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
+        Kernel::Workgroup { .. } => [true; 2],
         Kernel::Register {
             thread_m,
             thread_n,
@@ -127,12 +126,18 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         values.push(("slot_sums", (slot_c + 1).into()));
     }
     let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
-        Kernel::Workgroup { tile_k, thread } => (
+        Kernel::Workgroup {
+            tile_k,
+            thread_m,
+            thread_n,
+            stages,
+        } => (
             "matmul/workgroup_tile",
             &[
                 ("tile_k", tile_k),
-                ("thread_m", thread),
-                ("thread_n", thread),
+                ("thread_m", thread_m),
+                ("thread_n", thread_n),
+                ("stages", stages),
             ],
         ),
         Kernel::Register {
@@ -228,10 +233,13 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     for &kernel in MatmulKernel::all() {
         for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
             for (nth, &(element, result)) in names(dtype).iter().enumerate() {
-                let own = dtype.name() == result && !packs(result);
-                // Of the forms that differ in one load or store alone, a few of each.
-                let bits =
-                    (0..1u32 << 7).filter(|bits| own || (bits / 3 + nth as u32).is_multiple_of(4));
+                // Of forms that differ from others in loads, stores or types alone, a few of each.
+                let all_forms = dtype == DType::F32
+                    || (dtype.name() == result
+                        && !packs(result)
+                        && !matches!(kernel.kind, Kernel::Workgroup { .. }));
+                let bits = (0..1u32 << 7)
+                    .filter(|bits| all_forms || (bits / 3 + nth as u32).is_multiple_of(4));
                 all.extend(bits.flat_map(|bits| of_bits(&kernel, dtype, (element, result), bits)));
             }
         }

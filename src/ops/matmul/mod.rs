@@ -5,6 +5,7 @@ mod cpu;
 mod finish;
 mod gpu;
 mod halves;
+mod hardware;
 mod kernel;
 mod name;
 mod pack;
@@ -167,6 +168,7 @@ fn sums_above_a_binding(
     let entries = rows.iter().product::<usize>() as f64 * *m as f64 * n as f64;
     let by_words = kernel::packs(kernel::element_name(dtype, capabilities));
     let odd = !n.is_multiple_of(4) || *m == 1;
-    (by_words && odd && 4.0 * entries > capabilities.max_binding_bytes as f64)
+    let bytes = (entries / 64.0).ceil() * 256.0;
+    (by_words && odd && bytes > capabilities.max_binding_bytes as f64)
         .then(|| format!("its kernels have no room for sums of odd rows of {dtype}"))
 }

@@ -1,14 +1,15 @@
 //! Which kernel multiplies, with which tile: a pure function of the device's capabilities and the
 //! problem. `docs/matmul.md` has the measurements behind it.
 
+use super::hardware;
+use super::kernel::{element_name, packs, stores_vectors};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    HARDWARE, HARDWARE_LARGE, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
-    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR,
-    REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES,
-    SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE,
-    WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
+    Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE,
+    SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL,
+    SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_16, WIDE_32,
+    WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
@@ -123,7 +124,7 @@ impl MatmulProblem {
     }
 
     /// The part of a kernel's tiles that lies inside the result.
-    fn fills(&self, kernel: MatmulKernel) -> f64 {
+    pub(super) fn fills(&self, kernel: MatmulKernel) -> f64 {
         let part =
             |size: usize, tile: u32| size as f64 / size.next_multiple_of(tile as usize) as f64;
         part(self.m, kernel.tile_m) * part(self.n, kernel.tile_n)
@@ -151,7 +152,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
         return plan;
     }
     if capabilities.kind != DeviceKind::Software {
-        return hardware(capabilities, problem);
+        return hardware::plan(capabilities, problem);
     }
     if problem.n == 1 {
         return software_vector(capabilities, problem);
@@ -178,7 +179,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
 }
 
-const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
+pub(super) const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {
     MatmulPlan {
         kernel,
         pack: [false; 2],
@@ -231,6 +232,13 @@ pub(super) fn plan_by(
     if !kernel.fits(capabilities, dtype) {
         return Err("the adapter cannot run it".to_owned());
     }
+    // Kernels that store no vectors leave 16 bits to a pass over sums.
+    let by_words = packs(element_name(dtype, capabilities)) && problem.n != 1;
+    let sums = 4.0 * problem.m as f64 * problem.n as f64 * problem.batches as f64;
+    if by_words && !stores_vectors(&kernel) && sums + 256.0 > capabilities.max_binding_bytes as f64
+    {
+        return Err(format!("its sums of {dtype} are more than a binding holds"));
+    }
     let plan = because(kernel, why);
     match kernel.kind {
         _ if kernel.is_of_vectors() && problem.n != 1 => Err("no operand is a vector".to_owned()),
@@ -271,40 +279,6 @@ fn software_vector(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
         ),
         (true, false, _) => because(WIDE_VECTOR_FEW, "short columns, by vectors of eight"),
         (false, ..) => because(SOFTWARE_VECTOR, "a matrix times a vector"),
-    }
-}
-
-fn hardware(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
-    let &MatmulProblem { m, n, batches, .. } = problem;
-    let tiles = |size: usize| {
-        let (down, across) = (m.div_ceil(size), n.div_ceil(size));
-        down.saturating_mul(across).saturating_mul(batches)
-    };
-    let wanted = if n == 1 && problem.a.along_k {
-        because(HARDWARE_VECTOR_ROWS, "a matrix of rows times a vector")
-    } else if n == 1 {
-        because(
-            HARDWARE_VECTOR_COLUMNS,
-            "a matrix of columns times a vector",
-        )
-    } else if n <= 16 {
-        because(HARDWARE_TALL, "few columns")
-    } else if m <= 16 {
-        because(HARDWARE_WIDE, "few rows")
-    } else if m <= 32 || n <= 32 || tiles(64) < 64 {
-        because(HARDWARE_SMALL, "small, or few tiles")
-    } else if m >= 1024 && n >= 1024 && tiles(128) >= 200 {
-        because(HARDWARE_LARGE, "enough large tiles for every core")
-    } else {
-        because(HARDWARE, "middling sizes")
-    };
-    if wanted.kernel.fits(capabilities, problem.dtype) {
-        wanted
-    } else {
-        because(
-            HARDWARE_SMALL,
-            "larger workgroups are above the adapter's limits",
-        )
     }
 }
 
@@ -379,6 +353,7 @@ fn registers(problem: &MatmulProblem) -> MatmulPlan {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::matmul_kernel::{HARDWARE_TALL, HARDWARE_VECTOR_ROWS};
     use crate::matmul_table::MatmulChoice;
 
     /// Adapters of several kinds.
@@ -518,6 +493,34 @@ pub(super) mod tests {
         };
         assert_eq!(plan_matmul(&with(&choice), &problem).kernel, REGISTER);
         assert_ne!(plan_matmul(&with(&choice), &parts).kernel, REGISTER);
+    }
+
+    /// A kernel without vector stores leaves 16 bits to sums in scratch, which have to fit a binding.
+    #[test]
+    fn sums_that_do_not_fit_are_left_to_others() {
+        let mut capabilities = adapters().swap_remove(1);
+        let operand = MatmulOperand {
+            along_k: true,
+            width: 8,
+            texels: false,
+        };
+        let problem = MatmulProblem {
+            m: 256,
+            k: 16,
+            n: 128,
+            batches: 1,
+            dtype: DType::BF16,
+            a: operand,
+            b: operand,
+            accumulates: false,
+            may_pack: true,
+        };
+        for (limit, able) in [(1 << 20, true), (64 << 10, false)] {
+            capabilities.max_binding_bytes = limit;
+            let plan = plan_by(SUBGROUP_8_TALL, &capabilities, &problem, "forced");
+            assert_eq!(plan.is_ok(), able, "{plan:?}");
+            assert!(plan_by(SUBGROUP_8, &capabilities, &problem, "forced").is_ok());
+        }
     }
 
     /// Every problem gets a listed kernel that the adapter can run, and parts of k one that accumulates.

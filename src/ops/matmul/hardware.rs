@@ -1,0 +1,201 @@
+//! Which kernel hardware GPUs get, with which tile, and whether k is split between workgroups:
+//! `docs/matmul.md`, *Hardware*, has the arithmetic behind it.
+
+use super::plan::{MatmulPlan, MatmulProblem, because};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dtype::DType;
+use crate::matmul_kernel::{
+    HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL,
+    HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel,
+    MatmulKernel,
+};
+
+/// Workgroups from which every core of the device has work. No API tells how many cores there are:
+/// large GPUs have 100 to 150, integrated ones 8 to 16; each likes two workgroups.
+fn busy(capabilities: &Capabilities) -> usize {
+    match capabilities.kind {
+        DeviceKind::DiscreteGpu => 256,
+        _ => 32,
+    }
+}
+
+/// The most parts of k: their sums are written and read once more.
+const MOST_PARTS: usize = 64;
+/// Steps of k from which a part is worth it, by kernels that pass workgroup memory and by vectors.
+const PART: [usize; 2] = [256, 1024];
+/// The part of its tiles that a large tile has to fill.
+const FILLED: f64 = 0.75;
+
+pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    let plan = tile(capabilities, problem);
+    let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
+    let lacking = busy(capabilities) / tiles(plan.kernel, problem).max(1);
+    let split = lacking.min(problem.k / part).min(MOST_PARTS);
+    let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
+    MatmulPlan {
+        split: if splits { split as u32 } else { 1 },
+        ..plan
+    }
+}
+
+fn tiles(kernel: MatmulKernel, problem: &MatmulProblem) -> usize {
+    let down = problem.m.div_ceil(kernel.tile_m as usize);
+    let across = problem.n.div_ceil(kernel.tile_n as usize);
+    down.saturating_mul(across).saturating_mul(problem.batches)
+}
+
+fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    let &MatmulProblem { m, n, k, dtype, .. } = problem;
+    let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
+    let enough = |kernel| tiles(kernel, problem) >= busy(capabilities) / 2;
+    if n == 1 {
+        let (kernel, why) = match problem.a.along_k {
+            true => (HARDWARE_VECTOR_ROWS, "a matrix of rows times a vector"),
+            false => (
+                HARDWARE_VECTOR_COLUMNS,
+                "a matrix of columns times a vector",
+            ),
+        };
+        if fits(kernel) {
+            return because(kernel, why);
+        }
+    } else if n <= 16 && fits(HARDWARE_TALL) {
+        return because(HARDWARE_TALL, "few columns");
+    } else if m <= 16 && fits(HARDWARE_WIDE) {
+        return because(HARDWARE_WIDE, "few rows");
+    }
+    if m <= 32 || n <= 32 {
+        return because(HARDWARE_SMALL, "few rows or columns");
+    }
+    // By their arithmetic for each byte of workgroup memory. f64 has no registers for them.
+    let large: &[(MatmulKernel, &'static str)] = match capabilities.kind {
+        _ if dtype == DType::F64 => &[],
+        DeviceKind::DiscreteGpu => &[
+            (HARDWARE_LARGE, "enough large tiles for every core"),
+            (
+                HARDWARE_LARGE_ONE,
+                "enough large tiles, little workgroup memory",
+            ),
+            (HARDWARE_MIDDLE, "enough middling tiles for every core"),
+        ],
+        _ => &[(HARDWARE_NARROW, "few invocations with many sums each")],
+    };
+    for &(kernel, why) in large {
+        if fits(kernel) && enough(kernel) && problem.fills(kernel) >= FILLED {
+            return because(kernel, why);
+        }
+    }
+    if fits(HARDWARE) && (enough(HARDWARE) || k >= 2 * PART[0]) {
+        return because(HARDWARE, "middling sizes");
+    }
+    because(HARDWARE_SMALL, "few tiles, or small limits of the adapter")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{MatmulOperand, plan_matmul};
+    use super::*;
+
+    fn large() -> Capabilities {
+        Capabilities {
+            kind: DeviceKind::DiscreteGpu,
+            max_invocations: 1024,
+            workgroup_memory_bytes: 48 << 10,
+            ..Capabilities::cpu()
+        }
+    }
+
+    fn printed(capabilities: &Capabilities, [m, k, n]: [usize; 3], dtype: DType) -> String {
+        let operand = |along_k| MatmulOperand {
+            along_k,
+            width: 4,
+            texels: false,
+        };
+        let problem = MatmulProblem {
+            m,
+            k,
+            n,
+            batches: 1,
+            dtype,
+            a: operand(true),
+            b: operand(n == 1),
+            accumulates: false,
+            may_pack: true,
+        };
+        plan_matmul(capabilities, &problem).to_string()
+    }
+
+    #[test]
+    fn tiles_are_as_large_as_keep_every_core_busy() {
+        let plan = |sizes| printed(&large(), sizes, DType::F32);
+        let starts = |sizes, name: &str| {
+            let plan = plan(sizes);
+            assert!(plan.starts_with(name), "{sizes:?}: {plan}");
+        };
+        starts([4096; 3], "workgroup_tile 128x128x8 thread 8x8 stages 2: ");
+        starts(
+            [1024, 64, 1024],
+            "workgroup_tile 128x64x8 thread 8x4 stages 2: ",
+        );
+        starts([1024, 64, 512], "workgroup_tile 64x64x16 thread 4x4: ");
+        starts(
+            [512, 8192, 512],
+            "workgroup_tile 64x64x16 thread 4x4, k split in 4: ",
+        );
+        starts(
+            [64, 1 << 20, 64],
+            "workgroup_tile 64x64x16 thread 4x4, k split in 64: ",
+        );
+        starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
+        starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
+        starts(
+            [64, 1 << 20, 1],
+            "vector_tile 8 threads 8x32, k split in 32: ",
+        );
+        starts(
+            [4096, 4096, 8],
+            "workgroup_tile 256x16x16 thread 4x4, k split in 16: ",
+        );
+        let f64 = printed(&large(), [4096; 3], DType::F64);
+        assert!(
+            f64.starts_with("workgroup_tile 64x64x16 thread 4x4: "),
+            "{f64}"
+        );
+    }
+
+    #[test]
+    fn other_gpus_get_smaller_workgroups() {
+        let integrated = Capabilities {
+            kind: DeviceKind::IntegratedGpu,
+            workgroup_memory_bytes: 32 << 10,
+            ..large()
+        };
+        let plan = printed(&integrated, [1024; 3], DType::F16);
+        assert!(
+            plan.starts_with("workgroup_tile 64x64x8 thread 8x8 stages 2: "),
+            "{plan}"
+        );
+        let downlevel = Capabilities {
+            workgroup_memory_bytes: 16 << 10,
+            max_invocations: 256,
+            ..large()
+        };
+        let plan = printed(&downlevel, [4096; 3], DType::F32);
+        assert!(
+            plan.starts_with("workgroup_tile 128x128x8 thread 8x8: "),
+            "{plan}"
+        );
+        let least = Capabilities {
+            max_invocations: 128,
+            workgroup_memory_bytes: 8 << 10,
+            ..large()
+        };
+        for sizes in [[4096; 3], [4096, 4096, 1], [4, 4096, 4096], [4096, 4096, 4]] {
+            let plan = printed(&least, sizes, DType::F32);
+            assert!(
+                plan.starts_with("workgroup_tile 32x32x16 thread 4x4"),
+                "{plan}"
+            );
+        }
+    }
+}
