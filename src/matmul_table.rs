@@ -48,11 +48,16 @@ pub struct MatmulChoice {
     pub vectors: Option<u32>,
     /// What multiplies.
     pub kernel: MatmulKernel,
+    /// Into how many parts k is split, side by side: 1 to 1024.
+    pub split: u32,
 }
 
 const OP: &str = "matmul_table";
 /// What a range may begin with: files have numbers of 63 bits.
 const LARGEST: u64 = 1 << 62;
+
+/// Parts that k is split in, at most.
+pub(crate) const MOST_PARTS: u32 = 1024;
 
 /// Every size.
 pub(crate) const ANY: RangeInclusive<usize> = 0..=usize::MAX;
@@ -70,6 +75,7 @@ impl MatmulChoice {
             b_along_k: None,
             vectors: None,
             kernel,
+            split: 1,
         }
     }
 }
@@ -84,8 +90,8 @@ impl MatmulTable {
     /// it, with this driver; with any driver without one.
     ///
     /// # Errors
-    /// `InvalidArgument` for a range without sizes or that begins above 2^62, and for `vectors` other than
-    /// 8, 4 and 1: no product is like that.
+    /// `InvalidArgument` for a range without sizes or that begins above 2^62, for `vectors` other than 8, 4
+    /// and 1: no product is like that; for a `split` outside of 1 to 1024.
     pub fn push(
         &mut self,
         adapter: &str,
@@ -101,6 +107,10 @@ impl MatmulTable {
             && ![8, 4, 1].contains(&vectors)
         {
             let problem = format!("vectors of {vectors}: there are 8, 4 and 1");
+            return Err(Error::invalid(OP, problem));
+        }
+        if !(1..=MOST_PARTS).contains(&choice.split) {
+            let problem = format!("k in {} parts: 1 to {MOST_PARTS} can be", choice.split);
             return Err(Error::invalid(OP, problem));
         }
         self.append(adapter, driver, choice);
@@ -185,6 +195,10 @@ mod tests {
             },
             MatmulChoice {
                 vectors: Some(3),
+                ..choice(first)
+            },
+            MatmulChoice {
+                split: 0,
                 ..choice(first)
             },
         ] {

@@ -107,17 +107,17 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         match bench.best(&case)? {
             Verdict::Faster {
                 problem,
-                kernel,
+                way,
                 seconds,
                 planned,
             } => {
                 bar.suspend(|| {
                     cli::complain(format!(
-                        "{case}: {kernel}, {:.2} of the planned kernel's time\n",
+                        "{case}: {way}, {:.2} of the planned kernel's time\n",
                         seconds / planned
                     ));
                 });
-                found.push((problem, kernel));
+                found.push((problem, way));
             }
             Verdict::Planned => {}
             Verdict::TooLong => left_out += 1,

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Instant;
 
 use orlop::{
-    DType, Device, MatmulKernel, MatmulProblem, Result, Tensor, explain_matmuls, with_matmul_kernel,
+    DType, Device, MatmulKernel, MatmulProblem, Result, Tensor, explain_matmuls,
+    with_matmul_kernel, with_matmul_split,
 };
 
 /// A product to measure.
@@ -42,11 +43,35 @@ impl fmt::Display for Case {
     }
 }
 
+/// How to multiply.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub kernel: MatmulKernel,
+    /// Parts of k side by side.
+    pub split: u32,
+}
+
+impl Way {
+    fn run<R>(self, work: impl FnOnce() -> R) -> R {
+        with_matmul_kernel(self.kernel, || with_matmul_split(self.split, work))
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kernel)?;
+        match self.split {
+            1 => Ok(()),
+            parts => write!(f, ", k in {parts} parts"),
+        }
+    }
+}
+
 pub enum Verdict {
-    /// The problem as kernels see it; seconds of a product by this kernel, and by the planned one.
+    /// The problem as kernels see it; seconds of a product this way, and as planned.
     Faster {
         problem: MatmulProblem,
-        kernel: MatmulKernel,
+        way: Way,
         seconds: f64,
         planned: f64,
     },
@@ -68,6 +93,8 @@ pub struct Bench<'a> {
 const RUN: f64 = 0.01;
 /// A kernel that takes this many times the planned one's time has no more rounds.
 const HOPELESS: f64 = 2.0;
+/// How many times m and n k is where its parts are tried.
+const LONG: usize = 4;
 /// Sums in another order differ; sums of something else differ by far more.
 const ALIKE: f64 = 1e-2;
 
@@ -77,15 +104,16 @@ impl Bench<'_> {
     /// # Errors
     /// What allocating the operands or the planned product says.
     pub fn best(&self, case: &Case) -> Result<Verdict> {
-        // Two operands and two results, in f64 for a bound that is easy to see.
-        let floats =
-            case.batches as f64 * (case.m * case.k + case.k * case.n + 2 * case.m * case.n) as f64;
+        // Two operands and two results, in f64: sizes that overflow are too long.
+        let [m, k, n] = [case.m, case.k, case.n].map(|size| size as f64);
+        let floats = case.batches as f64 * (m * k + k * n + 2.0 * m * n);
         let limit = self
             .device
             .memory()
             .limit
             .map_or(f64::INFINITY, |limit| limit as f64);
-        if 2.0 * floats * case.dtype.size() as f64 > limit {
+        let room = limit.min(self.device.capabilities().max_buffer_bytes as f64);
+        if 2.0 * floats * case.dtype.size() as f64 > room {
             return Ok(Verdict::TooLong);
         }
         let operand = |rows, columns, by_columns, seed| {
@@ -113,36 +141,44 @@ impl Bench<'_> {
             return Ok(Verdict::TooLong);
         }
         let times = (RUN / once).clamp(1.0, 1000.0) as usize;
-        let mut kernels = Vec::new();
-        for &kernel in MatmulKernel::all() {
+        let mut ways = Vec::new();
+        // Parts of k pay where there is little but k.
+        let splits: &[u32] = match case.k >= LONG * case.m.max(case.n) {
+            true => &[1, 4, 16, 64],
+            false => &[1],
+        };
+        for way in MatmulKernel::all()
+            .iter()
+            .flat_map(|&kernel| splits.iter().map(move |&split| Way { kernel, split }))
+        {
             // Those that cannot do it are refused.
-            let Ok(product) = with_matmul_kernel(kernel, || a.matmul(&b)) else {
+            let Ok(product) = way.run(|| a.matmul(&b)) else {
                 continue;
             };
             if !self.alike(&product, &expected)? {
                 continue;
             }
-            let seconds = with_matmul_kernel(kernel, || self.seconds(&a, &b, 1))?;
+            let seconds = way.run(|| self.seconds(&a, &b, 1))?;
             if seconds <= HOPELESS * once {
-                kernels.push((kernel, Vec::new()));
+                ways.push((way, Vec::new()));
             }
         }
         let mut planned = Vec::new();
         for _ in 0..self.rounds {
             planned.push(self.seconds(&a, &b, times)?);
-            for (kernel, seconds) in &mut kernels {
-                seconds.push(with_matmul_kernel(*kernel, || self.seconds(&a, &b, times))?);
+            for (way, seconds) in &mut ways {
+                seconds.push(way.run(|| self.seconds(&a, &b, times))?);
             }
         }
         let planned = median(planned);
-        let best = kernels
+        let best = ways
             .into_iter()
-            .map(|(kernel, seconds)| (kernel, median(seconds)))
+            .map(|(way, seconds)| (way, median(seconds)))
             .min_by(|(_, a), (_, b)| a.total_cmp(b));
         Ok(match best {
-            Some((kernel, seconds)) if seconds < planned * (1.0 - self.margin) => Verdict::Faster {
+            Some((way, seconds)) if seconds < planned * (1.0 - self.margin) => Verdict::Faster {
                 problem,
-                kernel,
+                way,
                 seconds,
                 planned,
             },

@@ -2,20 +2,22 @@
 
 use std::ops::RangeInclusive;
 
-use orlop::{MatmulChoice, MatmulKernel, MatmulProblem};
+use orlop::{MatmulChoice, MatmulProblem};
+
+use crate::measure::Way;
 
 /// One of a choice's ranges.
 type Side = fn(&mut MatmulChoice) -> &mut RangeInclusive<usize>;
 
 /// The choices for what was found, few of them.
 pub fn choices(
-    found: Vec<(MatmulProblem, MatmulKernel)>,
+    found: Vec<(MatmulProblem, Way)>,
     sizes: &[usize],
     batches: &[usize],
 ) -> Vec<MatmulChoice> {
     let mut choices: Vec<MatmulChoice> = found
         .into_iter()
-        .map(|(problem, kernel)| MatmulChoice {
+        .map(|(problem, way)| MatmulChoice {
             m: around(problem.m, sizes),
             k: around(problem.k, sizes),
             n: around(problem.n, sizes),
@@ -23,7 +25,8 @@ pub fn choices(
             a_along_k: Some(problem.a.along_k),
             b_along_k: Some(problem.b.along_k),
             vectors: Some(problem.vectors()),
-            ..MatmulChoice::new(problem.dtype, kernel)
+            split: way.split,
+            ..MatmulChoice::new(problem.dtype, way.kernel)
         })
         .collect();
     let sides: [Side; 4] = [

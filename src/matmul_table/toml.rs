@@ -14,7 +14,7 @@ impl MatmulTable {
     /// Reads a table from TOML, as [`MatmulTable::to_toml`] writes it: an `[[adapter]]` has a `name`, may
     /// have a `driver`, and has `[[adapter.product]]`s with `dtype`, `kernel` and, each where it matters,
     /// `m`, `k`, `n`, `batches` (a number, or `{ from = 33, to = 128 }`, where either end may lack) and
-    /// `vectors` (8, 4 or 1), `a`, `b` (`"rows"` or `"columns"`: how the operand lies). Other keys are notes for people.
+    /// `vectors` (8, 4 or 1), `split` (parts of k, side by side), `a`, `b` (`"rows"` or `"columns"`: how the operand lies). Other keys are notes for people.
     ///
     /// ```
     /// # fn main() -> Result<(), orlop::Error> {
@@ -138,6 +138,13 @@ fn choice(table: &Table) -> Read<MatmulChoice> {
             Some((_, Some(vectors @ (1 | 4 | 8)))) => Some(vectors as u32),
             Some((other, _)) => return Err(format!("vectors is {other}, none of 8, 4, 1")),
         },
+        split: match table.get("split") {
+            None => 1,
+            Some(value) => {
+                let parts = value.as_integer().and_then(|parts| parts.try_into().ok());
+                parts.ok_or_else(|| format!("split is no number of parts: {value}"))?
+            }
+        },
         ..MatmulChoice::new(dtype, kernel)
     })
 }
@@ -213,6 +220,9 @@ fn write_adapter(text: &mut String, adapter: &Adapter) -> std::fmt::Result {
                 writeln!(text, "{key} = {}", quoted(names[usize::from(along_k)]))?;
             }
         }
+        if choice.split > 1 {
+            writeln!(text, "split = {}", choice.split)?;
+        }
         if let Some(vectors) = choice.vectors {
             writeln!(text, "vectors = {vectors}")?;
         }
@@ -247,6 +257,7 @@ mod tests {
                     a_along_k: lies(at),
                     b_along_k: lies(at / 3),
                     vectors: [None, Some(1), Some(4), Some(8)][at % 4],
+                    split: [1, 8, 1024][at % 3],
                     ..MatmulChoice::new(DType::ALL[at % DType::ALL.len()], kernel)
                 };
                 let driver = (at % 2 == 0).then_some("driver, 1.2");
@@ -292,6 +303,10 @@ mod tests {
             (
                 format!("dtype = \"f32\"\n{kernel}\nvectors = 3"),
                 "vectors is 3, none of",
+            ),
+            (
+                format!("dtype = \"f32\"\n{kernel}\nsplit = \"half\""),
+                "split is no number of parts",
             ),
             (
                 format!("dtype = \"f32\"\n{kernel}\na = \"diagonal\""),

@@ -205,13 +205,11 @@ fn measured(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<Matm
                 .vectors
                 .is_none_or(|vectors| vectors == problem.vectors())
     })?;
-    let plan = plan_by(
-        choice.kernel,
-        capabilities,
-        problem,
-        "measured on the adapter",
-    )
-    .ok()?;
+    let why = "measured on the adapter";
+    let plan = MatmulPlan {
+        split: choice.split,
+        ..plan_by(choice.kernel, capabilities, problem, why).ok()?
+    };
     (choice.kernel.may_accumulate() || !problem.accumulates).then_some(plan)
 }
 
@@ -422,6 +420,7 @@ pub(super) mod tests {
             a_along_k: Some(true),
             b_along_k: Some(false),
             vectors: Some(4),
+            split: 8,
             ..MatmulChoice::new(DType::F32, HARDWARE_TALL)
         };
         let webgpu = Capabilities {
@@ -433,7 +432,7 @@ pub(super) mod tests {
             ..webgpu.clone()
         };
         let plan = plan_matmul(&with(&choice), &problem);
-        assert_eq!(plan.kernel, HARDWARE_TALL);
+        assert_eq!((plan.kernel, plan.split), (HARDWARE_TALL, 8));
         assert!(
             plan.to_string().ends_with("measured on the adapter"),
             "{plan}"
