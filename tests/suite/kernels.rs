@@ -124,6 +124,7 @@ fn forced(context: &Context) -> Result<()> {
                 [1, 1, 44, 648],
                 [1, 1, 129, 300],
                 [3, 24, 16, 40],
+                [1, 20, 3000, 24],
             ];
             for (at, [batch, m, k, n]) in shapes.into_iter().enumerate() {
                 if context.is_slow() && m * k * n > 100_000 {
