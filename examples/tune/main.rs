@@ -51,7 +51,7 @@ struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Percent of the planned kernel's time that must be saved
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
     margin: f64,
     /// Problems whose planned product takes longer than this many seconds are left out
     #[arg(long, default_value_t = 0.5)]
