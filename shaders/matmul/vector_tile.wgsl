@@ -30,16 +30,7 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
 ) {
-    // The grid is folded into two dimensions; the last row of workgroups may be idle.
-    let tile = workgroup.x + workgroup.y * workgroups.x;
-    if tile >= params.tiles {
-        return;
-    }
-    let batch = tile / params.tiles_m;
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    var c_base = params.c_offset;
-{% include "matmul/part/batch" %}
+{% include "matmul/part/rows" %}
 
     // Neighbours in the workgroup read neighbours in memory.
     {%- if fast_a == "k" %}

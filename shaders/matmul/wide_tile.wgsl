@@ -11,16 +11,8 @@
 {% set groups_m = tile_m // 8 -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
+{% from "matmul/part/load" import load8 -%}
 {% include "matmul/part/operands" %}
-
-{# Eight elements as scalars `name`_0 to `name`_7. -#}
-{% macro load(name, slot, index) %}
-        let {{ name }} = buffer{{ slot }}[{{ index }}];
-        {%- for i in range(4) %}
-        let {{ name }}_{{ 2 * i }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}]));
-        let {{ name }}_{{ 2 * i + 1 }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}] >> 32u));
-        {%- endfor %}
-{%- endmacro -%}
 
 @compute @workgroup_size(8)
 fn main(
@@ -60,15 +52,15 @@ fn main(
     for (var k = 0u; k < params.k / 8u; k += 1u) {
         {%- for step in range(8) %}
         {%- if fast_b == "k" %}
-        {{- load("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
+        {{- load8("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
         {%- else %}
-        {{- load("b_" ~ step, slot_b, "b_at") }}
+        {{- load8("b_" ~ step, slot_b, "b_at") }}
         b_at += b_row;
         {%- endif %}
         {%- endfor %}
         {%- for g in range(groups_m) %}
         {
-            {{- load("a", slot_a, "a_row_" ~ g ~ (" + k" if fast_a == "k" else " + a_at")) }}
+            {{- load8("a", slot_a, "a_row_" ~ g ~ (" + k" if fast_a == "k" else " + a_at")) }}
             {%- for i in range(8) %}
             {
                 {%- for step in range(8) %}

@@ -10,16 +10,8 @@
 // fast_a ("m" or "k")      the axis along which elements of A are neighbours: its lanes lie along it too
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
 {% set groups = tile_m // 64 %}
+{% from "matmul/part/load" import load8 -%}
 {% include "matmul/part/operands" %}
-
-{# Eight elements as scalars `name`_0 to `name`_7. -#}
-{% macro load(name, slot, index) %}
-        let {{ name }} = buffer{{ slot }}[{{ index }}];
-        {%- for i in range(4) %}
-        let {{ name }}_{{ 2 * i }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}]));
-        let {{ name }}_{{ 2 * i + 1 }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}] >> 32u));
-        {%- endfor %}
-{%- endmacro -%}
 
 @compute @workgroup_size(8)
 fn main(
@@ -27,16 +19,7 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
-    // The grid is folded into two dimensions; the last row of workgroups may be idle.
-    let tile = workgroup.x + workgroup.y * workgroups.x;
-    if tile >= params.tiles {
-        return;
-    }
-    let batch = tile / params.tiles_m;
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    var c_base = params.c_offset;
-{% include "matmul/part/batch" %}
+{% include "matmul/part/rows" %}
     let row_first = tile % params.tiles_m * {{ tile_m }}u;
     {%- if fast_a == "k" %}
 
@@ -46,10 +29,10 @@ fn main(
     var sum_{{ i }} = {{ accumulator }}();
     {%- endfor %}
     for (var k = lane; k < params.k / 8u; k += 8u) {
-        {{- load("b", slot_b, "b_base / 8u + k") }}
+        {{- load8("b", slot_b, "b_base / 8u + k") }}
         {%- for i in range(tile_m) %}
         {
-            {{- load("a", slot_a, "a_row_" ~ i ~ " + k") }}
+            {{- load8("a", slot_a, "a_row_" ~ i ~ " + k") }}
             sum_{{ i }} = sum_{{ i }}
             {%- for step in range(8) %} + a_{{ step }} * b_{{ step }}{% endfor %};
         }
@@ -84,7 +67,7 @@ fn main(
         {%- for g in range(groups) %}
         {
             {%- for step in range(4) %}
-            {{- load("a_" ~ step, slot_a, "a_row_" ~ g ~ " + a_at + a_column * " ~ step ~ "u") }}
+            {{- load8("a_" ~ step, slot_a, "a_row_" ~ g ~ " + a_at + a_column * " ~ step ~ "u") }}
             {%- endfor %}
             {%- for i in range(8) %}
             sum_{{ g }}_{{ i }} = sum_{{ g }}_{{ i }}

@@ -28,6 +28,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/part/operands",
     "matmul/part/packed",
     "matmul/part/result",
+    "matmul/part/rows",
     "matmul/part/store",
     "matmul/part/tile",
     "matmul/reduce",

@@ -12,3 +12,11 @@
 {% macro load1(slot, index) -%}
 {% if packs %}unpacked1(buffer{{ slot }}[({{ index }}) / 2u], {{ index }}){% else %}{{ accumulator }}(buffer{{ slot }}[{{ index }}]){% endif %}
 {%- endmacro -%}
+{# Eight neighbours of 32 bits as scalars `name`_0 to `name`_7; `index` counts eights. -#}
+{% macro load8(name, slot, index) %}
+        let {{ name }} = buffer{{ slot }}[{{ index }}];
+        {%- for i in range(4) %}
+        let {{ name }}_{{ 2 * i }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}]));
+        let {{ name }}_{{ 2 * i + 1 }} = bitcast<{{ accumulator }}>(u32({{ name }}[{{ i }}] >> 32u));
+        {%- endfor %}
+{%- endmacro -%}
