@@ -27,7 +27,7 @@
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
-//! `mul`, `div`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
+//! `mul`, `div`, `index_select`, `embedding`, `gather`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
 //! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an
 //! [`Error::Unsupported`].

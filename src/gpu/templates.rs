@@ -18,6 +18,7 @@ macro_rules! templates {
 const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
     "fill",
+    "index/take",
     "random",
     "matmul/pack",
     "matmul/part/batch",

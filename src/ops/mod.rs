@@ -8,10 +8,12 @@ mod display;
 mod elementwise;
 mod fill;
 mod host;
+mod index;
 mod matmul;
 mod operators;
 mod plan;
 mod random;
+mod ranges;
 mod reshape;
 mod specialisations;
 

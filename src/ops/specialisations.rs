@@ -1,7 +1,7 @@
 //! Every kernel specialisation that plans can ask for: what validation and readers go through.
 
 use super::elementwise::Binary;
-use super::{matmul, plan};
+use super::{index, matmul, plan};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -46,6 +46,7 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
         ];
         all.push(key("random", values, 1, 6));
     }
+    all.extend(index::specialisations(RANKS));
     all.extend(matmul::specialisations());
     all
 }

@@ -21,6 +21,7 @@ mod formats;
 mod full;
 mod futures;
 mod grid;
+mod index;
 mod interop;
 mod kernels;
 mod large;
@@ -108,6 +109,7 @@ fn tests() -> Vec<Test> {
         cast::tests(),
         create::tests(),
         views::tests(),
+        index::tests(),
         transfer::tests(),
         futures::tests(),
         order::tests(),

@@ -1,0 +1,406 @@
+//! Entries of a table, by an index.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::capabilities::Capabilities;
+use crate::cpu::parallel;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
+use crate::layout::{Layout, Merged, SliceRange};
+use crate::ops::plan::{self, PER_THREAD, WORKGROUP};
+use crate::ops::ranges;
+use crate::road::window::Limits;
+use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+
+/// The inputs.
+const TABLE: usize = 0;
+const INDEX: usize = 1;
+const OUT: usize = 2;
+/// Positions of kernels are 32 bits, of which those of a window are not used by others.
+const POSITIONS: usize = 3 << 30;
+
+/// `out[i] = table[.., index[..], ..]`.
+pub(in crate::ops) struct Take {
+    op: &'static str,
+    axis: usize,
+    /// The index has the table's dimensions; else it stands in the axis's place.
+    along: bool,
+}
+
+/// Both operands as large as the output: the table at entry 0 of the axis, which goes on by `stride`.
+struct Seen {
+    table: Layout,
+    index: Layout,
+    size: usize,
+    stride: isize,
+}
+
+impl Take {
+    pub(super) fn select(op: &'static str, axis: usize) -> Self {
+        Self {
+            op,
+            axis,
+            along: false,
+        }
+    }
+
+    pub(super) fn gather(axis: usize) -> Self {
+        Self {
+            op: "gather",
+            axis,
+            along: true,
+        }
+    }
+
+    fn shape(&self, table: &Layout, index: &Layout) -> Shape {
+        let (sizes, named) = (table.shape(), index.shape());
+        if self.along {
+            return named.clone();
+        }
+        let outer = sizes.iter().take(self.axis);
+        let inner = sizes.iter().skip(self.axis + 1);
+        outer.chain(named.iter()).chain(inner).copied().collect()
+    }
+
+    /// The operands of an output with elements.
+    fn seen(&self, table: &Layout, index: &Layout) -> Result<Seen> {
+        let shape = self.shape(table, index);
+        let first: SmallVec<[SliceRange; 6]> = (0..table.rank())
+            .map(|axis| match (axis == self.axis, self.along) {
+                (true, _) => (0..1).into(),
+                (false, true) => (0..index.shape()[axis]).into(),
+                (false, false) => (..).into(),
+            })
+            .collect();
+        let mut seen = table.slice(&first)?;
+        let mut named = index.clone();
+        if !self.along {
+            seen = seen.squeeze(self.axis)?;
+            for _ in 0..index.rank() {
+                seen = seen.unsqueeze(self.axis)?;
+            }
+            for _ in self.axis + 1..table.rank() {
+                named = named.unsqueeze(named.rank())?;
+            }
+        }
+        Ok(Seen {
+            table: seen.broadcast_to(&shape)?,
+            index: named.broadcast_to(&shape)?,
+            size: table.shape()[self.axis],
+            stride: table.strides()[self.axis],
+        })
+    }
+}
+
+impl Op for Take {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let [table, index] = inputs else {
+            return Err(Error::invalid(self.op, "takes a table and an index"));
+        };
+        if !matches!(index.dtype, DType::I32 | DType::U32) {
+            return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
+        }
+        let (sizes, named) = (table.layout.shape(), index.layout.shape());
+        let Some(&size) = sizes.get(self.axis) else {
+            let why = format!("there is no axis {} in shape {sizes}", self.axis);
+            return Err(Error::invalid(self.op, why));
+        };
+        if self.along {
+            let fits = |axis: usize| axis == self.axis || named[axis] <= sizes[axis];
+            if named.rank() != sizes.rank() || !(0..sizes.rank()).all(fits) {
+                return Err(Error::shape_mismatch(
+                    self.op,
+                    sizes,
+                    named,
+                    "the index has the tensor's rank and, but for the axis, at most its sizes",
+                ));
+            }
+        }
+        let shape = self.shape(table.layout, index.layout);
+        if size == 0 && shape.elements() > 0 {
+            let why = format!("axis {} of shape {sizes} is empty", self.axis);
+            return Err(Error::invalid(self.op, why));
+        }
+        Ok((shape, table.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        let [table, index] = inputs else { return None };
+        if !capabilities.holds(output) {
+            return Some(road::lacks(output));
+        }
+        let shape = self.shape(table.layout, index.layout);
+        let span = table.layout.span().len().max(index.layout.span().len());
+        let far = span.max(shape.elements()) > POSITIONS;
+        far.then(|| format!("its kernels reach {POSITIONS} elements"))
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let [table, index] = &problem.inputs[..] else {
+            return Err(Error::invalid(self.op, "takes a table and an index"));
+        };
+        let Seen {
+            table: layout,
+            index: named,
+            size,
+            stride,
+        } = self.seen(table.layout, index.layout)?;
+        let Merged { mut dims, strides } = plan::merged(&[&layout, &named]);
+        let last = dims.len() - 1;
+        // Rows of neighbours are moved in units as wide as all steps allow.
+        let unit = match (strides[TABLE][last], strides[INDEX][last]) {
+            (1, 0) => {
+                let outer = strides[TABLE][..last].iter().copied();
+                let steps = outer.chain([layout.offset() as isize, stride]);
+                ranges::unit(table.dtype.size(), dims[last], steps)
+            }
+            _ => 1,
+        };
+        dims[last] /= unit;
+        let walk = Walk {
+            op: self.op,
+            dims: &dims,
+            table: &ranges::widened(&strides[TABLE], unit),
+            index: &strides[INDEX],
+            offsets: [layout.offset() / unit, named.offset()],
+            axis: (size, stride / unit as isize),
+            element_bytes: table.dtype.size() * unit,
+            signed: index.dtype == DType::I32,
+        };
+        walk.launches(capabilities)
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let [table, index] = inputs else {
+            return Ok(());
+        };
+        let seen = self.seen(table.layout, index.layout)?;
+        match output.dtype.size() {
+            1 => seen.twin::<u8>(table, index, output),
+            2 => seen.twin::<u16>(table, index, output),
+            4 => seen.twin::<u32>(table, index, output),
+            _ => seen.twin::<u64>(table, index, output),
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn twin<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        table: &HostInput<'_>,
+        index: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+    ) {
+        let place = Place::new(index, self.size);
+        let from: &[T] = bytemuck::cast_slice(table.bytes);
+        let walk = parallel::Walk::new(&[&self.table, &self.index]);
+        let strides = walk.inner_strides();
+        let count = output.layout.elements();
+        let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+            return;
+        };
+        parallel::pieces(out, |start, piece| {
+            let length = piece.len();
+            walk.runs(start, length, |first, starts, count| {
+                let out = &mut piece[first..first + count];
+                if (strides[TABLE], strides[INDEX]) == (1, 0) {
+                    match place.of(starts[INDEX]) {
+                        Some(entry) => {
+                            let at = (starts[TABLE] + entry as isize * self.stride) as usize;
+                            out.copy_from_slice(&from[at..at + count]);
+                        }
+                        None => out.fill(T::zeroed()),
+                    }
+                    return;
+                }
+                let (mut at, mut named) = (starts[TABLE], starts[INDEX]);
+                for out in out {
+                    *out = match place.of(named) {
+                        Some(entry) => from[(at + entry as isize * self.stride) as usize],
+                        None => T::zeroed(),
+                    };
+                    at += strides[TABLE];
+                    named += strides[INDEX];
+                }
+            });
+        });
+    }
+}
+
+/// Entries of an axis by an index on the host.
+pub(super) struct Place<'a> {
+    numbers: &'a [u32],
+    signed: bool,
+    size: usize,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(index: &HostInput<'a>, size: usize) -> Self {
+        Self {
+            numbers: bytemuck::cast_slice(index.bytes),
+            signed: index.dtype == DType::I32,
+            size,
+        }
+    }
+
+    /// The entry that the number at a storage index names, if it is in range.
+    pub(super) fn of(&self, at: isize) -> Option<usize> {
+        let given = self.numbers[at as usize];
+        let entry = match (self.signed, given as i32) {
+            (true, number) if number < 0 => self.size.checked_sub(number.unsigned_abs() as usize)?,
+            _ => given as usize,
+        };
+        (entry < self.size).then_some(entry)
+    }
+}
+
+/// What a kernel sees, in units that it moves at once.
+struct Walk<'a> {
+    op: &'static str,
+    dims: &'a [usize],
+    table: &'a [isize],
+    index: &'a [isize],
+    offsets: [usize; 2],
+    axis: (usize, isize),
+    element_bytes: usize,
+    signed: bool,
+}
+
+impl Walk<'_> {
+    /// A launch for each range of the output and, of what that may take, each window of the table.
+    fn launches(&self, capabilities: &Capabilities) -> Result<Launches> {
+        let bytes = self.element_bytes as f64 * 2.0 + 4.0;
+        let limits = Limits::new(capabilities, 1.0, bytes);
+        let fits = |range: &std::ops::Range<usize>| {
+            let places = ranges::reach(self.dims, self.offsets[INDEX], self.index, range);
+            bytes_of(&places, 4).bytes <= limits.binding_bytes
+                && bytes_of(
+                    &(range.start as isize..range.end as isize),
+                    self.element_bytes,
+                )
+                .bytes
+                    <= limits.binding_bytes
+        };
+        let mut launches = Launches::new();
+        for range in ranges::ranges(self.dims, limits.elements, fits) {
+            let (size, stride) = self.axis;
+            let ends = stride * (size as isize - 1);
+            let places = ranges::reach(self.dims, self.offsets[TABLE], self.table, &range);
+            let table = bytes_of(
+                &(places.start + ends.min(0)..places.end + ends.max(0)),
+                self.element_bytes,
+            );
+            let mut at = table.offset;
+            while at < table.end() {
+                let bytes = limits.binding_bytes.min(table.end() - at);
+                let window = Window { offset: at, bytes };
+                launches.push(self.launch(&range, window, at > table.offset, capabilities)?);
+                at += bytes;
+            }
+        }
+        Ok(launches)
+    }
+
+    fn launch(
+        &self,
+        range: &std::ops::Range<usize>,
+        table: Window,
+        keep: bool,
+        capabilities: &Capabilities,
+    ) -> Result<Launch> {
+        let size = self.element_bytes;
+        let index = ranges::reach(self.dims, self.offsets[INDEX], self.index, range);
+        let windows = [
+            table,
+            bytes_of(&index, 4),
+            bytes_of(&(range.start as isize..range.end as isize), size),
+        ];
+        let first = |operand: usize, size: usize| {
+            (self.offsets[operand] as u32)
+                .wrapping_sub((windows[operand].offset / size as u64) as u32)
+        };
+        let mut words: Words = smallvec![
+            range.start as u32,
+            range.end as u32,
+            (windows[OUT].offset / size as u64) as u32,
+            first(TABLE, size),
+            first(INDEX, 4),
+            (table.bytes / size as u64) as u32,
+            self.axis.0 as u32,
+            self.axis.1 as u32,
+        ];
+        words.extend(ranges::size_words(self.dims));
+        words.extend(self.table.iter().chain(self.index).map(|&s| s as u32));
+        let steps = (range.len() / ranges::lanes(size) + 2) as u64;
+        let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
+        let bound = |operand| Bound {
+            operand,
+            window: Some(windows[operand]),
+        };
+        Ok(Launch {
+            kernel: key(
+                ranges::moved(size),
+                self.signed,
+                keep,
+                self.dims.len() as u32,
+            ),
+            operands: smallvec![bound(TABLE), bound(INDEX), bound(OUT)],
+            texels: smallvec![],
+            dispatches: smallvec![plan::dispatch(
+                self.op,
+                words,
+                steps,
+                per_workgroup,
+                capabilities.max_workgroups,
+            )?],
+            flops: range.len() as f64,
+            bytes: range.len() as f64 * (2.0 * size as f64 + 4.0),
+        })
+    }
+}
+
+/// The window of elements in a storage.
+fn bytes_of(places: &std::ops::Range<isize>, element_bytes: usize) -> Window {
+    let size = element_bytes as u64;
+    Window::around(places.start as u64 * size..places.end as u64 * size)
+}
+
+fn key(element: &'static str, signed: bool, keep: bool, rank: u32) -> KernelKey {
+    let values = [
+        ("element", element.into()),
+        ("signed", u32::from(signed).into()),
+        ("keep", u32::from(keep).into()),
+        ("rank", rank.into()),
+        ("per_thread", PER_THREAD.into()),
+    ];
+    KernelKey {
+        template: "index/take",
+        values: values.into_iter().collect(),
+        bindings: 3,
+        words: 8 + 3 * rank - 1,
+    }
+}
+
+pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    for element in ranges::MOVED {
+        for rank in 1..=ranks {
+            for (signed, keep) in [(false, false), (false, true), (true, false), (true, true)] {
+                all.push(key(element, signed, keep, rank));
+            }
+        }
+    }
+    all
+}

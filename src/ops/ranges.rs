@@ -1,0 +1,177 @@
+//! New tensors in ranges of their row-major order, for kernels that work out where each element comes
+//! from: pure functions of sizes and strides.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::layout::Strides;
+
+/// Splits the elements of `dims` into ranges of at most `most` elements that `fit`, in order. A single
+/// element is not asked whether it does.
+pub(super) fn ranges(
+    dims: &[usize],
+    most: usize,
+    fits: impl Fn(&Range<usize>) -> bool,
+) -> Vec<Range<usize>> {
+    let mut done = Vec::new();
+    let all = 0..dims.iter().product::<usize>();
+    let mut left = Vec::from([all]);
+    while let Some(range) = left.pop() {
+        if range.len() <= 1 || (range.len() <= most && fits(&range)) {
+            done.push(range);
+            continue;
+        }
+        let cut = middle(dims, &range);
+        left.extend([cut..range.end, range.start..cut]);
+    }
+    done
+}
+
+/// Where to cut a range of several elements: between whole rows of the outermost axis that it goes
+/// along, so that what operands reach shrinks.
+fn middle(dims: &[usize], range: &Range<usize>) -> usize {
+    let mut inner: usize = dims.iter().product();
+    for &size in dims {
+        inner /= size;
+        let (first, last) = (range.start / inner, (range.end - 1) / inner);
+        if first != last {
+            return (first + (last - first).div_ceil(2)) * inner;
+        }
+    }
+    range.end
+}
+
+/// The places from the lowest to one past the highest that elements `range` of `dims` have from
+/// `offset` on by `strides`; some of them may be of other elements.
+pub(super) fn reach(
+    dims: &[usize],
+    offset: usize,
+    strides: &[isize],
+    range: &Range<usize>,
+) -> Range<isize> {
+    let (mut low, mut high) = (offset as isize, offset as isize);
+    let mut inner: usize = dims.iter().product();
+    // Along the axes inside of the first that the range goes along, it has every index.
+    let mut whole = false;
+    for (&size, &stride) in dims.iter().zip(strides) {
+        inner /= size;
+        let (first, last) = match whole {
+            true => (0, size - 1),
+            false => (range.start / inner % size, (range.end - 1) / inner % size),
+        };
+        whole |= first != last;
+        let (first, last) = (first as isize * stride, last as isize * stride);
+        low += first.min(last);
+        high += first.max(last);
+    }
+    low..high + 1
+}
+
+/// Strides in units of `unit` elements: the innermost, along which neighbours are joined, stays 1.
+pub(super) fn widened(strides: &[isize], unit: usize) -> Strides {
+    let outer = strides.len().saturating_sub(1);
+    let widen = |(axis, &stride): (usize, &isize)| {
+        if axis == outer && stride == 1 {
+            1
+        } else {
+            stride / unit as isize
+        }
+    };
+    strides.iter().enumerate().map(widen).collect()
+}
+
+/// How many neighbours along the innermost dimension can be moved at once, as elements of up to 16
+/// bytes, when every one of `steps` (strides and offsets) is a whole multiple of that.
+pub(super) fn unit(
+    element_bytes: usize,
+    inner: usize,
+    steps: impl Iterator<Item = isize> + Clone,
+) -> usize {
+    [16, 8, 4]
+        .into_iter()
+        .map(|bytes| bytes / element_bytes)
+        .find(|&unit| {
+            unit > 1
+                && inner.is_multiple_of(unit)
+                && steps.clone().all(|step| step % unit as isize == 0)
+        })
+        .unwrap_or(1)
+}
+
+/// What kernels call elements of so many bytes that are moved only.
+pub(super) fn moved(bytes: usize) -> &'static str {
+    match bytes {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        8 => "vec2<u32>",
+        _ => "vec4<u32>",
+    }
+}
+
+/// What [`moved`] can give.
+pub(super) const MOVED: [&str; 5] = ["u8", "u16", "u32", "vec2<u32>", "vec4<u32>"];
+
+/// Elements that a word holds.
+pub(super) fn lanes(element_bytes: usize) -> usize {
+    (4 / element_bytes).max(1)
+}
+
+/// Sizes as the words of kernels: all but the outermost.
+pub(super) fn size_words(dims: &[usize]) -> SmallVec<[u32; 6]> {
+    dims.iter().skip(1).map(|&size| size as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_follow_each_other_and_fit() {
+        for dims in [&[1][..], &[7], &[5, 1, 9], &[3, 100, 2], &[2, 3, 4, 5, 6]] {
+            let total: usize = dims.iter().product();
+            for most in [1, 2, 10, 64, 1000] {
+                let fits = |range: &Range<usize>| range.len() <= 50;
+                let made = ranges(dims, most, fits);
+                let mut end = 0;
+                for range in &made {
+                    assert_eq!(range.start, end);
+                    assert!(!range.is_empty() && range.len() <= most.min(50));
+                    end = range.end;
+                }
+                assert_eq!(end, total);
+            }
+        }
+    }
+
+    #[test]
+    fn reaches_hold_every_place() {
+        let dims = [3, 4, 5];
+        for strides in [[20, 5, 1], [-7, 0, 3], [1, 3, -12], [0, 0, 0]] {
+            for start in 0..60 {
+                for end in start + 1..=60 {
+                    let places = (start..end).map(|at: usize| {
+                        let index = [at / 20, at / 5 % 4, at % 5];
+                        let steps = index.iter().zip(&strides);
+                        100 + steps.map(|(&i, &s)| i as isize * s).sum::<isize>()
+                    });
+                    let got = reach(&dims, 100, &strides, &(start..end));
+                    for place in places {
+                        assert!(got.contains(&place), "{strides:?} {start}..{end}");
+                    }
+                    if end == start + 1 {
+                        assert_eq!(got.len(), 1);
+                    }
+                }
+            }
+            let all = reach(&dims, 100, &strides, &(0..60));
+            let span: isize = dims
+                .iter()
+                .zip(&strides)
+                .map(|(&size, &stride)| (size as isize - 1) * stride.abs())
+                .sum();
+            assert_eq!(all.len() as isize, span + 1);
+        }
+    }
+}

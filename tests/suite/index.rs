@@ -1,0 +1,275 @@
+//! Ops by an index, against loops over indices of their own.
+
+use orlop::{DType, Error, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::number::{Number, for_each_dtype};
+use crate::operand::{Operand, same};
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("index::edges", Scope::Device, edges),
+        Test::new("index::errors", Scope::Device, errors),
+        Test::new("index::many_workgroups", Scope::Device, many_workgroups),
+        Test::new("index::one_storage", Scope::Kernels, one_storage),
+    ];
+    for_each_dtype!(all, Scope::Kernels, "index::select", select);
+    for_each_dtype!(all, Scope::Kernels, "index::gather", gather);
+    all
+}
+
+/// Numbers for an axis of `size`: mostly in range, from the end too, some outside.
+struct Indices {
+    tensor: Tensor,
+    shape: Vec<usize>,
+    /// The entry that each names, if there is one.
+    entries: Vec<Option<usize>>,
+}
+
+fn indices(context: &Context, rng: &mut Rng, shape: &[usize], size: usize) -> Result<Indices> {
+    let signed = rng.one_in(2);
+    let outside = rng.one_in(2);
+    let far = [i32::MIN, i32::MAX, i32::MIN + 1];
+    let size = size as i64;
+    let count = shape.iter().product::<usize>();
+    // Of a base that a view picks them from.
+    let mut numbers: Vec<i64> = (0..2 * count)
+        .map(|_| match rng.below(12) {
+            0 if outside => size + rng.below(3) as i64,
+            1 if outside && signed => -size - 1 - rng.below(3) as i64,
+            2 if outside => i64::from(*rng.pick(&far)),
+            3..6 if signed => -1 - rng.below(size as usize) as i64,
+            _ => rng.below(size as usize) as i64,
+        })
+        .collect();
+    if !signed {
+        numbers.iter_mut().for_each(|x| *x &= 0xffff_ffff);
+    }
+    let entries: Vec<Option<usize>> = numbers
+        .iter()
+        .map(|&x| if x < 0 { x + size } else { x })
+        .map(|x| usize::try_from(x).ok().filter(|_| x < size))
+        .collect();
+    let device = context.device();
+    let pairs: Vec<usize> = shape.iter().copied().chain([2]).collect();
+    let base = if signed {
+        let numbers: Vec<i32> = numbers.iter().map(|&x| x as i32).collect();
+        Tensor::from_slice(device, &numbers, pairs)?
+    } else {
+        let numbers: Vec<u32> = numbers.iter().map(|&x| x as u32).collect();
+        Tensor::from_slice(device, &numbers, pairs)?
+    };
+    let at = rng.below(2);
+    let every: Vec<orlop::SliceRange> = shape
+        .iter()
+        .map(|_| (..).into())
+        .chain([(at..at + 1).into()])
+        .collect();
+    let view = base.slice(&every[..])?.squeeze(shape.len())?;
+    Ok(Indices {
+        tensor: if rng.one_in(2) { view.copy()? } else { view },
+        shape: shape.to_vec(),
+        entries: entries.iter().skip(at).step_by(2).copied().collect(),
+    })
+}
+
+fn some_shape(context: &Context, rng: &mut Rng, max_rank: usize, most: usize) -> Vec<usize> {
+    loop {
+        let shape = context.shape(rng, max_rank, most);
+        if !shape.is_empty() && !shape.contains(&0) {
+            return shape;
+        }
+    }
+}
+
+fn select<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(60), |rng| {
+        let shape = some_shape(context, rng, 5, 2000);
+        let table = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let axis = rng.below(shape.len());
+        let mut named: Vec<usize> = (0..rng.below(3)).map(|_| rng.between(1, 6)).collect();
+        if rng.one_in(20) {
+            named.push(0);
+        }
+        let index = indices(context, rng, &named, shape[axis])?;
+        let result = table.tensor.index_select(axis, &index.tensor)?;
+        let outer: usize = shape[..axis].iter().product();
+        let inner: usize = shape[axis + 1..].iter().product();
+        let values = table.values();
+        let mut want = Vec::new();
+        for row in 0..outer {
+            for entry in &index.entries {
+                for column in 0..inner {
+                    want.push(match entry {
+                        Some(entry) => values[(row * shape[axis] + entry) * inner + column],
+                        None => T::from_value(crate::number::Value::Integer(0)),
+                    });
+                }
+            }
+        }
+        let mut sizes = shape[..axis].to_vec();
+        sizes.extend(&index.shape);
+        sizes.extend(&shape[axis + 1..]);
+        assert_eq!(result.shape().dims(), sizes, "{} at {axis}", table.story());
+        stays(context, &result);
+        same(&result, &want)
+    })
+}
+
+/// Moving bits needs no dtype in kernels.
+fn stays(context: &Context, result: &Tensor) {
+    if context.device().capabilities().holds(result.dtype()) {
+        assert_eq!(result.device(), context.device());
+        let events = context.device().placement_log().events;
+        let ours = ["index_select", "gather", "embedding"];
+        let moved = events
+            .iter()
+            .filter(|event| ours.contains(&event.op) && !event.reason.contains("f64"));
+        assert_eq!(moved.count(), 0);
+    }
+}
+
+fn gather<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(60), |rng| {
+        let shape = some_shape(context, rng, 5, 2000);
+        let table = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let axis = rng.below(shape.len());
+        let sizes: Vec<usize> = shape
+            .iter()
+            .enumerate()
+            .map(|(at, &size)| match at == axis {
+                true => rng.between(1, 7),
+                false if rng.one_in(3) => rng.between(1, size),
+                false => size,
+            })
+            .collect();
+        let index = indices(context, rng, &sizes, shape[axis])?;
+        let result = table.tensor.gather(axis, &index.tensor)?;
+        assert_eq!(result.shape().dims(), sizes);
+        let values = table.values();
+        let want: Vec<T> = index
+            .entries
+            .iter()
+            .enumerate()
+            .map(|(element, entry)| {
+                let Some(entry) = entry else {
+                    return T::from_value(crate::number::Value::Integer(0));
+                };
+                let (mut rest, mut at, mut step) = (element, 0, 1);
+                for d in (0..shape.len()).rev() {
+                    let i = if d == axis { *entry } else { rest % sizes[d] };
+                    rest /= sizes[d];
+                    at += i * step;
+                    step *= shape[d];
+                }
+                values[at]
+            })
+            .collect();
+        stays(context, &result);
+        same(&result, &want)
+    })
+}
+
+fn edges(context: &Context) -> Result<()> {
+    let device = context.device();
+    let table: Vec<f32> = (0..12).map(|x| x as f32).collect();
+    let table = Tensor::from_slice(device, &table, [4, 3])?;
+    let ids = Tensor::from_slice(device, &[3i32, -1, 4, -5, 0, i32::MIN], [2, 3])?;
+    let rows = table.embedding(&ids)?;
+    assert_eq!(rows.shape(), &[2, 3, 3]);
+    let want = [
+        9.0, 10.0, 11.0, 9.0, 10.0, 11.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0,
+        0.0,
+    ];
+    assert_eq!(rows.to_vec::<f32>()?, want);
+    // A scalar index takes one entry and its axis.
+    let one = Tensor::scalar(device, 2u32)?;
+    assert_eq!(
+        table.index_select(1, &one)?.to_vec::<f32>()?,
+        [2.0, 5.0, 8.0, 11.0]
+    );
+    let none = Tensor::from_slice::<i32>(device, &[], [0])?;
+    assert_eq!(table.index_select(0, &none)?.shape(), &[0, 3]);
+    let empty = Tensor::zeros(device, [0, 3], DType::F32)?;
+    assert_eq!(empty.index_select(0, &none)?.shape(), &[0, 3]);
+    assert_eq!(empty.index_select(1, &one)?.shape(), &[0]);
+    ids.check_indices(6).unwrap_err();
+    ids.slice(..1)?.check_indices(5)?;
+    let error = ids.check_indices(5).unwrap_err().to_string();
+    assert!(
+        error.contains("element 5") && error.contains("-2147483648"),
+        "{error}"
+    );
+    Ok(())
+}
+
+fn errors(context: &Context) -> Result<()> {
+    let device = context.device();
+    let table = Tensor::zeros(device, [4, 3], DType::F32)?;
+    let ids = Tensor::zeros(device, [2], DType::I32)?;
+    let floats = Tensor::zeros(device, [2], DType::F32)?;
+    let wide = Tensor::zeros(device, [2, 4], DType::I32)?;
+    let empty = Tensor::zeros(device, [0, 3], DType::F32)?;
+    let invalid = |result: Result<Tensor>| match result {
+        Err(Error::InvalidArgument(why)) => why.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(invalid(table.index_select(2, &ids)).contains("no axis 2"));
+    assert!(invalid(empty.index_select(0, &ids)).contains("empty"));
+    assert!(invalid(floats.embedding(&ids)).contains("[rows, width]"));
+    assert!(matches!(
+        table.index_select(0, &floats),
+        Err(Error::DTypeMismatch(_))
+    ));
+    assert!(matches!(
+        table.gather(0, &ids),
+        Err(Error::ShapeMismatch(_))
+    ));
+    assert!(matches!(
+        table.gather(0, &wide),
+        Err(Error::ShapeMismatch(_))
+    ));
+    assert!(matches!(
+        floats.check_indices(3),
+        Err(Error::DTypeMismatch(_))
+    ));
+    Ok(())
+}
+
+/// More workgroups than one dimension of a grid has.
+fn many_workgroups(context: &Context) -> Result<()> {
+    let device = context.device();
+    let count = if context.is_slow() {
+        1 << 16
+    } else {
+        65_536 * 1024 + 77
+    };
+    let index = Tensor::from_slice(device, &[1i32, 0, 1, 1, -2], [5])?;
+    let table = Tensor::from_slice(device, &[5u32, 7], [2])?;
+    let some = table.index_select(0, &index)?.reshape([5, 1])?;
+    assert_eq!(some.to_vec::<u32>()?, [7, 5, 7, 7, 5]);
+    let ids = Tensor::from_slice(device, &[1u32, 9, 0], [3, 1])?.broadcast_to([3, count / 3])?;
+    let wide = table.unsqueeze(1)?.broadcast_to([2, count / 3])?;
+    let result = wide.gather(0, &ids)?;
+    for (row, want) in [7u32, 0, 5].into_iter().enumerate() {
+        for at in [0, 1, 255, count / 6, count / 3 - 2] {
+            let got = result.slice((row..row + 1, at..at + 2))?.to_vec::<u32>()?;
+            assert_eq!(got, [want; 2], "{row} {at}");
+        }
+    }
+    Ok(())
+}
+
+/// The index is the table, or a part of it.
+fn one_storage(context: &Context) -> Result<()> {
+    let count = 3000;
+    let numbers: Vec<i32> = (0..count).map(|x| (x * 7919 + 13) % count).collect();
+    let whole = Tensor::from_slice(context.device(), &numbers, [count as usize])?;
+    let want: Vec<i32> = numbers.iter().map(|&x| numbers[x as usize]).collect();
+    same(&whole.index_select(0, &whole)?, &want)?;
+    let part = whole.slice(100..200)?;
+    same(&whole.index_select(0, &part)?, &want[100..200])?;
+    same(&whole.gather(0, &part)?, &want[100..200])
+}
