@@ -8,6 +8,7 @@ mod batch;
 mod bindings;
 mod block;
 mod encode;
+mod exit;
 mod hal;
 mod health;
 mod lent;
@@ -105,8 +106,9 @@ pub(crate) struct Gpu {
     queue: wgpu::Queue,
     adapter: wgpu::Adapter,
     serial: Option<&'static Serial>,
-    /// Set while dropping: the last field, so that it outlives every wgpu object above.
+    /// Set while dropping: after every wgpu object, so that it outlives them.
     dropping: Option<Hold>,
+    counted: Option<exit::Counted>,
 }
 
 impl Gpu {
@@ -196,7 +198,10 @@ impl Gpu {
             seconds: 0.02,
         };
         let progress = Arc::new(Progress::default());
-        Ok(Arc::new(Self {
+        // Vulkan in software: Mesa's, or one like it.
+        let settles =
+            serial.is_none() && capabilities.kind == crate::capabilities::DeviceKind::Software;
+        let gpu = Arc::new(Self {
             pipelines: Pipelines::new(
                 device.clone(),
                 Arc::clone(&health),
@@ -230,7 +235,12 @@ impl Gpu {
             serial,
             name: options.name,
             dropping: None,
-        }))
+            counted: settles.then(exit::Counted::new),
+        });
+        if settles {
+            exit::watch(&gpu);
+        }
+        Ok(gpu)
     }
 
     /// The lock that GL's wgpu calls need; nothing elsewhere.

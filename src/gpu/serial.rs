@@ -37,13 +37,19 @@ thread_local! {
 }
 
 /// Between two looks at a call that another thread is in while the process ends.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 /// So many looks: one that never ends must not keep the process.
-const LOOKS: usize = 5000;
+pub(super) const LOOKS: usize = 5000;
 
 // SAFETY: as the C standard has it; the callback is a function, so it lives as long as the process.
 unsafe extern "C" {
     safe fn atexit(callback: extern "C" fn()) -> std::ffi::c_int;
+}
+
+/// Has `callback` run when the process ends, before the handlers that there are. Where there is no room for
+/// it, it does not.
+pub(super) fn at_exit(callback: extern "C" fn()) {
+    _ = atexit(callback);
 }
 
 /// Keeps every other thread out of GL. Panics nowhere.

@@ -328,7 +328,6 @@ impl Stream {
     }
 
     /// How often work was handed to the device.
-    #[cfg(test)]
     pub(crate) fn submissions(&self) -> u64 {
         self.submissions
     }

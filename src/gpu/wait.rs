@@ -101,7 +101,8 @@ impl Gpu {
 
     /// Waits (on GL and before a deadline: looks once); true when the submission has run.
     fn poll(&self, submission: &Submission, deadline: Deadline) -> bool {
-        if self.serial.is_none() && deadline.limit.is_none() {
+        let first = self.counted.as_ref().filter(|counted| counted.is_first());
+        if self.serial.is_none() && deadline.limit.is_none() && first.is_none() {
             // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
             // device ends the wait, and drivers give up on work that hangs.
             self.poll_device(wgpu::PollType::Wait {
@@ -115,6 +116,9 @@ impl Gpu {
             self.poll_device(wgpu::PollType::Poll);
         }
         let has_run = self.progress.count() >= submission.number;
+        if let Some(first) = first {
+            first.looked(has_run);
+        }
         if !has_run {
             thread::sleep(PAUSE);
         }
@@ -122,7 +126,7 @@ impl Gpu {
     }
 
     /// wgpu panics when the driver says during a poll that the device is lost: that is a loss.
-    fn poll_device(&self, poll: wgpu::PollType) {
+    pub(super) fn poll_device(&self, poll: wgpu::PollType) {
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(poll)));
         let Err(panic) = polled else { return };
         match panic.downcast_ref::<String>() {

@@ -1,0 +1,136 @@
+//! Vulkan's software adapters when the process ends while they work: the destructors of Mesa's compiler
+//! (LLVM) run under the feet of the thread that compiles and runs a batch. So no more work goes out then, and
+//! what is under way is waited for.
+//!
+//! LLVM has objects that come while the first kernel is compiled, and are destroyed before what was there
+//! earlier, so before handlers of `atexit` from that time. Hence more than one chance: the end of the main
+//! thread's own variables, which is before any handler; a handler from the time of the first device; handlers
+//! that are put in while a thread waits for the first kernel.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Once, Weak};
+
+use super::Gpu;
+use super::serial::{LOOKS, PAUSE, at_exit};
+use crate::sync::{Mutex, thread};
+
+/// Devices that are open.
+static OPEN: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
+/// Devices that are open, or not yet closed.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Work of some device has run, so a kernel has been compiled.
+static HAS_RUN: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static END: End = End {
+        // Its destructor tells the end of the process in the main thread only.
+        is_main: std::fs::read_link("/proc/thread-self").is_ok_and(|of| {
+            let process = std::process::id().to_string();
+            of.file_name().is_some_and(|thread| *thread == *process)
+        }),
+    };
+}
+
+struct End {
+    is_main: bool,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if self.is_main {
+            settle();
+        }
+    }
+}
+
+/// One device; the last of its fields, so that it outlives every wgpu object.
+pub(super) struct Counted(());
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Counted {
+    pub(super) fn new() -> Self {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+
+    /// While a thread waits for the device: false once the process has seen a kernel run.
+    pub(super) fn is_first(&self) -> bool {
+        watch_thread();
+        !HAS_RUN.load(Ordering::Relaxed)
+    }
+
+    /// At each look of such a wait.
+    pub(super) fn looked(&self, has_run: bool) {
+        HAS_RUN.fetch_or(has_run, Ordering::Relaxed);
+        at_exit(settle_at_exit);
+    }
+}
+
+/// Has the end of the process wait for a device.
+pub(super) fn watch(gpu: &Arc<Gpu>) {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| at_exit(settle_at_exit));
+    watch_thread();
+    let mut open = OPEN.lock();
+    open.retain(|other| other.strong_count() > 0);
+    open.push(Arc::downgrade(gpu));
+}
+
+fn watch_thread() {
+    // Gone in a thread that ends, and so is its chance.
+    let _ = END.try_with(|_| ());
+}
+
+extern "C" fn settle_at_exit() {
+    settle();
+}
+
+/// Panics nowhere.
+fn settle() {
+    let open: Vec<Arc<Gpu>> = OPEN.lock().iter().filter_map(Weak::upgrade).collect();
+    let count = open.len();
+    for gpu in open {
+        // A panic of wgpu's ends nothing but this.
+        let _ = catch_unwind(AssertUnwindSafe(|| gpu.settle()));
+        // Nobody closes it any more.
+        std::mem::forget(gpu);
+    }
+    // Those that were being closed.
+    for _ in 0..LOOKS {
+        if COUNT.load(Ordering::Acquire) <= count {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+impl Gpu {
+    /// Takes no more work, and waits for what was submitted, unless that takes seconds.
+    fn settle(&self) {
+        self.health.lose("the process ends");
+        let mut looks = 0..LOOKS;
+        let submissions = looks.find_map(|_| {
+            let stream = self.stream.try_lock();
+            if stream.is_none() {
+                thread::sleep(PAUSE);
+            }
+            stream.map(|stream| stream.submissions())
+        });
+        let done = |_: usize| {
+            self.poll_device(wgpu::PollType::Poll);
+            let done = Some(self.progress.count()) >= submissions;
+            if !done {
+                thread::sleep(PAUSE);
+            }
+            done
+        };
+        looks.any(done);
+    }
+}
