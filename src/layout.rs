@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 
-/// Strides in elements, outermost first; 0 where a dimension is broadcast.
+/// Strides in elements, outermost first; 0 where a dimension is broadcast, negative where it goes
+/// backwards.
 pub type Strides = SmallVec<[isize; 6]>;
 
 /// Shape, strides and offset, in elements.
@@ -59,7 +60,7 @@ impl Layout {
         &self.strides
     }
 
-    /// Index of the first element in the storage.
+    /// Index of the first element in the storage: with negative strides not the lowest.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -113,11 +114,25 @@ impl Layout {
         self.offset + reach as usize + 1
     }
 
-    /// The storage indices from the first that is used to one past the last; `0..0` when there are
-    /// no elements. Strides are not negative: the offset is the lowest.
+    /// The storage indices from the lowest that is used to one past the highest; `0..0` when there
+    /// are no elements.
     pub(crate) fn span(&self) -> std::ops::Range<usize> {
-        let end = self.end();
-        self.offset.min(end)..end
+        if self.elements() == 0 {
+            return 0..0;
+        }
+        let back: usize = self
+            .shape
+            .iter()
+            .zip(&self.strides)
+            .map(|(&size, &stride)| (size - 1) * stride.min(0).unsigned_abs())
+            .sum();
+        self.offset - back..self.end()
+    }
+
+    /// True when a dimension goes backwards.
+    pub(crate) fn goes_back(&self) -> bool {
+        let mut sizes = self.shape.iter().zip(&self.strides);
+        sizes.any(|(&size, &stride)| size > 1 && stride < 0)
     }
 
     /// Each element once: repeated dimensions (stride 0) keep one index.
@@ -202,10 +217,31 @@ impl Layout {
         })
     }
 
-    /// Keeps a range of each dimension; dimensions that are not named stay whole.
+    /// Turns dimensions round: their last element comes first.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for too many ranges, or one outside its dimension.
+    /// [`Error::InvalidArgument`] when an axis does not exist or is named twice.
+    pub fn flip(&self, axes: &[usize]) -> Result<Self> {
+        let mut ranges: SmallVec<[SliceRange; 6]> =
+            SmallVec::from_elem(SliceRange::from(..), self.rank());
+        for (at, &axis) in axes.iter().enumerate() {
+            self.check_axis("flip", axis)?;
+            if axes[..at].contains(&axis) {
+                return Err(Error::invalid(
+                    "flip",
+                    format!("axes {axes:?} name axis {axis} twice"),
+                ));
+            }
+            ranges[axis] = SliceRange::from(..).step(-1);
+        }
+        self.slice(&ranges)
+    }
+
+    /// Keeps a range of each dimension, or every so-manieth element of it; dimensions that are not
+    /// named stay whole.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for too many ranges, one outside its dimension, or a step of 0.
     pub fn slice(&self, ranges: &[SliceRange]) -> Result<Self> {
         if ranges.len() > self.rank() {
             return Err(Error::invalid(
@@ -219,6 +255,7 @@ impl Layout {
             ));
         }
         let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
+        let mut strides = Strides::from_slice(&self.strides);
         let mut offset = self.offset as isize;
         for (axis, range) in ranges.iter().enumerate() {
             let size = self.shape[axis];
@@ -232,8 +269,19 @@ impl Layout {
                     ),
                 ));
             }
-            dims[axis] = end - range.start;
-            offset += range.start as isize * self.strides[axis];
+            if range.step == 0 {
+                return Err(Error::invalid("slice", "a step of 0 goes nowhere"));
+            }
+            dims[axis] = (end - range.start).div_ceil(range.step.unsigned_abs());
+            // Backwards it begins with the range's last element.
+            let first = match range.step < 0 && dims[axis] > 0 {
+                true => end - 1,
+                false => range.start,
+            };
+            if dims[axis] > 1 {
+                strides[axis] *= range.step;
+            }
+            offset += first as isize * self.strides[axis];
         }
         let shape: Shape = dims.into_iter().collect();
         // Without elements the offset means nothing: keep it inside the storage.
@@ -244,7 +292,7 @@ impl Layout {
         };
         Ok(Self {
             shape,
-            strides: self.strides.clone(),
+            strides,
             offset,
         })
     }
@@ -438,7 +486,10 @@ mod tests {
         let wide = Layout::contiguous([1, 5])
             .broadcast_to(&[3, 5].into())
             .unwrap();
-        for layout in [&base, &cut, &inner, &turned, &wide] {
+        let back = base.flip(&[0, 1, 2]).unwrap();
+        let partly = base.flip(&[1]).unwrap();
+        assert!(back.reshape(&[4, 15, 2].into()).is_some());
+        for layout in [&base, &cut, &inner, &turned, &wide, &back, &partly] {
             let n = layout.elements();
             for shape in [
                 vec![n],
@@ -490,11 +541,41 @@ mod tests {
             base.slice(&[(1..3).into(), (2..5).into()]).unwrap(),
             Layout::contiguous([1]).broadcast_to(&[9].into()).unwrap(),
             Layout::contiguous(()),
+            base.flip(&[0, 1]).unwrap(),
+            base.flip(&[1]).unwrap().transpose(0, 1).unwrap(),
+            base.slice(&[SliceRange::from(1..).step(-2), SliceRange::from(..).step(4)])
+                .unwrap(),
         ] {
             assert_eq!(Some(layout.end() - 1), layout.indices().max());
+            assert_eq!(Some(layout.span().start), layout.indices().min());
+            assert_eq!(layout.span().end, layout.end());
             assert!(layout.indices().eq(indices(&layout)));
         }
         assert_eq!(Layout::contiguous([0, 3]).end(), 0);
+        assert_eq!(Layout::contiguous([0, 3]).span(), 0..0);
+    }
+
+    #[test]
+    fn steps_pick_what_they_pass() {
+        let base = Layout::contiguous([10]);
+        let picked =
+            |range: SliceRange| -> Vec<usize> { base.slice(&[range]).unwrap().indices().collect() };
+        assert_eq!(picked(SliceRange::from(1..8).step(3)), [1, 4, 7]);
+        assert_eq!(picked(SliceRange::from(1..8).step(-3)), [7, 4, 1]);
+        assert_eq!(picked(SliceRange::from(2..8).step(-3)), [7, 4]);
+        assert_eq!(picked(SliceRange::from(..).step(-9)), [9, 0]);
+        assert_eq!(picked(SliceRange::from(..).step(isize::MIN)), [9]);
+        assert_eq!(picked(SliceRange::from(3..4).step(isize::MAX)), [3]);
+        assert_eq!(picked(SliceRange::from(5..5).step(-1)), [0; 0]);
+        let twice = base.slice(&[SliceRange::from(1..).step(2)]).unwrap();
+        let twice = twice.flip(&[0]).unwrap();
+        assert!(twice.indices().eq([9, 7, 5, 3, 1]));
+        assert!(twice.flip(&[0]).unwrap().indices().eq([1, 3, 5, 7, 9]));
+        assert!(base.slice(&[SliceRange::from(..).step(0)]).is_err());
+        assert!(base.flip(&[1]).is_err() && base.flip(&[0, 0]).is_err());
+        assert!(Layout::contiguous([0, 3]).flip(&[0, 1]).is_ok());
+        assert!(base.flip(&[0]).unwrap().goes_back());
+        assert!(!Layout::contiguous([1]).flip(&[0]).unwrap().goes_back());
     }
 
     #[test]

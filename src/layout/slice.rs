@@ -4,11 +4,13 @@ use std::ops::{Bound, RangeBounds};
 
 use smallvec::SmallVec;
 
-/// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`.
+/// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`; with
+/// [`SliceRange::step`] every so-manieth element of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceRange {
     pub(super) start: usize,
     pub(super) end: Option<usize>,
+    pub(super) step: isize,
 }
 
 impl SliceRange {
@@ -23,7 +25,18 @@ impl SliceRange {
             Bound::Excluded(&end) => Some(end),
             Bound::Unbounded => None,
         };
-        Self { start, end }
+        Self {
+            start,
+            end,
+            step: 1,
+        }
+    }
+
+    /// Every `step`th element of the range; backwards from its last one when `step` is negative:
+    /// `SliceRange::from(1..8).step(-3)` is 7, 4, 1.
+    #[must_use]
+    pub fn step(self, step: isize) -> Self {
+        Self { step, ..self }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Walked<'a> {
     /// Operands with the same number lie in one storage.
     pub storage: usize,
     pub element_bytes: usize,
-    /// In elements, as the strides, which are not negative.
+    /// In elements, as the strides.
     pub offset: usize,
     pub strides: &'a [isize],
 }
@@ -207,16 +207,17 @@ impl Space {
 
     /// Bytes that an operand goes along an axis.
     fn reach(&self, operand: &Walked<'_>, axis: usize, dims: &[usize]) -> u64 {
-        let steps = (dims[axis] - 1) * operand.strides[axis].max(0) as usize;
+        let steps = (dims[axis] - 1) * operand.strides[axis].unsigned_abs();
         (steps * operand.element_bytes) as u64
     }
 
     /// The first element of the box in an operand's storage.
     fn first(&self, operand: &Walked<'_>) -> usize {
         let steps = self.start.iter().zip(operand.strides);
-        steps.fold(operand.offset, |at, (&index, &stride)| {
-            at + index * stride.max(0) as usize
-        })
+        let first = steps.fold(operand.offset as isize, |at, (&index, &stride)| {
+            at + index as isize * stride
+        });
+        first as usize
     }
 
     /// The window of each operand for a box of `dims` at this start. Those of one storage that
@@ -226,10 +227,12 @@ impl Space {
             .iter()
             .map(|operand| {
                 let from = (self.first(operand) * operand.element_bytes) as u64;
-                let reach: u64 = (0..dims.len())
-                    .map(|axis| self.reach(operand, axis, dims))
-                    .sum();
-                Window::around(from..from + reach + operand.element_bytes as u64)
+                let (mut back, mut on) = (0, operand.element_bytes as u64);
+                for (axis, &stride) in operand.strides.iter().enumerate() {
+                    let reach = self.reach(operand, axis, dims);
+                    *(if stride < 0 { &mut back } else { &mut on }) += reach;
+                }
+                Window::around(from - back..from + on)
             })
             .collect();
         // A join may overlap with another window in turn.
@@ -328,7 +331,10 @@ mod tests {
 
     fn address(offset: usize, index: &[usize], strides: &[isize]) -> usize {
         let steps = index.iter().zip(strides);
-        steps.fold(offset, |at, (&i, &stride)| at + i * stride as usize)
+        let at = steps.fold(offset as isize, |at, (&i, &stride)| {
+            at + i as isize * stride
+        });
+        at as usize
     }
 
     /// Each index once; each window within the limit, aligned and inside of its storage; no byte
@@ -338,7 +344,10 @@ mod tests {
         let ends: Vec<u64> = operands
             .iter()
             .map(|operand| {
-                let last: Sizes = dims.iter().map(|&size| size - 1).collect();
+                let sizes = dims.iter().zip(operand.strides);
+                let last =
+                    |(&size, &stride): (&usize, &isize)| if stride < 0 { 0 } else { size - 1 };
+                let last: Sizes = sizes.map(last).collect();
                 let end = address(operand.offset, &last, operand.strides) + 1;
                 ((end * operand.element_bytes) as u64).next_multiple_of(WINDOW_ALIGNMENT)
             })
@@ -385,6 +394,14 @@ mod tests {
         made
     }
 
+    /// How far strides go back from the first element.
+    fn back(dims: &[usize], strides: &[isize]) -> usize {
+        let sizes = dims.iter().zip(strides);
+        sizes
+            .map(|(&size, &stride)| (size - 1) * stride.min(0).unsigned_abs())
+            .sum()
+    }
+
     /// The end of the storage that a binding is of: what any of its operands reaches.
     fn window_ends(operands: &[Walked<'_>], ends: &[u64], bound: &Bound) -> u64 {
         let of = |at: &usize| operands[*at].storage == operands[bound.operand].storage;
@@ -412,7 +429,11 @@ mod tests {
                     let mut strides = vec![0; rank];
                     let mut step = 1 + rng.below(2) * rng.below(3);
                     for axis in order {
-                        strides[axis] = if rng.below(6) == 0 { 0 } else { step as isize };
+                        strides[axis] = match rng.below(6) {
+                            0 => 0,
+                            1 => -(step as isize),
+                            _ => step as isize,
+                        };
                         step *= dims[axis] + rng.below(2);
                     }
                     strides
@@ -423,7 +444,7 @@ mod tests {
                 .map(|strides| Walked {
                     storage: rng.below(3),
                     element_bytes: [2, 4, 8, 16][rng.below(4)],
-                    offset: rng.below(3) * rng.below(700),
+                    offset: rng.below(3) * rng.below(700) + back(&dims, strides),
                     strides,
                 })
                 .collect();

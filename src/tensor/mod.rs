@@ -100,13 +100,22 @@ impl Tensor {
     }
 
     /// A view of a range of each dimension: `t.slice((0..2, .., 3..))`. Dimensions that are not
-    /// named stay whole.
+    /// named stay whole. Ranges may have steps, also negative ones: [`SliceRange::step`](crate::SliceRange::step).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges or one
-    /// outside its dimension.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges, one
+    /// outside its dimension, or a step of 0.
     pub fn slice(&self, ranges: impl SliceRanges) -> Result<Self> {
         Ok(self.view(self.layout.slice(&ranges.ranges())?))
+    }
+
+    /// A view with dimensions turned round: their last element comes first.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when an axis does not exist or is
+    /// named twice.
+    pub fn flip(&self, axes: &[usize]) -> Result<Self> {
+        Ok(self.view(self.layout.flip(axes)?))
     }
 
     /// A view that repeats dimensions of size 1, and adds outer ones, by NumPy's rule.

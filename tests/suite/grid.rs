@@ -55,6 +55,17 @@ impl Grid {
         })
     }
 
+    /// Those entries of an axis, in that order.
+    pub fn pick(&self, axis: usize, entries: &[usize]) -> Self {
+        let mut shape = self.shape.clone();
+        shape[axis] = entries.len();
+        self.gather(shape, |index| {
+            let mut old = index.to_vec();
+            old[axis] = entries[index[axis]];
+            old
+        })
+    }
+
     pub fn broadcast(&self, shape: &[usize]) -> Self {
         let added = shape.len() - self.shape.len();
         self.gather(shape.to_vec(), |index| {

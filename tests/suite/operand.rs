@@ -33,7 +33,7 @@ impl<T: Number> Operand<T> {
     }
 
     /// Random values of `shape` through a random view: a permutation of a slice of a larger base,
-    /// now and then with repeated dimensions.
+    /// now and then with steps, backwards, or with repeated dimensions.
     pub fn random_view(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
         if rng.one_in(3) {
             return Self::random(device, rng, shape);
@@ -64,10 +64,24 @@ impl<T: Number> Operand<T> {
             })
             .collect();
         let outer: Vec<usize> = ranges.iter().map(|range| range.end + margin()).collect();
-        Self::random(device, rng, &outer)?
-            .slice(&ranges)?
-            .permute(&axes)?
-            .broadcast(shape)
+        // Gaps along one axis only: the base stays small.
+        let gaps = rng.below(rank.max(1) * 3);
+        let steps: Vec<isize> = (0..rank)
+            .map(|axis| match axis == gaps {
+                true => *rng.pick(&[2, -2, 3, -3]),
+                false if rng.one_in(4) => -1,
+                false => 1,
+            })
+            .collect();
+        let stepped = outer
+            .iter()
+            .zip(&steps)
+            .map(|(&size, step)| size * step.unsigned_abs());
+        let mut view = Self::random(device, rng, &stepped.collect::<Vec<_>>())?;
+        for (axis, (&size, &step)) in outer.iter().zip(&steps).enumerate() {
+            view = view.step(axis, 0..size * step.unsigned_abs(), step)?;
+        }
+        view.slice(&ranges)?.permute(&axes)?.broadcast(shape)
     }
 
     pub fn shape(&self) -> &[usize] {
@@ -81,6 +95,30 @@ impl<T: Number> Operand<T> {
     pub fn slice(&self, ranges: &[Range<usize>]) -> Result<Self> {
         let named: Vec<SliceRange> = ranges.iter().cloned().map(SliceRange::from).collect();
         self.with(self.tensor.slice(&named[..])?, self.grid.slice(ranges))
+    }
+
+    /// Every `step`th element of a range of one axis, backwards from its end for a negative step.
+    pub fn step(&self, axis: usize, range: Range<usize>, step: isize) -> Result<Self> {
+        let mut ranges = vec![SliceRange::from(..); self.shape().len()];
+        ranges[axis] = SliceRange::from(range.clone()).step(step);
+        let every = step.unsigned_abs();
+        let entries: Vec<usize> = match step < 0 {
+            true => range.rev().step_by(every).collect(),
+            false => range.step_by(every).collect(),
+        };
+        self.with(
+            self.tensor.slice(&ranges[..])?,
+            self.grid.pick(axis, &entries),
+        )
+    }
+
+    pub fn flip(&self, axes: &[usize]) -> Result<Self> {
+        let mut grid = self.grid.clone();
+        for &axis in axes {
+            let entries: Vec<usize> = (0..grid.shape[axis]).rev().collect();
+            grid = grid.pick(axis, &entries);
+        }
+        self.with(self.tensor.flip(axes)?, grid)
     }
 
     /// A slice of one dimension.

@@ -60,7 +60,7 @@ fn chains<T: Number>(context: &Context) -> Result<()> {
 fn step<T: Number>(rng: &mut Rng, view: &Operand<T>) -> Result<Operand<T>> {
     let shape = view.shape().to_vec();
     let rank = shape.len();
-    match rng.below(5) {
+    match rng.below(7) {
         0 if rank > 1 => view.transpose(rng.below(rank), rng.below(rank)),
         1 => view.permute(&rng.shuffled(rank)),
         2 => {
@@ -73,7 +73,17 @@ fn step<T: Number>(rng: &mut Rng, view: &Operand<T>) -> Result<Operand<T>> {
                 .collect();
             view.slice(&ranges)
         }
-        3 if view.grid.indices.len() < 500 => {
+        3 if rank > 0 => {
+            let axes = rng.shuffled(rank);
+            view.flip(&axes[..rng.between(1, rank)])
+        }
+        4 if rank > 0 => {
+            let axis = rng.below(rank);
+            let start = rng.below(shape[axis] + 1);
+            let end = rng.between(start, shape[axis]);
+            view.step(axis, start..end, *rng.pick(&[-3, -2, -1, 2, 3]))
+        }
+        5 if view.grid.indices.len() < 500 => {
             let mut to: Vec<usize> = shape
                 .iter()
                 .map(|&size| if size == 1 { rng.between(1, 3) } else { size })
@@ -137,6 +147,37 @@ fn slices(context: &Context) -> Result<()> {
             at(1, 3, 5),
         ],
     )?;
+    // Steps, and backwards.
+    let back = whole.slice((
+        SliceRange::from(1..).step(-2),
+        ..,
+        SliceRange::from(..5).step(2),
+    ))?;
+    assert_eq!(back.shape(), &[2, 5, 3]);
+    assert!(back.shares_storage(&whole));
+    assert_eq!(
+        back.to_vec::<i32>()?[..4],
+        [at(3, 0, 0), at(3, 0, 2), at(3, 0, 4), at(3, 1, 0)]
+    );
+    let turned = whole.flip(&[2, 0])?;
+    assert_eq!(turned.to_vec::<i32>()?[..2], [at(3, 0, 5), at(3, 0, 4)]);
+    assert_eq!(
+        turned.slice((0..1, 1..2, 2..3))?.item::<i32>()?,
+        at(3, 1, 3)
+    );
+    assert!(turned.flip(&[0, 2])?.layout() == whole.layout());
+    // What is written through one is seen through the other.
+    let copy = whole.copy()?;
+    copy.slice((
+        SliceRange::from(..).step(-3),
+        4..,
+        SliceRange::from(..).step(-5),
+    ))?
+    .fill(-1)?;
+    let changed = copy.to_vec::<i32>()?;
+    let minus: Vec<usize> = (0..120).filter(|&at| changed[at] == -1).collect();
+    let want = [(0, 4, 0), (0, 4, 5), (3, 4, 0), (3, 4, 5)].map(|(i, j, k)| at(i, j, k) as usize);
+    assert_eq!(minus, want);
     // Empty ones, at the end too.
     assert_eq!(whole.slice(4..)?.shape(), &[0, 5, 6]);
     assert_eq!(whole.slice((.., 2..2))?.to_vec::<i32>()?, Vec::<i32>::new());

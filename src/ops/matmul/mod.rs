@@ -23,6 +23,8 @@ pub use plan::{MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
 
+use std::borrow::Cow;
+
 use rule::Finish;
 use smallvec::SmallVec;
 
@@ -41,7 +43,8 @@ struct Matmul(Finish);
 impl Tensor {
     /// The matrix product by NumPy's rule: the last two dimensions are matrices, those before
     /// them broadcast; a vector on the left is a row, on the right a column, and that dimension
-    /// does not come out. Transposed and sliced views are read as they lie, without copies.
+    /// does not come out. Transposed and sliced views are read as they lie, without copies, unless
+    /// they go backwards.
     ///
     /// f32 sums stay f32, f16 inputs are summed in f32, integers wrap. The f32 error is within
     /// `4 sqrt(k) 2^-23 sum |a||b|` of the exact result, entry by entry.
@@ -84,7 +87,8 @@ impl Tensor {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an epilogue on integers.
     pub fn matmul_with(&self, other: &Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
         let finish = Finish::of(epilogue);
-        if finish == Finish::NONE && rule::is_plain(self, other) {
+        let plain = !self.layout().goes_back() && !other.layout().goes_back();
+        if plain && finish == Finish::NONE && rule::is_plain(self, other) {
             return road::run(&Matmul(finish), &[self, other]);
         }
         let mut form = rule::form(self, other, epilogue)?;
@@ -96,10 +100,14 @@ impl Tensor {
             }
             form = form.of_one_step()?;
         }
-        let inputs: SmallVec<[&Tensor; 4]> = [&*form.left, &*form.right]
-            .into_iter()
-            .chain(&form.added)
-            .collect();
+        // Kernels read operands as they lie, but none backwards.
+        let inputs = [&*form.left, &*form.right].into_iter().chain(&form.added);
+        let forward = inputs.map(|input| match input.layout().goes_back() {
+            true => input.contiguous().map(Cow::Owned),
+            false => Ok(Cow::Borrowed(input)),
+        });
+        let forward = forward.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
+        let inputs: SmallVec<[&Tensor; 4]> = forward.iter().map(|input| &**input).collect();
         let product = road::run(&Matmul(finish), &inputs)?;
         if product.shape() == &form.output {
             return Ok(product);
