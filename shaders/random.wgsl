@@ -3,8 +3,9 @@
 // as easy as 1, 2, 3", SC 2011). Element i takes word i % 4 of block i / 4, so the numbers depend
 // on the seed and the index alone. src/ops/random.rs is the twin, step by step.
 //
-// distribution   "uniform": [0, 1), exact, so the same bits everywhere; "normal": Box-Muller
-// element        "f32", "f16", "f64" (uniform only)
+// distribution   "uniform": [0, 1), exact, so the same bits everywhere; "normal": Box-Muller;
+//                "integers": `count` of them from `low` on, modulo 2^32
+// element        "f32", "f16", "f64" (uniform only), "u32" (integers only)
 struct Params {
     blocks: u32,
     // The first block's place in the buffer, and its 64-bit number.
@@ -13,6 +14,11 @@ struct Params {
     first_high: u32,
     seed_low: u32,
     seed_high: u32,
+    {%- if distribution == "integers" %}
+    low: u32,
+    // 0 is 2^32.
+    count: u32,
+    {%- endif %}
 }
 {{ params_var }}
 
@@ -46,6 +52,12 @@ fn philox(step: u32) -> vec4<u32> {
     }
     return counter;
 }
+
+{% if distribution == "integers" -%}
+fn integer(word: u32) -> u32 {
+    return params.low + select(multiply_high(word, params.count), word, params.count == 0u);
+}
+{%- endif %}
 
 {% if distribution == "normal" -%}
 // Adapters differ in log, sin and cos by far more than 1e-6: these use + and * only.
@@ -116,6 +128,8 @@ fn main(
     let block = params.offset + step;
     {%- if distribution == "normal" %}
     buffer0[block] = vec4<{{ element }}>(normals(words));
+    {%- elif distribution == "integers" %}
+    buffer0[block] = vec4<u32>(integer(words.x), integer(words.y), integer(words.z), integer(words.w));
     {%- elif element == "f32" %}
     buffer0[block] = vec4<f32>(words >> vec4<u32>(8u)) * 5.9604644775390625e-8;
     {%- elif element == "f16" %}

@@ -27,7 +27,9 @@
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
-//! `mul`, `div`, `index_select`, `embedding`, `gather`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
+//! `mul`, `div`, `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
+//! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`
+//! only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
 //! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an
 //! [`Error::Unsupported`].

@@ -18,7 +18,9 @@ macro_rules! templates {
 const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
     "fill",
+    "index/scatter",
     "index/take",
+    "position",
     "random",
     "matmul/pack",
     "matmul/part/batch",

@@ -2,6 +2,7 @@
 //! twin. `Tensor`'s methods live here.
 
 mod cast;
+mod concat;
 mod contiguous;
 mod create;
 mod display;
@@ -11,7 +12,9 @@ mod host;
 mod index;
 mod matmul;
 mod operators;
+mod pad;
 mod plan;
+mod position;
 mod random;
 mod ranges;
 mod reshape;

@@ -19,6 +19,11 @@ use crate::tensor::Tensor;
 enum Distribution {
     Uniform,
     Normal,
+    /// So many numbers from the first one on, modulo 2^32; none is 2^32.
+    Integers {
+        first: u32,
+        count: u32,
+    },
 }
 
 struct Random {
@@ -60,6 +65,39 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// Uniform among the integers of `range`, as i32 or u32: the same numbers for the same seed on
+    /// every device, whatever the shape (Philox4x32-10). Each of n numbers comes with a probability
+    /// within 2^-32 of 1/n.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another dtype, or a range that is empty or has numbers that the
+    /// dtype does not hold; as [`Tensor::empty`].
+    pub fn randint(
+        device: &Device,
+        range: std::ops::Range<i64>,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        seed: u64,
+    ) -> Result<Tensor> {
+        let (low, high) = match dtype {
+            DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+            DType::U32 => (0, i64::from(u32::MAX)),
+            _ => {
+                let why = format!("makes i32 and u32, not {dtype}");
+                return Err(Error::invalid("randint", why));
+            }
+        };
+        if range.is_empty() || range.start < low || range.end > high + 1 {
+            let why = format!("the range {range:?} is empty, or not of {dtype}");
+            return Err(Error::invalid("randint", why));
+        }
+        let (first, count) = (range.start as u32, (range.end - range.start) as u32);
+        let integers = Distribution::Integers { first, count };
+        random(device, shape.into(), dtype, seed, integers)
+    }
+}
+
 fn random(
     device: &Device,
     shape: Shape,
@@ -90,11 +128,13 @@ impl Op for Random {
         match self.distribution {
             Distribution::Uniform => "rand",
             Distribution::Normal => "randn",
+            Distribution::Integers { .. } => "randint",
         }
     }
 
     fn infer(&self, _inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-        if !self.dtype.is_float() {
+        let integers = matches!(self.distribution, Distribution::Integers { .. });
+        if !integers && !self.dtype.is_float() {
             return Err(Error::invalid(
                 self.name(),
                 format!("makes floats, not {}", self.dtype),
@@ -118,15 +158,16 @@ impl Op for Random {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        let distribution = match self.distribution {
-            Distribution::Uniform => "uniform",
-            Distribution::Normal => "normal",
+        let (distribution, element, added) = match self.distribution {
+            Distribution::Uniform => ("uniform", self.dtype.name(), None),
+            Distribution::Normal => ("normal", self.dtype.name(), None),
+            Distribution::Integers { first, count } => ("integers", "u32", Some([first, count])),
         };
         let block_bytes = self.lanes() * self.dtype.size();
         let flops = self.lanes() as f64 * 50.0;
         // Blocks from `first` on, into a binding from block `offset` on.
         let launch = |blocks: usize, first: usize, offset: usize, bound| {
-            let words: Words = smallvec![
+            let mut words: Words = smallvec![
                 blocks as u32,
                 offset as u32,
                 first as u32,
@@ -134,9 +175,10 @@ impl Op for Random {
                 self.seed as u32,
                 (self.seed >> 32) as u32,
             ];
+            words.extend(added.into_iter().flatten());
             let values = [
                 ("distribution", distribution.into()),
-                ("element", self.dtype.name().into()),
+                ("element", element.into()),
             ];
             Ok(Launch {
                 kernel: plan::key("random", values, 1, &words),
@@ -183,6 +225,20 @@ impl Op for Random {
         let seed = self.seed;
         let uniform =
             |words: [u32; 4]| words.map(|word| (word >> 8) as f32 * 0.000_000_059_604_645);
+        if let Distribution::Integers { first, count } = self.distribution {
+            let integer = |word: u32| {
+                let step = match count {
+                    0 => word,
+                    _ => ((u64::from(word) * u64::from(count)) >> 32) as u32,
+                };
+                first.wrapping_add(step)
+            };
+            match self.dtype {
+                DType::I32 => twin(output, seed, |words| words.map(|word| integer(word) as i32)),
+                _ => twin(output, seed, |words| words.map(integer)),
+            }
+            return Ok(());
+        }
         match self.dtype {
             DType::F32 if normal => twin(output, seed, normals),
             DType::F32 => twin(output, seed, uniform),

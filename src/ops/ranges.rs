@@ -5,17 +5,21 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::layout::Strides;
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::launch::Window;
+use crate::layout::{Layout, Strides};
+use crate::road;
 
-/// Splits the elements of `dims` into ranges of at most `most` elements that `fit`, in order. A single
-/// element is not asked whether it does.
+/// Splits elements `all` of `dims` into ranges of at most `most` elements that `fit`, in order. A
+/// single element is not asked whether it does.
 pub(super) fn ranges(
     dims: &[usize],
+    all: Range<usize>,
     most: usize,
     fits: impl Fn(&Range<usize>) -> bool,
 ) -> Vec<Range<usize>> {
     let mut done = Vec::new();
-    let all = 0..dims.iter().product::<usize>();
     let mut left = Vec::from([all]);
     while let Some(range) = left.pop() {
         if range.len() <= 1 || (range.len() <= most && fits(&range)) {
@@ -42,6 +46,23 @@ fn middle(dims: &[usize], range: &Range<usize>) -> usize {
     range.end
 }
 
+/// The first and the last index along each axis that elements `range` of `dims` have.
+pub(super) fn bounds(dims: &[usize], range: &Range<usize>) -> SmallVec<[[usize; 2]; 6]> {
+    let mut inner: usize = dims.iter().product();
+    // Along the axes inside of the first that the range goes along, it has every index.
+    let mut whole = false;
+    let bound = |&size: &usize| {
+        inner /= size;
+        let bound = match whole {
+            true => [0, size - 1],
+            false => [range.start, range.end - 1].map(|at| at / inner % size),
+        };
+        whole |= bound[0] != bound[1];
+        bound
+    };
+    dims.iter().map(bound).collect()
+}
+
 /// The places from the lowest to one past the highest that elements `range` of `dims` have from
 /// `offset` on by `strides`; some of them may be of other elements.
 pub(super) fn reach(
@@ -51,17 +72,8 @@ pub(super) fn reach(
     range: &Range<usize>,
 ) -> Range<isize> {
     let (mut low, mut high) = (offset as isize, offset as isize);
-    let mut inner: usize = dims.iter().product();
-    // Along the axes inside of the first that the range goes along, it has every index.
-    let mut whole = false;
-    for (&size, &stride) in dims.iter().zip(strides) {
-        inner /= size;
-        let (first, last) = match whole {
-            true => (0, size - 1),
-            false => (range.start / inner % size, (range.end - 1) / inner % size),
-        };
-        whole |= first != last;
-        let (first, last) = (first as isize * stride, last as isize * stride);
+    for (bound, &stride) in bounds(dims, range).iter().zip(strides) {
+        let [first, last] = bound.map(|index| index as isize * stride);
         low += first.min(last);
         high += first.max(last);
     }
@@ -99,6 +111,12 @@ pub(super) fn unit(
         .unwrap_or(1)
 }
 
+/// The window of elements in a storage.
+pub(super) fn window(places: &Range<isize>, element_bytes: usize) -> Window {
+    let size = element_bytes as u64;
+    Window::around(places.start as u64 * size..places.end as u64 * size)
+}
+
 /// What kernels call elements of so many bytes that are moved only.
 pub(super) fn moved(bytes: usize) -> &'static str {
     match bytes {
@@ -118,6 +136,24 @@ pub(super) fn lanes(element_bytes: usize) -> usize {
     (4 / element_bytes).max(1)
 }
 
+/// Positions of these kernels are 32 bits, of which those of one window are kept free.
+const POSITIONS: usize = 3 << 30;
+
+/// Why kernels cannot move elements that lie so, if they cannot.
+pub(super) fn missing(
+    capabilities: &Capabilities,
+    dtype: DType,
+    layouts: &[&Layout],
+    elements: usize,
+) -> Option<String> {
+    if !capabilities.holds(dtype) {
+        return Some(road::lacks(dtype));
+    }
+    let spans = layouts.iter().map(|layout| layout.span().len());
+    let far = spans.chain([elements]).any(|count| count > POSITIONS);
+    far.then(|| format!("the op's kernels reach {POSITIONS} elements"))
+}
+
 /// Sizes as the words of kernels: all but the outermost.
 pub(super) fn size_words(dims: &[usize]) -> SmallVec<[u32; 6]> {
     dims.iter().skip(1).map(|&size| size as u32).collect()
@@ -133,7 +169,7 @@ mod tests {
             let total: usize = dims.iter().product();
             for most in [1, 2, 10, 64, 1000] {
                 let fits = |range: &Range<usize>| range.len() <= 50;
-                let made = ranges(dims, most, fits);
+                let made = ranges(dims, 0..total, most, fits);
                 let mut end = 0;
                 for range in &made {
                     assert_eq!(range.start, end);

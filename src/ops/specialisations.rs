@@ -1,7 +1,7 @@
 //! Every kernel specialisation that plans can ask for: what validation and readers go through.
 
 use super::elementwise::Binary;
-use super::{index, matmul, plan};
+use super::{index, matmul, plan, position};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -39,14 +39,17 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
         ("uniform", "f64"),
         ("normal", "f32"),
         ("normal", "f16"),
+        ("integers", "u32"),
     ] {
         let values = [
             ("distribution", distribution.into()),
             ("element", element.into()),
         ];
-        all.push(key("random", values, 1, 6));
+        let words = if distribution == "integers" { 8 } else { 6 };
+        all.push(key("random", values, 1, words));
     }
     all.extend(index::specialisations(RANKS));
+    all.extend(position::specialisations(RANKS));
     all.extend(matmul::specialisations());
     all
 }

@@ -267,7 +267,14 @@ fn launch(
     fresh: &impl Fn(Arc<GpuBlock>) -> Tensor,
 ) -> Result<Tensor> {
     let missing = || Error::invalid(op, "an operand has no memory");
-    let operands: Option<Blocks<'_>> = inputs.iter().copied().chain(existing).map(block).collect();
+    // What has no elements has no memory, and no launch binds it: another one stands for it.
+    let any = inputs.iter().copied().chain(existing).find_map(block);
+    let operands: Option<Blocks<'_>> = inputs
+        .iter()
+        .copied()
+        .chain(existing)
+        .map(|tensor| block(tensor).or(any.filter(|_| tensor.elements() == 0)))
+        .collect();
     let operands = operands.ok_or_else(missing)?;
     let scratch = scratch_bytes(launches, inputs.len());
     let gpu = target.gpu().ok_or_else(missing)?;

@@ -168,6 +168,7 @@ fn uniform_is_the_same(context: &Context) -> Result<()> {
         }
     }
     // The shape does not matter.
+    integers(context)?;
     let flat = Tensor::rand(device, 24, DType::F32, 9)?.to_vec::<f32>()?;
     assert_eq!(
         Tensor::rand(device, [2, 3, 4], DType::F32, 9)?.to_vec::<f32>()?,
@@ -281,4 +282,55 @@ fn fill_views<T: Number>(context: &Context) -> Result<()> {
         };
         same_as(&base.tensor, &want)
     })
+}
+
+/// In range, each of them, the same on every device, and none of them more often than by chance.
+fn integers(context: &Context) -> Result<()> {
+    let (device, cpu) = (context.device(), orlop::Device::cpu());
+    for (range, dtype) in [
+        (0..10, DType::I32),
+        (-3..4, DType::I32),
+        (5..6, DType::U32),
+        (i64::from(i32::MIN)..1 << 31, DType::I32),
+        (0..1 << 32, DType::U32),
+        ((1 << 31) - 2..(1 << 31) + 2, DType::U32),
+    ] {
+        let made = |device| Tensor::randint(device, range.clone(), [777], dtype, 5);
+        let (got, want) = (made(device)?, made(&cpu)?);
+        assert_eq!(got.device(), device);
+        let numbers: Vec<i64> = match dtype {
+            DType::I32 => {
+                assert_eq!(got.to_vec::<i32>()?, want.to_vec::<i32>()?);
+                got.to_vec::<i32>()?.into_iter().map(i64::from).collect()
+            }
+            _ => {
+                assert_eq!(got.to_vec::<u32>()?, want.to_vec::<u32>()?);
+                got.to_vec::<u32>()?.into_iter().map(i64::from).collect()
+            }
+        };
+        assert!(numbers.iter().all(|number| range.contains(number)));
+        if range.end - range.start <= 10 {
+            for number in range.clone() {
+                let count = numbers.iter().filter(|&&other| other == number).count() as f64;
+                let expected = 777.0 / (range.end - range.start) as f64;
+                assert!(
+                    (count - expected).abs() <= 5.0 * expected.sqrt(),
+                    "{number}: {count}"
+                );
+            }
+        }
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    for (range, dtype) in [
+        (0..0, DType::I32),
+        (3..1, DType::U32),
+        (-1..3, DType::U32),
+        (0..(1 << 31) + 1, DType::I32),
+        (0..3, DType::F32),
+        (i64::MIN..i64::MAX, DType::I32),
+    ] {
+        let refused = Tensor::randint(device, range, [3], dtype, 0);
+        assert!(matches!(refused, Err(orlop::Error::InvalidArgument(_))));
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use orlop::{DType, Error, Result, Tensor};
 
 use crate::adapters::Context;
-use crate::number::{Number, for_each_dtype};
+use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::{Operand, same};
 use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
@@ -17,6 +17,8 @@ pub fn tests() -> Vec<Test> {
     ];
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
     for_each_dtype!(all, Scope::Kernels, "index::gather", gather);
+    for_each_dtype!(all, Scope::Kernels, "index::sums", sums);
+    all.push(Test::new("index::long_sums", Scope::Kernels, long_sums));
     all
 }
 
@@ -104,7 +106,7 @@ fn select<T: Number>(context: &Context) -> Result<()> {
                 for column in 0..inner {
                     want.push(match entry {
                         Some(entry) => values[(row * shape[axis] + entry) * inner + column],
-                        None => T::from_value(crate::number::Value::Integer(0)),
+                        None => T::from_value(Value::Integer(0)),
                     });
                 }
             }
@@ -155,7 +157,7 @@ fn gather<T: Number>(context: &Context) -> Result<()> {
             .enumerate()
             .map(|(element, entry)| {
                 let Some(entry) = entry else {
-                    return T::from_value(crate::number::Value::Integer(0));
+                    return T::from_value(Value::Integer(0));
                 };
                 let (mut rest, mut at, mut step) = (element, 0, 1);
                 for d in (0..shape.len()).rev() {
@@ -235,6 +237,116 @@ fn errors(context: &Context) -> Result<()> {
         floats.check_indices(3),
         Err(Error::DTypeMismatch(_))
     ));
+    Ok(())
+}
+
+/// scatter_add and index_add: the same sums in the same order on the host.
+fn sums<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(50), |rng| {
+        let shape = some_shape(context, rng, 4, 1500);
+        let axis = rng.below(shape.len());
+        let along = rng.one_in(2);
+        let target = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let mut sizes = shape.clone();
+        sizes[axis] = rng.below(12);
+        let mut named = vec![sizes[axis]];
+        if along {
+            for size in &mut sizes {
+                *size = rng
+                    .between(0, (*size).min(9))
+                    .max(usize::from(!rng.one_in(20)));
+            }
+            named = sizes.clone();
+            sizes.iter_mut().for_each(|size| *size += rng.below(2));
+        }
+        let source = Operand::<T>::random_view(context.device(), rng, &sizes)?;
+        let index = indices(context, rng, &named, shape[axis])?;
+        let result = match along {
+            true => target
+                .tensor
+                .scatter_add(axis, &index.tensor, &source.tensor)?,
+            false => target
+                .tensor
+                .index_add(axis, &index.tensor, &source.tensor)?,
+        };
+        let (values, mut want) = (source.values(), wide(&target.values()));
+        let walked = if along { &named } else { &sizes };
+        for element in 0..walked.iter().product::<usize>() {
+            let mut rest = element;
+            let mut at = vec![0; walked.len()];
+            for d in (0..walked.len()).rev() {
+                at[d] = rest % walked[d];
+                rest /= walked[d];
+            }
+            let entry = index.entries[if along { element } else { at[axis] }];
+            let flat = |sizes: &[usize], at: &[usize]| {
+                at.iter()
+                    .zip(sizes)
+                    .fold(0, |all, (&i, &size)| all * size + i)
+            };
+            let value = values[flat(&sizes, &at)];
+            if let Some(entry) = entry {
+                at[axis] = entry;
+                let out = &mut want[flat(&shape, &at)];
+                *out = plus::<T>(*out, wide(&[value])[0]);
+            }
+        }
+        assert_eq!(result.shape().dims(), shape);
+        let got = result.to_vec::<T>()?;
+        for (at, (&got, &want)) in got.iter().zip(&want).enumerate() {
+            let want = T::from_value(want);
+            assert!(
+                T::is_same(want, got, true),
+                "{} + {}: element {at} is {got:?}, not {want:?}",
+                target.story(),
+                source.story()
+            );
+        }
+        // The tensor itself is as it was.
+        target.check()
+    })
+}
+
+/// As sums are kept: f16 and bf16 in f32.
+fn wide<T: Number>(values: &[T]) -> Vec<Value> {
+    values.iter().map(|value| value.value()).collect()
+}
+
+/// One step of a sum.
+fn plus<T: Number>(a: Value, b: Value) -> Value {
+    match (a, b) {
+        (Value::Float(a), Value::Float(b)) if T::DTYPE == DType::F64 => Value::Float(a + b),
+        (Value::Float(a), Value::Float(b)) => Value::Float(f64::from(a as f32 + b as f32)),
+        (Value::Integer(a), Value::Integer(b)) if T::DTYPE == DType::U32 => {
+            Value::Integer(i64::from((a + b) as u32))
+        }
+        (Value::Integer(a), Value::Integer(b)) => Value::Integer(i64::from((a + b) as i32)),
+        _ => unreachable!(),
+    }
+}
+
+/// Longer than llvmpipe's loops, over few lines, and the same bits each time.
+fn long_sums(context: &Context) -> Result<()> {
+    let count = if context.is_slow() { 70_000 } else { 200_001 };
+    let device = context.device();
+    let mut rng = Rng::new(crate::rng::seed());
+    let values: Vec<f32> = (0..count).map(|_| rng.unit() as f32).collect();
+    let ids: Vec<i32> = (0..count).map(|_| rng.below(40) as i32 - 20).collect();
+    let source = Tensor::from_slice(device, &values, [count])?;
+    let index = Tensor::from_slice(device, &ids, [count])?;
+    let zeros = Tensor::zeros(device, [30], DType::F32)?;
+    let result = zeros.scatter_add(0, &index, &source)?.to_vec::<f32>()?;
+    let mut want = [0f32; 30];
+    for (&value, &id) in values.iter().zip(&ids) {
+        want[(id + if id < 0 { 30 } else { 0 }) as usize] += value;
+    }
+    assert_eq!(result, want);
+    assert_eq!(zeros.index_add(0, &index, &source)?.to_vec::<f32>()?, want);
+    // Many lines of one entry each, and a table above a window.
+    let ones = source.unsqueeze(1)?.broadcast_to([count, 3])?;
+    let tall = Tensor::zeros(device, [30, 3], DType::F32)?.index_add(0, &index, &ones)?;
+    let tall = tall.to_vec::<f32>()?;
+    assert!(tall.chunks(3).zip(want).all(|(row, want)| row == [want; 3]));
     Ok(())
 }
 

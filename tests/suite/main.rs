@@ -37,6 +37,7 @@ mod placement;
 mod products;
 mod rng;
 mod scopes;
+mod shapes;
 mod snapshots;
 mod streamed;
 mod stress;
@@ -110,6 +111,7 @@ fn tests() -> Vec<Test> {
         create::tests(),
         views::tests(),
         index::tests(),
+        shapes::tests(),
         transfer::tests(),
         futures::tests(),
         order::tests(),

@@ -4,6 +4,7 @@
 //! axis is never read or written, on any device: it takes a 0, and adds nothing. Errors would need the
 //! numbers on the host; who wants them asks [`Tensor::check_indices`].
 
+mod scatter;
 mod take;
 
 use crate::dtype::DType;
@@ -11,7 +12,17 @@ use crate::error::{Error, Result};
 use crate::road;
 use crate::tensor::Tensor;
 
-pub(super) use take::{Take, specialisations};
+use scatter::ScatterAdd;
+pub(super) use take::Place;
+use take::Take;
+
+use crate::launch::KernelKey;
+
+pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
+    let mut all = take::specialisations(ranks);
+    all.extend(scatter::specialisations(ranks));
+    all
+}
 
 impl Tensor {
     /// The entries of `axis` that `index` names: the axis is replaced by the index's dimensions, of
@@ -53,6 +64,33 @@ impl Tensor {
         take(Take::gather(axis), self, index)
     }
 
+    /// A copy to which each element of `source` is added at the entry of `axis` that `index` names
+    /// (PyTorch's `scatter_add`): for axis 1 of three, `out[i, index[i, j, k], k] += source[i, j, k]`.
+    /// All have one rank; the index is at most as large as the source and, but for the axis, as the
+    /// tensor, and where it is smaller the rest of the source is not added. Indices as in
+    /// [`Tensor::index_select`]; what is outside of the axis adds nothing.
+    ///
+    /// One sum after the other in the order of the source's axis, so the result has the same bits in
+    /// every run, and on every device where f32 sums are IEEE's. f16 and bf16 are summed in f32 and
+    /// rounded once, with copies of the tensor and the source in f32.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] when there is no
+    /// such axis; out of memory, unsupported under strict placement, a lost device.
+    pub fn scatter_add(&self, axis: usize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+        add("scatter_add", axis, true, [self, index, source])
+    }
+
+    /// A copy to which the entries of `source` along `axis` are added at those that `index`, of one
+    /// dimension, names (PyTorch's `index_add`): for axis 0 of two, `out[index[i], j] += source[i, j]`,
+    /// the gradient of an [`Tensor::embedding`]. Sums and indices as in [`Tensor::scatter_add`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`].
+    pub fn index_add(&self, axis: usize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+        add("index_add", axis, false, [self, index, source])
+    }
+
     /// Reads an index tensor back and checks that each number is in `-size..size`.
     ///
     /// # Errors
@@ -80,6 +118,18 @@ impl Tensor {
 
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     road::run(&op, &[table, &apart(index, &[table])?])
+}
+
+fn add(op: &'static str, axis: usize, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
+    let [target, index, source] = operands;
+    let index = apart(index, &[source])?;
+    let op = ScatterAdd { op, axis, along };
+    let dtype = target.dtype();
+    if dtype != dtype.accumulator() && source.dtype() == dtype {
+        let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
+        return road::run(&op, &[&target, &index, &source])?.cast(dtype);
+    }
+    road::run(&op, &[target, &index, source])
 }
 
 /// An index for kernels: in a storage that none of the others share, and without gaps where it would

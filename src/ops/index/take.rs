@@ -11,18 +11,16 @@ use crate::layout::{Layout, Merged, SliceRange};
 use crate::ops::plan::{self, PER_THREAD, WORKGROUP};
 use crate::ops::ranges;
 use crate::road::window::Limits;
-use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::road::{HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 
 /// The inputs.
 const TABLE: usize = 0;
 const INDEX: usize = 1;
 const OUT: usize = 2;
-/// Positions of kernels are 32 bits, of which those of a window are not used by others.
-const POSITIONS: usize = 3 << 30;
 
 /// `out[i] = table[.., index[..], ..]`.
-pub(in crate::ops) struct Take {
+pub(super) struct Take {
     op: &'static str,
     axis: usize,
     /// The index has the table's dimensions; else it stands in the axis's place.
@@ -137,13 +135,13 @@ impl Op for Take {
         output: DType,
     ) -> Option<String> {
         let [table, index] = inputs else { return None };
-        if !capabilities.holds(output) {
-            return Some(road::lacks(output));
-        }
-        let shape = self.shape(table.layout, index.layout);
-        let span = table.layout.span().len().max(index.layout.span().len());
-        let far = span.max(shape.elements()) > POSITIONS;
-        far.then(|| format!("its kernels reach {POSITIONS} elements"))
+        let elements = self.shape(table.layout, index.layout).elements();
+        ranges::missing(
+            capabilities,
+            output,
+            &[table.layout, index.layout],
+            elements,
+        )
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -240,14 +238,14 @@ impl Seen {
 }
 
 /// Entries of an axis by an index on the host.
-pub(super) struct Place<'a> {
+pub(in crate::ops) struct Place<'a> {
     numbers: &'a [u32],
     signed: bool,
     size: usize,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(index: &HostInput<'a>, size: usize) -> Self {
+    pub(in crate::ops) fn new(index: &HostInput<'a>, size: usize) -> Self {
         Self {
             numbers: bytemuck::cast_slice(index.bytes),
             signed: index.dtype == DType::I32,
@@ -256,7 +254,7 @@ impl<'a> Place<'a> {
     }
 
     /// The entry that the number at a storage index names, if it is in range.
-    pub(super) fn of(&self, at: isize) -> Option<usize> {
+    pub(in crate::ops) fn of(&self, at: isize) -> Option<usize> {
         let given = self.numbers[at as usize];
         let entry = match (self.signed, given as i32) {
             (true, number) if number < 0 => self.size.checked_sub(number.unsigned_abs() as usize)?,
@@ -285,20 +283,21 @@ impl Walk<'_> {
         let limits = Limits::new(capabilities, 1.0, bytes);
         let fits = |range: &std::ops::Range<usize>| {
             let places = ranges::reach(self.dims, self.offsets[INDEX], self.index, range);
-            bytes_of(&places, 4).bytes <= limits.binding_bytes
-                && bytes_of(
+            ranges::window(&places, 4).bytes <= limits.binding_bytes
+                && ranges::window(
                     &(range.start as isize..range.end as isize),
                     self.element_bytes,
                 )
                 .bytes
                     <= limits.binding_bytes
         };
+        let total = self.dims.iter().product();
         let mut launches = Launches::new();
-        for range in ranges::ranges(self.dims, limits.elements, fits) {
+        for range in ranges::ranges(self.dims, 0..total, limits.elements, fits) {
             let (size, stride) = self.axis;
             let ends = stride * (size as isize - 1);
             let places = ranges::reach(self.dims, self.offsets[TABLE], self.table, &range);
-            let table = bytes_of(
+            let table = ranges::window(
                 &(places.start + ends.min(0)..places.end + ends.max(0)),
                 self.element_bytes,
             );
@@ -324,8 +323,8 @@ impl Walk<'_> {
         let index = ranges::reach(self.dims, self.offsets[INDEX], self.index, range);
         let windows = [
             table,
-            bytes_of(&index, 4),
-            bytes_of(&(range.start as isize..range.end as isize), size),
+            ranges::window(&index, 4),
+            ranges::window(&(range.start as isize..range.end as isize), size),
         ];
         let first = |operand: usize, size: usize| {
             (self.offsets[operand] as u32)
@@ -371,12 +370,6 @@ impl Walk<'_> {
     }
 }
 
-/// The window of elements in a storage.
-fn bytes_of(places: &std::ops::Range<isize>, element_bytes: usize) -> Window {
-    let size = element_bytes as u64;
-    Window::around(places.start as u64 * size..places.end as u64 * size)
-}
-
 fn key(element: &'static str, signed: bool, keep: bool, rank: u32) -> KernelKey {
     let values = [
         ("element", element.into()),
@@ -393,7 +386,7 @@ fn key(element: &'static str, signed: bool, keep: bool, rank: u32) -> KernelKey 
     }
 }
 
-pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
+pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut all = Vec::new();
     for element in ranges::MOVED {
         for rank in 1..=ranks {

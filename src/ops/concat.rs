@@ -1,0 +1,225 @@
+//! Tensors one after another, and parts of one.
+
+use std::borrow::Borrow;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::contiguous::Copy;
+use super::pad::copy_box;
+use super::position::Positions;
+use super::ranges;
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::launch::Launches;
+use crate::layout::{Layout, SliceRange};
+use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+struct Concat {
+    axis: usize,
+}
+
+impl Tensor {
+    /// Tensors one after another along an axis that they have. In the others their sizes are equal.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] without tensors, or when there is no such axis;
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a lost device.
+    pub fn concat(tensors: &[impl Borrow<Tensor>], axis: usize) -> Result<Tensor> {
+        let tensors: Vec<&Tensor> = tensors.iter().map(Borrow::borrow).collect();
+        road::run(&Concat { axis }, &tensors)
+    }
+
+    /// Tensors of one shape side by side along a new axis.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] without tensors, or for an axis above their rank;
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a lost device.
+    pub fn stack(tensors: &[impl Borrow<Tensor>], axis: usize) -> Result<Tensor> {
+        let mut rows = Vec::with_capacity(tensors.len());
+        for tensor in tensors.iter().map(Borrow::borrow) {
+            let first: &Tensor = tensors[0].borrow();
+            if tensor.shape() != first.shape() {
+                let rule = "all shapes must be equal";
+                let (left, right) = (first.shape(), tensor.shape());
+                return Err(Error::shape_mismatch("stack", left, right, rule));
+            }
+            rows.push(tensor.unsqueeze(axis)?);
+        }
+        Tensor::concat(&rows, axis)
+    }
+
+    /// Views of parts of an axis, of these sizes one after another, which are together its size.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there is no such axis or the sizes are not its.
+    pub fn split(&self, axis: usize, sizes: &[usize]) -> Result<Vec<Tensor>> {
+        let size = self.axis_size("split", axis)?;
+        let all = sizes
+            .iter()
+            .try_fold(0usize, |all, &size| all.checked_add(size));
+        if all != Some(size) {
+            let why = format!(
+                "sizes {sizes:?} are not together axis {axis} of {}",
+                self.shape()
+            );
+            return Err(Error::invalid("split", why));
+        }
+        let mut start = 0;
+        sizes
+            .iter()
+            .map(|&size| {
+                let end = start + size;
+                let mut ranges: SmallVec<[SliceRange; 6]> = smallvec![(..).into(); axis];
+                ranges.push((start..end).into());
+                start = end;
+                self.slice(&ranges[..])
+            })
+            .collect()
+    }
+
+    /// Views of an axis in at most `count` parts of one size, but for the last.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there is no such axis, or for a count of 0.
+    pub fn chunk(&self, axis: usize, count: usize) -> Result<Vec<Tensor>> {
+        let size = self.axis_size("chunk", axis)?;
+        if count == 0 {
+            return Err(Error::invalid("chunk", "into no parts"));
+        }
+        let each = size.div_ceil(count).max(1);
+        let starts = (0..size.max(1)).step_by(each);
+        let sizes: Vec<usize> = starts.map(|start| each.min(size - start)).collect();
+        self.split(axis, &sizes)
+    }
+
+    fn axis_size(&self, op: &'static str, axis: usize) -> Result<usize> {
+        self.shape().get(axis).copied().ok_or_else(|| {
+            Error::invalid(
+                op,
+                format!("there is no axis {axis} in shape {}", self.shape()),
+            )
+        })
+    }
+}
+
+impl Concat {
+    /// Each input that has elements, and where it begins in the output.
+    fn parts<'a>(
+        &self,
+        layouts: impl Iterator<Item = &'a Layout>,
+    ) -> Vec<(usize, SmallVec<[usize; 6]>)> {
+        let mut start = 0;
+        let mut parts = Vec::new();
+        for (input, layout) in layouts.enumerate() {
+            if layout.elements() > 0 {
+                let mut from: SmallVec<[usize; 6]> = smallvec![0; layout.rank()];
+                from[self.axis] = start;
+                parts.push((input, from));
+            }
+            start += layout.shape()[self.axis];
+        }
+        parts
+    }
+}
+
+impl Op for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let Some(first) = inputs.first() else {
+            return Err(Error::invalid(self.name(), "takes one tensor or more"));
+        };
+        let shape = first.layout.shape();
+        if self.axis >= shape.rank() {
+            let why = format!("there is no axis {} in shape {shape}", self.axis);
+            return Err(Error::invalid(self.name(), why));
+        }
+        let mut sizes: SmallVec<[usize; 6]> = SmallVec::from_slice(shape);
+        for input in &inputs[1..] {
+            if input.dtype != first.dtype {
+                return Err(Error::dtype_mismatch(self.name(), first.dtype, input.dtype));
+            }
+            let other = input.layout.shape();
+            let alike = |axis: usize| axis == self.axis || other[axis] == shape[axis];
+            if other.rank() != shape.rank() || !(0..shape.rank()).all(alike) {
+                let rule = "but for the axis, all sizes must be equal";
+                return Err(Error::shape_mismatch(self.name(), shape, other, rule));
+            }
+            sizes[self.axis] = sizes[self.axis].saturating_add(other[self.axis]);
+        }
+        Ok((sizes.into_iter().collect(), first.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        if capabilities.computes(output) {
+            return None;
+        }
+        let layouts: Vec<&Layout> = inputs.iter().map(|input| input.layout).collect();
+        let elements = layouts.iter().map(|layout| layout.elements()).sum();
+        ranges::missing(capabilities, output, &layouts, elements)
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let output = problem.output;
+        let shape = output.layout.shape();
+        let last = problem.inputs.len();
+        let mut launches = Launches::new();
+        for (input, from) in self.parts(problem.inputs.iter().map(|input| input.layout)) {
+            let operand = problem.inputs[input];
+            if !capabilities.computes(output.dtype) {
+                // Elements within words, of which each has one writer.
+                let size = output.dtype.size();
+                let part =
+                    Positions::boxed(self.name(), shape, &from, operand.layout, size, [0; 2]);
+                launches.extend(part.launches([input, last], true, capabilities)?);
+                continue;
+            }
+            let ranges: SmallVec<[SliceRange; 6]> = from
+                .iter()
+                .zip(operand.layout.shape().iter())
+                .map(|(&from, &size)| (from..from + size).into())
+                .collect();
+            let place = output.layout.slice(&ranges)?;
+            let copy = Problem {
+                inputs: smallvec![operand],
+                output: Operand {
+                    layout: &place,
+                    ..output
+                },
+                fresh: false,
+                spare: problem.spare,
+                slots: smallvec![0],
+            };
+            for mut launch in Copy.plan(&copy, capabilities)? {
+                for bound in &mut launch.operands {
+                    bound.operand = if bound.operand == 0 { input } else { last };
+                }
+                launches.push(launch);
+            }
+        }
+        Ok(launches)
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        for (input, from) in self.parts(inputs.iter().map(|input| input.layout)) {
+            let input = &inputs[input];
+            match output.dtype.size() {
+                1 => copy_box::<u8>(input, output, &from, None),
+                2 => copy_box::<u16>(input, output, &from, None),
+                4 => copy_box::<u32>(input, output, &from, None),
+                _ => copy_box::<u64>(input, output, &from, None),
+            }
+        }
+        Ok(())
+    }
+}

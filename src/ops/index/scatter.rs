@@ -1,0 +1,393 @@
+//! Sums into the entries of a tensor that an index names.
+
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Place;
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::cpu::parallel;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
+use crate::layout::{Layout, Merged, SliceRange};
+use crate::ops::contiguous::Copy;
+use crate::ops::{plan, ranges};
+use crate::road::window::Limits;
+use crate::road::{HostInput, HostOutput, Op, Operand, Problem, missing_dtype};
+use crate::shape::Shape;
+
+/// The inputs, then the output; the kernel binds the last three.
+const TARGET: usize = 0;
+const INDEX: usize = 1;
+const SOURCE: usize = 2;
+const OUT: usize = 3;
+
+/// Turns of the kernel's loop: llvmpipe ends loops at 65,535.
+const LONGEST_LOOP: usize = 32 << 10;
+/// Invocations of a workgroup.
+const WORKGROUP: u64 = 64;
+
+/// `out = target; out[.., index[..], ..] += source[..]`, in the order of the axis.
+pub(in crate::ops) struct ScatterAdd {
+    pub op: &'static str,
+    pub axis: usize,
+    /// The index has the source's dimensions; else only the axis.
+    pub along: bool,
+}
+
+/// What is walked, in the shape of the source: the output at entry 0 of the axis, which goes on by
+/// `stride`, the index, the source.
+struct Seen {
+    layouts: [Layout; 3],
+    size: usize,
+    stride: isize,
+}
+
+impl ScatterAdd {
+    /// The part of the source that is added.
+    fn shape(&self, index: &Layout, source: &Layout) -> Shape {
+        match self.along {
+            true => index.shape().clone(),
+            false => source.shape().clone(),
+        }
+    }
+
+    fn seen(&self, target: &Layout, index: &Layout, source: &Layout) -> Result<Seen> {
+        let shape = self.shape(index, source);
+        let whole = |size: &usize| SliceRange::from(0..*size);
+        let all: SmallVec<[SliceRange; 6]> = shape.iter().map(whole).collect();
+        let mut first = all.clone();
+        first[self.axis] = (0..1).into();
+        let out = Layout::contiguous(target.shape().clone());
+        let stride = out.strides()[self.axis];
+        let mut index = index.clone();
+        if !self.along {
+            for _ in self.axis + 1..shape.rank() {
+                index = index.unsqueeze(index.rank())?;
+            }
+        }
+        Ok(Seen {
+            layouts: [
+                out.slice(&first)?.broadcast_to(&shape)?,
+                index.broadcast_to(&shape)?,
+                source.slice(&all)?,
+            ],
+            size: target.shape()[self.axis],
+            stride,
+        })
+    }
+}
+
+impl Op for ScatterAdd {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let [target, index, source] = inputs else {
+            return Err(Error::invalid(
+                self.op,
+                "takes a tensor, an index and a source",
+            ));
+        };
+        if source.dtype != target.dtype {
+            return Err(Error::dtype_mismatch(self.op, target.dtype, source.dtype));
+        }
+        if !matches!(index.dtype, DType::I32 | DType::U32) {
+            return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
+        }
+        let [sizes, named, given] = [target, index, source].map(|input| input.layout.shape());
+        if self.axis >= sizes.rank() {
+            let why = format!("there is no axis {} in shape {sizes}", self.axis);
+            return Err(Error::invalid(self.op, why));
+        }
+        let other = |axis: &usize| *axis != self.axis;
+        let axes = 0..sizes.rank();
+        let fits = match self.along {
+            true => {
+                named.rank() == sizes.rank()
+                    && given.rank() == sizes.rank()
+                    && axes.clone().all(|axis| named[axis] <= given[axis])
+                    && axes.filter(other).all(|axis| named[axis] <= sizes[axis])
+            }
+            false => {
+                given.rank() == sizes.rank()
+                    && axes.filter(other).all(|axis| given[axis] == sizes[axis])
+                    && named.dims() == [given[self.axis]]
+            }
+        };
+        if !fits {
+            let rule = match self.along {
+                true => {
+                    "all have one rank, the index at most the source's sizes and, but for the axis, \
+                     the tensor's"
+                }
+                false => {
+                    "but for the axis the source has the tensor's sizes, and the index is as long as \
+                     its axis"
+                }
+            };
+            return Err(Error::shape_mismatch(self.op, named, given, rule));
+        }
+        Ok((sizes.clone(), target.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout).collect();
+        let elements = layouts.first()?.elements();
+        missing_dtype(capabilities, inputs, output)
+            .or_else(|| ranges::missing(capabilities, output, &layouts, elements))
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let [target, index, source] = &problem.inputs[..] else {
+            return Err(Error::invalid(
+                self.op,
+                "takes a tensor, an index and a source",
+            ));
+        };
+        let copy = Problem {
+            inputs: smallvec![*target],
+            output: problem.output,
+            fresh: true,
+            spare: problem.spare,
+            slots: smallvec![0],
+        };
+        let mut launches = Copy.plan(&copy, capabilities)?;
+        for bound in launches.iter_mut().flat_map(|launch| &mut launch.operands) {
+            bound.operand = if bound.operand == 0 { TARGET } else { OUT };
+        }
+        if self.shape(index.layout, source.layout).elements() == 0 {
+            return Ok(launches);
+        }
+        let seen = self.seen(target.layout, index.layout, source.layout)?;
+        let count = seen.layouts[0].shape()[self.axis];
+        let mut first: SmallVec<[SliceRange; 6]> = smallvec![(..).into(); self.axis];
+        first.push((0..1).into());
+        let line = |layout: &Layout| layout.slice(&first)?.squeeze(self.axis);
+        let [out, named, given] = &seen.layouts;
+        let lines = [line(out)?, line(named)?, line(given)?];
+        let Merged { dims, strides } = plan::merged(&[&lines[0], &lines[1], &lines[2]]);
+        let walk = Walk {
+            op: self.op,
+            dims: &dims,
+            strides: [&strides[0], &strides[1], &strides[2]],
+            offsets: lines.each_ref().map(Layout::offset),
+            axes: [
+                seen.stride,
+                named.strides()[self.axis],
+                given.strides()[self.axis],
+            ],
+            size: seen.size,
+            count,
+            dtype: source.dtype,
+            signed: index.dtype == DType::I32,
+        };
+        launches.extend(walk.launches(capabilities)?);
+        Ok(launches)
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let [target, index, source] = inputs else {
+            return Ok(());
+        };
+        Copy.twin(&inputs[..1], output)?;
+        if self.shape(index.layout, source.layout).elements() == 0 {
+            return Ok(());
+        }
+        let seen = self.seen(target.layout, index.layout, source.layout)?;
+        match output.dtype {
+            DType::F32 => seen.twin::<f32>(index, source, output, |a, b| a + b),
+            DType::F64 => seen.twin::<f64>(index, source, output, |a, b| a + b),
+            DType::I32 => seen.twin::<i32>(index, source, output, i32::wrapping_add),
+            DType::U32 => seen.twin::<u32>(index, source, output, u32::wrapping_add),
+            // Summed in f32, which the caller has seen to.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn twin<T: Element>(
+        &self,
+        index: &HostInput<'_>,
+        source: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+        add: impl Fn(T, T) -> T,
+    ) {
+        let place = Place::new(index, self.size);
+        let given = source.elements::<T>();
+        let out = output.elements::<T>();
+        let [base, named, seen] = &self.layouts;
+        let walk = parallel::Walk::new(&[base, named, seen]);
+        let strides = walk.inner_strides();
+        // Row-major, so along the axis in order.
+        walk.runs(0, seen.elements(), |_, starts, count| {
+            let [mut at, mut number, mut from] = [starts[0], starts[1], starts[2]];
+            for _ in 0..count {
+                if let Some(entry) = place.of(number) {
+                    let out = &mut out[(at + entry as isize * self.stride) as usize];
+                    *out = add(*out, given[from as usize]);
+                }
+                at += strides[0];
+                number += strides[1];
+                from += strides[2];
+            }
+        });
+    }
+}
+
+/// What the kernel sees, of the output, the index and the source.
+struct Walk<'a> {
+    op: &'static str,
+    /// Of the lines.
+    dims: &'a [usize],
+    strides: [&'a [isize]; 3],
+    offsets: [usize; 3],
+    /// Strides along the axis.
+    axes: [isize; 3],
+    /// Entries of the output's axis, and of the source's.
+    size: usize,
+    count: usize,
+    dtype: DType,
+    signed: bool,
+}
+
+impl Walk<'_> {
+    fn element_bytes(&self) -> [usize; 3] {
+        [self.dtype.size(), 4, self.dtype.size()]
+    }
+
+    /// What lines and entries of the axis reach of an operand.
+    fn window(&self, which: usize, lines: &Range<usize>, entries: &Range<usize>) -> Window {
+        let places = ranges::reach(self.dims, self.offsets[which], self.strides[which], lines);
+        let [first, last] = [entries.start, entries.end - 1].map(|j| j as isize * self.axes[which]);
+        ranges::window(
+            &(places.start + first.min(last)..places.end + first.max(last)),
+            self.element_bytes()[which],
+        )
+    }
+
+    /// Launches for lines, then parts of the source's axis in order, then windows of the output.
+    fn launches(&self, capabilities: &Capabilities) -> Result<Launches> {
+        let size = self.dtype.size() as f64;
+        let limits = Limits::new(capabilities, 2.0, 3.0 * size + 4.0);
+        let limit = limits.binding_bytes;
+        let step = self.axes[1].unsigned_abs().max(self.axes[2].unsigned_abs());
+        let most = limit as usize / (2 * self.dtype.size() * step.max(1));
+        let each = self.count.min(LONGEST_LOOP).min(most.max(1));
+        let fits = |lines: &Range<usize>| {
+            let windows = [1, 2].map(|which| self.window(which, lines, &(0..each)));
+            windows.iter().all(|window| window.bytes <= limit)
+        };
+        let all: usize = self.dims.iter().product();
+        let mut launches = Launches::new();
+        for lines in ranges::ranges(self.dims, 0..all, (limits.elements / each).max(1), fits) {
+            let out = self.window(0, &lines, &(0..self.size));
+            for start in (0..self.count).step_by(each) {
+                let entries = start..(start + each).min(self.count);
+                let mut at = out.offset;
+                while at < out.end() {
+                    let bytes = limit.min(out.end() - at);
+                    let window = Window { offset: at, bytes };
+                    launches.push(self.launch(&lines, &entries, window, capabilities)?);
+                    at += bytes;
+                }
+            }
+        }
+        Ok(launches)
+    }
+
+    fn launch(
+        &self,
+        lines: &Range<usize>,
+        entries: &Range<usize>,
+        out: Window,
+        capabilities: &Capabilities,
+    ) -> Result<Launch> {
+        let bytes = self.element_bytes();
+        let windows = [
+            out,
+            self.window(1, lines, entries),
+            self.window(2, lines, entries),
+        ];
+        let first = |which: usize| {
+            let base = windows[which].offset / bytes[which] as u64;
+            (self.offsets[which] as u32).wrapping_sub(base as u32)
+        };
+        // As many invocations as keep the adapter busy: each walks all of a line's index.
+        let wanted = match capabilities.kind {
+            DeviceKind::Software => 16,
+            _ => 8192,
+        };
+        let parts = (wanted / lines.len())
+            .clamp(1, self.size)
+            .next_power_of_two();
+        let mut words: Words = smallvec![
+            lines.start as u32,
+            lines.end as u32,
+            entries.start as u32,
+            entries.end as u32,
+            parts as u32,
+            first(0),
+            first(1),
+            first(2),
+            (out.bytes / bytes[0] as u64) as u32,
+            self.size as u32,
+        ];
+        words.extend(self.axes.map(|stride| stride as u32));
+        words.extend(ranges::size_words(self.dims));
+        let strides = self.strides.iter().copied().flatten();
+        words.extend(strides.map(|&stride| stride as u32));
+        let bound = |which: usize, operand| Bound {
+            operand,
+            window: Some(windows[which]),
+        };
+        let added = (lines.len() * entries.len()) as f64;
+        Ok(Launch {
+            kernel: key(self.dtype, self.signed, self.dims.len() as u32),
+            operands: smallvec![bound(1, INDEX), bound(2, SOURCE), bound(0, OUT)],
+            texels: smallvec![],
+            dispatches: smallvec![plan::dispatch(
+                self.op,
+                words,
+                (lines.len() * parts) as u64,
+                WORKGROUP,
+                capabilities.max_workgroups,
+            )?],
+            flops: 2.0 * added,
+            bytes: added * (3.0 * bytes[0] as f64 + 4.0),
+        })
+    }
+}
+
+fn key(dtype: DType, signed: bool, rank: u32) -> KernelKey {
+    let values = [
+        ("element", dtype.name().into()),
+        ("signed", u32::from(signed).into()),
+        ("rank", rank.into()),
+    ];
+    KernelKey {
+        template: "index/scatter",
+        values: values.into_iter().collect(),
+        bindings: 3,
+        words: 13 + 4 * rank - 1,
+    }
+}
+
+pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    for dtype in [DType::F32, DType::I32, DType::U32, DType::F64] {
+        for rank in 1..=ranks {
+            all.extend([false, true].map(|signed| key(dtype, signed, rank)));
+        }
+    }
+    all
+}

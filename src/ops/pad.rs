@@ -1,0 +1,378 @@
+//! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
+
+use super::position::{self, Inside, Positions};
+use super::ranges;
+use crate::capabilities::Capabilities;
+use crate::dtype::{DType, ElementBytes, Scalar};
+use crate::error::{Error, Result};
+use crate::launch::Launches;
+use crate::layout::Layout;
+use crate::ops::index::Place;
+use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+struct Pad {
+    /// Elements before and after, along each axis.
+    widths: Vec<(usize, usize)>,
+    value: ElementBytes,
+}
+
+struct Triangle {
+    lower: bool,
+    diagonal: isize,
+}
+
+struct OneHot {
+    classes: usize,
+    dtype: DType,
+    one: ElementBytes,
+}
+
+impl Tensor {
+    /// The tensor with `(before, after)` more elements along each axis, all of them `value`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless there is one pair for each axis, or when an integer dtype
+    /// cannot hold the value; [`Error::TooLarge`], out of memory, a lost device.
+    pub fn pad(&self, widths: &[(usize, usize)], value: impl Into<Scalar>) -> Result<Tensor> {
+        let (value, dtype) = (value.into(), self.dtype());
+        let bytes = value.to_bytes(dtype).ok_or_else(|| {
+            Error::invalid("pad", format!("{dtype} cannot hold the value {value}"))
+        })?;
+        let pad = Pad {
+            widths: widths.to_vec(),
+            value: bytes,
+        };
+        let shape = pad.shape(self.layout())?;
+        if self.elements() == 0 {
+            return Tensor::full(&road::home("pad", &[self])?, shape, value, dtype);
+        }
+        road::run(&pad, &[self])
+    }
+
+    /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
+    pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
+        let lower = true;
+        road::run(&Triangle { lower, diagonal }, &[self])
+    }
+
+    /// The upper triangles of the last two dimensions: 0 where column - row is below `diagonal`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
+    pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
+        let lower = false;
+        road::run(&Triangle { lower, diagonal }, &[self])
+    }
+
+    /// A row of `classes` elements for each number: 1 at the number's place, 0 elsewhere. Numbers
+    /// are i32 or u32; negative ones count from the end, and those outside give a row of zeros, on
+    /// every device ([`Tensor::check_indices`] finds them).
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] for numbers of another dtype; [`Error::TooLarge`], out of memory, a
+    /// lost device.
+    pub fn one_hot(&self, classes: usize, dtype: DType) -> Result<Tensor> {
+        let one = Scalar::Integer(1).to_bytes(dtype);
+        let one = one.ok_or_else(|| Error::invalid("one_hot", format!("{dtype} has no 1")))?;
+        let hot = OneHot {
+            classes,
+            dtype,
+            one,
+        };
+        road::run(&hot, &[self])
+    }
+}
+
+fn only<'a, T>(op: &'static str, inputs: &'a [T]) -> Result<&'a T> {
+    match inputs {
+        [input] => Ok(input),
+        _ => Err(Error::invalid(op, "takes one operand")),
+    }
+}
+
+impl Pad {
+    fn shape(&self, input: &Layout) -> Result<Shape> {
+        let shape = input.shape();
+        if self.widths.len() != shape.rank() {
+            let why = format!("{} pairs of widths for shape {shape}", self.widths.len());
+            return Err(Error::invalid("pad", why));
+        }
+        let sizes = shape.iter().zip(&self.widths);
+        let sizes = sizes
+            .map(|(&size, &(before, after))| size.saturating_add(before).saturating_add(after));
+        let shape: Shape = sizes.collect();
+        shape.count("pad")?;
+        Ok(shape)
+    }
+
+    fn from(&self) -> Vec<usize> {
+        self.widths.iter().map(|&(before, _)| before).collect()
+    }
+}
+
+impl Op for Pad {
+    fn name(&self) -> &'static str {
+        "pad"
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let input = only(self.name(), inputs)?;
+        Ok((self.shape(input.layout)?, input.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        let input = inputs.first()?.layout;
+        let elements = self
+            .shape(input)
+            .map_or(usize::MAX, |shape| shape.elements());
+        ranges::missing(capabilities, output, &[input], elements)
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let input = only(self.name(), &problem.inputs)?;
+        let (shape, from) = (problem.output.layout.shape(), self.from());
+        let (size, value) = (input.dtype.size(), self.value.words());
+        Positions::boxed(self.name(), shape, &from, input.layout, size, value).launches(
+            [0, 1],
+            false,
+            capabilities,
+        )
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let input = only(self.name(), inputs)?;
+        let (from, value) = (self.from(), self.value.as_slice());
+        match output.dtype.size() {
+            1 => copy_box::<u8>(input, output, &from, Some(value[0])),
+            2 => copy_box::<u16>(
+                input,
+                output,
+                &from,
+                Some(bytemuck::pod_read_unaligned(value)),
+            ),
+            4 => copy_box::<u32>(
+                input,
+                output,
+                &from,
+                Some(bytemuck::pod_read_unaligned(value)),
+            ),
+            _ => copy_box::<u64>(
+                input,
+                output,
+                &from,
+                Some(bytemuck::pod_read_unaligned(value)),
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// Copies the input into the box of the output that begins at `from`, and writes the value beside
+/// it, if there is one.
+pub(super) fn copy_box<T: bytemuck::Pod + Send + Sync>(
+    input: &HostInput<'_>,
+    output: &mut HostOutput<'_>,
+    from: &[usize],
+    value: Option<T>,
+) {
+    let (sizes, layout) = (output.layout.shape(), input.layout);
+    let elements: &[T] = bytemuck::cast_slice(input.bytes);
+    let count = output.layout.elements();
+    let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+        return;
+    };
+    let Some(last) = sizes.rank().checked_sub(1) else {
+        out.copy_from_slice(&elements[layout.offset()..=layout.offset()]);
+        return;
+    };
+    let stride = layout.strides()[last];
+    let inside = from[last]..from[last] + layout.shape()[last];
+    position::rows(out, sizes[last], |mut row, columns, out| {
+        let mut start = layout.offset() as isize - from[last] as isize * stride;
+        let mut within = true;
+        for axis in (0..last).rev() {
+            let index = (row % sizes[axis]).wrapping_sub(from[axis]);
+            row /= sizes[axis];
+            within &= index < layout.shape()[axis];
+            let step = (index as isize).wrapping_mul(layout.strides()[axis]);
+            start = start.wrapping_add(step);
+        }
+        let inside = if within { inside.clone() } else { 0..0 };
+        position::line(out, columns, inside, (elements, start, stride), value);
+    });
+}
+
+impl Op for Triangle {
+    fn name(&self) -> &'static str {
+        if self.lower { "tril" } else { "triu" }
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let input = only(self.name(), inputs)?;
+        let shape = input.layout.shape();
+        if shape.rank() < 2 {
+            let why = format!("shape {shape} has no matrices");
+            return Err(Error::invalid(self.name(), why));
+        }
+        Ok((shape.clone(), input.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        let input = inputs.first()?.layout;
+        // Rows and columns are compared as signed numbers.
+        let signed = input
+            .shape()
+            .iter()
+            .any(|&size| i32::try_from(size).is_err());
+        let elements = if signed { usize::MAX } else { input.elements() };
+        ranges::missing(capabilities, output, &[input], elements)
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let input = only(self.name(), &problem.inputs)?;
+        let inside = match self.lower {
+            true => Inside::Lower(self.diagonal),
+            false => Inside::Upper(self.diagonal),
+        };
+        Positions::triangle(self.name(), inside, input.layout, input.dtype.size()).launches(
+            [0, 1],
+            false,
+            capabilities,
+        )
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let input = only(self.name(), inputs)?;
+        match output.dtype.size() {
+            1 => self.copy::<u8>(input, output),
+            2 => self.copy::<u16>(input, output),
+            4 => self.copy::<u32>(input, output),
+            _ => self.copy::<u64>(input, output),
+        }
+        Ok(())
+    }
+}
+
+impl Triangle {
+    fn copy<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        input: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+    ) {
+        let layout = input.layout;
+        let sizes = layout.shape();
+        let last = sizes.rank() - 1;
+        let elements: &[T] = bytemuck::cast_slice(input.bytes);
+        let count = layout.elements();
+        let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+            return;
+        };
+        position::rows(out, sizes[last], |mut row, columns, out| {
+            // The first column above the diagonal, or the first that is not below it.
+            let at = (row % sizes[last - 1]) as isize;
+            let edge = at.saturating_add(self.diagonal);
+            let inside = match self.lower {
+                true => 0..edge.saturating_add(1).max(0) as usize,
+                false => edge.max(0) as usize..usize::MAX,
+            };
+            let mut start = layout.offset() as isize;
+            for axis in (0..last).rev() {
+                start += (row % sizes[axis]) as isize * layout.strides()[axis];
+                row /= sizes[axis];
+            }
+            let stride = layout.strides()[last];
+            let zero = Some(T::zeroed());
+            position::line(out, columns, inside, (elements, start, stride), zero);
+        });
+    }
+}
+
+impl Op for OneHot {
+    fn name(&self) -> &'static str {
+        "one_hot"
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let index = only(self.name(), inputs)?;
+        if !matches!(index.dtype, DType::I32 | DType::U32) {
+            return Err(Error::dtype_mismatch(self.name(), DType::I32, index.dtype));
+        }
+        let sizes = index.layout.shape().iter().copied();
+        Ok((sizes.chain([self.classes]).collect(), self.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        let index = inputs.first()?.layout;
+        let elements = index.elements().saturating_mul(self.classes);
+        ranges::missing(capabilities, output, &[index], elements)
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let index = only(self.name(), &problem.inputs)?;
+        let hot = (self.one.words(), index.dtype == DType::I32);
+        let size = self.dtype.size();
+        Positions::hot(self.name(), index.layout, self.classes, hot, size).launches(
+            [0, 1],
+            false,
+            capabilities,
+        )
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let index = only(self.name(), inputs)?;
+        let one = self.one.as_slice();
+        match output.dtype.size() {
+            1 => self.rows::<u8>(index, output, one[0]),
+            2 => self.rows::<u16>(index, output, bytemuck::pod_read_unaligned(one)),
+            4 => self.rows::<u32>(index, output, bytemuck::pod_read_unaligned(one)),
+            _ => self.rows::<u64>(index, output, bytemuck::pod_read_unaligned(one)),
+        }
+        Ok(())
+    }
+}
+
+impl OneHot {
+    fn rows<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        index: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+        one: T,
+    ) {
+        let (place, layout) = (Place::new(index, self.classes), index.layout);
+        let count = output.layout.elements();
+        let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+            return;
+        };
+        position::rows(out, self.classes, |mut row, columns, out| {
+            out.fill(T::zeroed());
+            let mut at = layout.offset() as isize;
+            for (&size, &stride) in layout.shape().iter().zip(layout.strides()).rev() {
+                at += (row % size) as isize * stride;
+                row /= size;
+            }
+            if let Some(class) = place.of(at).filter(|class| columns.contains(class)) {
+                out[class - columns.start] = one;
+            }
+        });
+    }
+}
