@@ -3,7 +3,7 @@
 #
 #   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests
 #   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass (default: cpu,lavapipe,swiftshader,gl)
-#   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh)
+#   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh, scripts/onnx.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
 #   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)

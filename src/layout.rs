@@ -1,7 +1,9 @@
 //! How a tensor's elements lie in its storage: shape, strides, offset, all in elements.
 
+mod merge;
 mod slice;
 
+pub(crate) use merge::{Merged, merge};
 pub use slice::{SliceRange, SliceRanges};
 
 use smallvec::SmallVec;
@@ -411,52 +413,6 @@ impl Layout {
             offset: self.offset,
         })
     }
-}
-
-/// Dimensions shared by several operands, merged where all of them lie evenly.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Merged {
-    /// Sizes, outermost first, none of them 1; empty for a single element.
-    pub dims: SmallVec<[usize; 6]>,
-    /// Strides in elements, one list an operand.
-    pub strides: SmallVec<[Strides; 3]>,
-}
-
-/// Drops dimensions of size 1 and joins neighbours that every operand walks evenly, so that most
-/// problems become one dimension. All layouts have the same shape and at least one element.
-pub(crate) fn merge(layouts: &[&Layout]) -> Merged {
-    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-    let mut strides: SmallVec<[Strides; 3]> = layouts.iter().map(|_| Strides::new()).collect();
-    let shape = layouts
-        .first()
-        .map_or(&[][..], |layout| layout.shape.dims());
-    for (axis, &size) in shape.iter().enumerate() {
-        if size == 1 {
-            continue;
-        }
-        let joins = !dims.is_empty()
-            && layouts.iter().zip(&strides).all(|(layout, merged)| {
-                merged
-                    .last()
-                    .is_some_and(|&outer| outer == layout.strides[axis] * size as isize)
-            });
-        if joins {
-            if let Some(last) = dims.last_mut() {
-                *last *= size;
-            }
-            for (layout, merged) in layouts.iter().zip(&mut strides) {
-                if let Some(last) = merged.last_mut() {
-                    *last = layout.strides[axis];
-                }
-            }
-        } else {
-            dims.push(size);
-            for (layout, merged) in layouts.iter().zip(&mut strides) {
-                merged.push(layout.strides[axis]);
-            }
-        }
-    }
-    Merged { dims, strides }
 }
 
 #[cfg(test)]

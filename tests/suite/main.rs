@@ -7,6 +7,7 @@
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
 //! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
 //! - `ORLOP_TEST_SEED=N`: another seed for random cases.
+//! - `ORLOP_TEST_ONNX=relu`: the cases of ONNX with that in their names, and why they are not run.
 
 mod adapters;
 mod cast;
@@ -30,6 +31,7 @@ mod linear;
 mod matmul;
 mod memory;
 mod number;
+mod onnx;
 mod operand;
 mod order;
 mod panels;
@@ -112,6 +114,7 @@ fn tests() -> Vec<Test> {
         views::tests(),
         index::tests(),
         shapes::tests(),
+        onnx::tests(),
         transfer::tests(),
         futures::tests(),
         order::tests(),
