@@ -223,6 +223,16 @@ impl ElementBytes {
         &self.bytes[..self.size]
     }
 
+    /// The element as a word of a kernel that computes with it: halves as f32.
+    pub(crate) fn word(&self, dtype: DType) -> u32 {
+        let [word, _] = self.words();
+        match dtype {
+            DType::F16 => f16::from_bits(word as u16).to_f32().to_bits(),
+            DType::BF16 => bf16::from_bits(word as u16).to_f32().to_bits(),
+            _ => word,
+        }
+    }
+
     /// The element as two 32-bit words; smaller elements repeat to fill them.
     pub(crate) fn words(&self) -> [u32; 2] {
         let mut words = [0; 8];

@@ -47,7 +47,7 @@ pub fn sources() -> Result<Vec<KernelSource>> {
             all.push(KernelSource {
                 name: format!("{} {}", key.template, values.join(" ")),
                 f16: has("f16"),
-                f64: has("f64"),
+                f64: wgsl.contains("f64"),
                 int64: wgsl.contains("u64"),
                 subgroups: wgsl.contains("subgroup"),
                 immediates: space == ParamsSpace::Immediate,

@@ -1,13 +1,17 @@
 //! What a plan gives: plain data that says which kernel runs on which operands, without any
 //! device type in it, so that it can be printed, split, replayed and fused.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 /// A value of a kernel template's variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     Text(&'static str),
     Number(u32),
+    /// Text made while the program runs: generated code.
+    Shared(Arc<str>),
 }
 
 impl std::fmt::Display for Value {
@@ -15,6 +19,7 @@ impl std::fmt::Display for Value {
         match self {
             Value::Text(text) => f.write_str(text),
             Value::Number(number) => number.fmt(f),
+            Value::Shared(text) => f.write_str(text),
         }
     }
 }
@@ -22,6 +27,12 @@ impl std::fmt::Display for Value {
 impl From<&'static str> for Value {
     fn from(text: &'static str) -> Self {
         Value::Text(text)
+    }
+}
+
+impl From<Arc<str>> for Value {
+    fn from(text: Arc<str>) -> Self {
+        Value::Shared(text)
     }
 }
 
@@ -47,7 +58,7 @@ pub(crate) struct KernelKey {
 impl KernelKey {
     /// Whether the kernel reads the device's texels, as group 2.
     pub(crate) fn reads_texels(&self) -> bool {
-        self.values.iter().any(|&(name, _)| name == "texels")
+        self.values.iter().any(|(name, _)| *name == "texels")
     }
 }
 

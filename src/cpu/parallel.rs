@@ -46,6 +46,18 @@ pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sy
     }
 }
 
+/// [`pieces`] of elements of `size` bytes, as bytes.
+pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u8]) + Sync + Send) {
+    match (out.len() > PARALLEL * size).then(threads).flatten() {
+        None => work(0, out),
+        Some(threads) => threads.install(|| {
+            out.par_chunks_mut(CHUNK * size)
+                .enumerate()
+                .for_each(|(at, piece)| work(at * CHUNK, piece));
+        }),
+    }
+}
+
 /// Hands each item to `work`: on the caller's thread, and on the others as soon as they come. Work
 /// that is done before they do costs no more than it does alone.
 pub(crate) fn share<I: Iterator<Item: Send> + Send>(items: I, work: impl Fn(I::Item) + Sync) {

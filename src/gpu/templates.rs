@@ -1,7 +1,7 @@
 //! Renders kernel templates to WGSL. Needs no device, so tests validate every specialisation
 //! under the capabilities of any vendor.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::{Environment, UndefinedBehavior, Value as Jinja};
 
@@ -17,9 +17,12 @@ macro_rules! templates {
 /// The templates of `shaders/`, by their path without `.wgsl`; those in `part/` are included by others.
 const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
+    "expression",
     "fill",
     "index/scatter",
     "index/take",
+    "part/functions",
+    "part/storage",
     "position",
     "random",
     "matmul/pack",
@@ -75,12 +78,13 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
         ParamsSpace::Immediate => "var<immediate> params: Params;",
         ParamsSpace::Uniform => "@group(1) @binding(0) var<uniform> params: Params;",
     };
-    let values = key.values.iter().map(|&(name, value)| {
+    let values = key.values.iter().map(|(name, value)| {
         let value = match value {
-            Value::Text(text) => Jinja::from(text),
-            Value::Number(number) => Jinja::from(number),
+            Value::Text(text) => Jinja::from(*text),
+            Value::Number(number) => Jinja::from(*number),
+            Value::Shared(text) => Jinja::from(Arc::clone(text)),
         };
-        (name, value)
+        (*name, value)
     });
     let context = Jinja::from_pairs(values.chain([
         ("enables", Jinja::from(enables)),

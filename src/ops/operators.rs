@@ -5,15 +5,10 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
+use super::elementwise::{Elementwise, Function};
 use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::road;
 use crate::tensor::Tensor;
-
-/// A number as a tensor that broadcasts, of its partner's dtype, where the op on both belongs.
-fn partner(op: &'static str, tensor: &Tensor, value: Scalar) -> Result<Tensor> {
-    Tensor::full(&road::home(op, &[tensor])?, (), value, tensor.dtype())
-}
 
 macro_rules! operator {
     ($trait:ident, $method:ident) => {
@@ -41,13 +36,13 @@ macro_rules! operator {
         impl $trait<$number> for &Tensor {
             type Output = Result<Tensor>;
             fn $method(self, other: $number) -> Result<Tensor> {
-                Tensor::$method(self, &partner(stringify!($method), self, other.into())?)
+                Elementwise::with_number(Function::$trait, other.into(), false).run(&[self])
             }
         }
         impl $trait<&Tensor> for $number {
             type Output = Result<Tensor>;
             fn $method(self, other: &Tensor) -> Result<Tensor> {
-                Tensor::$method(&partner(stringify!($method), other, self.into())?, other)
+                Elementwise::with_number(Function::$trait, self.into(), true).run(&[other])
             }
         }
     )*};

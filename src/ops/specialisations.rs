@@ -1,6 +1,5 @@
 //! Every kernel specialisation that plans can ask for: what validation and readers go through.
 
-use super::elementwise::Binary;
 use super::{index, matmul, plan, position};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
@@ -9,18 +8,8 @@ use crate::launch::{KernelKey, Value};
 const RANKS: u32 = 6;
 
 pub(crate) fn specialisations() -> Vec<KernelKey> {
-    let mut all = Vec::new();
+    let mut all = super::elementwise::specialisations(RANKS);
     for dtype in plan::IN_KERNELS {
-        for op in Binary::ALL {
-            let name = crate::road::Op::name(&op);
-            elementwise(
-                &mut all,
-                name,
-                (dtype.name(), dtype.name()),
-                (dtype, dtype),
-                2,
-            );
-        }
         let (bits, _) = plan::bits(dtype);
         elementwise(&mut all, "copy", (bits, bits), (dtype, dtype), 1);
         for to in plan::IN_KERNELS.into_iter().filter(|&to| to != dtype) {
@@ -124,6 +113,7 @@ mod tests {
     use crate::layout::Layout;
     use crate::ops::cast::Cast;
     use crate::ops::contiguous::Copy;
+    use crate::ops::elementwise::{Elementwise, Function};
     use crate::ops::fill::Fill;
     use crate::road::{Op, Operand, Problem};
     use crate::shape::Shape;
@@ -136,13 +126,14 @@ mod tests {
         capabilities.kind = DeviceKind::Software;
         capabilities.max_workgroups = 65_535;
         let mut asked = HashSet::new();
+        let add = Elementwise::of(Function::Add);
         for binding in [1 << 30, 4096] {
             capabilities.max_binding_bytes = binding;
             for layouts in ways() {
                 for dtype in plan::IN_KERNELS {
                     for to in plan::IN_KERNELS {
                         let ops: &[&dyn Op] = if to == dtype {
-                            &[&Binary::Add, &Binary::Div, &Copy]
+                            &[&add, &Copy]
                         } else {
                             &[&Cast(to)]
                         };
@@ -201,7 +192,7 @@ mod tests {
         shared: bool,
         capabilities: &Capabilities,
     ) -> Vec<KernelKey> {
-        let two = matches!(op.name(), "add" | "div");
+        let two = op.name() == "add";
         let output = Layout::contiguous(layouts[0].shape().clone());
         fn operand(layout: &Layout, dtype: DType) -> Operand<'_> {
             Operand {

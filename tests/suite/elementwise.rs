@@ -12,6 +12,7 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("elementwise::operators", Scope::Device, operators),
+        Test::new("elementwise::functions", Scope::Kernels, functions),
         Test::new(
             "elementwise::many_workgroups",
             Scope::Device,
@@ -201,6 +202,29 @@ fn operators(context: &Context) -> Result<()> {
     let whole = Tensor::from_slice(device, &[1i32, 2, 3], [3])?;
     assert_eq!((&whole * 3)?.to_vec::<i32>()?, [3, 6, 9]);
     assert!((&whole * 0.5).is_err(), "no integer holds a half");
+    Ok(())
+}
+
+/// Functions of one operand, on the first few numbers.
+fn functions(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values: Vec<f32> = (0..23).map(|at| at as f32 / 4.0 - 2.0).collect();
+    let whole = Tensor::from_slice(device, &values, [23])?;
+    for from in [0, 1] {
+        let (x, values) = (whole.slice(from..)?, &values[from..]);
+        let is = |got: Result<Tensor>, want: fn(f64) -> f64| -> Result<()> {
+            for (got, &x) in got?.to_vec::<f32>()?.into_iter().zip(values) {
+                let want = want(f64::from(x));
+                let close = (f64::from(got) - want).abs() <= 1e-6 * want.abs();
+                assert!(close || got.is_nan() && want.is_nan(), "{got} not {want}");
+            }
+            Ok(())
+        };
+        is(x.exp(), f64::exp)?;
+        is(x.neg(), |x| -x)?;
+        is(x.relu(), |x| x.max(0.0))?;
+        is(x.sqrt(), f64::sqrt)?;
+    }
     Ok(())
 }
 

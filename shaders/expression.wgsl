@@ -1,0 +1,163 @@
+{% import "part/storage" as storage -%}
+// out[i] = apply(inputs[i]) over any strides; `apply` is generated from an expression.
+//
+// body               `fn apply(a0: F, ...) -> F`, of the types below; `old` is what the output held
+// buffers            the dtype of each binding, apart by spaces
+// operands           "dtype/binding/inner" of each input, then of the output; with vector 4 `inner`
+//                    is the inner stride, 1 or 0 (one value for all four)
+// reads_old          1: what the output holds is an argument too, after the inputs
+// scalars            words of numbers at the end of the params
+// vector             4: four neighbours of the innermost dimension per step; then every outer
+//                    stride, the offsets and the inner size count in fours
+// rank               dimensions after merging; the outermost size is not needed
+// strided_out        1: out has an offset and strides as the others (pieces of large tensors, views);
+//                    0: it is new, and written at i
+// per_thread         steps per invocation, a workgroup apart, so that neighbours read neighbours
+//
+// Elements narrower than a word are written in whole words where out is new, else bit by bit.
+{% set four = vector == 4 -%}
+{% set operands = operands | split -%}
+{% set inputs = operands[:-1] -%}
+{% set walked = operands if strided_out == 1 else inputs -%}
+{% set out = operands | length - 1 -%}
+{% set out_dtype, out_slot, _ = operands[-1] | split("/") -%}
+{% set narrow = out_dtype in ["f16", "bf16", "bool"] -%}
+{% set atomic = narrow and strided_out == 1 and not four -%}
+{% set lanes = storage.lanes(out_dtype) | int if narrow and strided_out == 0 and not four else 1 -%}
+alias F = {{ "vec4<f32>" if four else "f32" }};
+alias I = {{ "vec4<i32>" if four else "i32" }};
+alias U = {{ "vec4<u32>" if four else "u32" }};
+alias B = {{ "vec4<bool>" if four else "bool" }};
+{%- if "f64" in buffers %}
+alias D = {{ "vec4<f64>" if four else "f64" }};
+{%- endif %}
+
+struct Params {
+    count: u32,
+    {%- for _ in walked %}
+    offset_{{ loop.index0 }}: u32,
+    {%- endfor %}
+    {%- for d in range(1, rank) %}
+    size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for _ in walked %}
+    {%- set operand = loop.index0 %}
+    {%- for d in range(rank) %}
+    stride_{{ operand }}_{{ d }}: u32,
+    {%- endfor %}
+    {%- endfor %}
+    {%- for i in range(scalars) %}
+    scalar_{{ i }}: u32,
+    {%- endfor %}
+}
+{{ params_var }}
+{% for dtype in buffers | split %}
+{%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit(dtype, four) %}
+@group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ unit }}>;
+{%- endfor %}
+{% for dtype in ["f16", "bf16", "bool"] if dtype in buffers | split %}
+{{ storage.functions(dtype) }}
+{% endfor %}
+{% include "part/functions" %}
+{{ body }}
+
+// The arguments at a step, and what becomes of them.
+fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% endif %}) -> {{ {"f32": "F", "i32": "I", "u32": "U", "bool": "B", "f64": "D"}[storage.value(out_dtype)] }} {
+    {%- for _ in walked %}
+    var index_{{ loop.index0 }} = params.offset_{{ loop.index0 }};
+    {%- endfor %}
+    var rest = index;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let along_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for operand in walked %}
+    {%- if not (four and d == rank - 1) %}
+    index_{{ loop.index0 }} += along_{{ d }} * params.stride_{{ loop.index0 }}_{{ d }};
+    {%- elif (operand | split("/"))[2] == "1" %}
+    index_{{ loop.index0 }} += along_{{ d }};
+    {%- endif %}
+    {%- endfor %}
+    {%- endfor %}
+    {%- for operand in walked %}
+    {%- if four and rank == 1 %}
+    {%- if (operand | split("/"))[2] == "1" %}
+    index_{{ loop.index0 }} += rest;
+    {%- endif %}
+    {%- else %}
+    index_{{ loop.index0 }} += rest * params.stride_{{ loop.index0 }}_0;
+    {%- endif %}
+    {%- endfor %}
+    {%- for operand in inputs %}
+    {%- set dtype, slot, inner = operand | split("/") %}
+    {%- set buffer = "buffer" ~ slot %}
+    {%- set at = "index_" ~ loop.index0 %}
+    {%- if not four %}
+    let a{{ loop.index0 }} = {{ storage.load1(dtype, buffer, at) }};
+    {%- elif inner == "1" %}
+    let a{{ loop.index0 }} = {{ storage.load4(dtype, buffer, at) }};
+    {%- else %}
+    // One value for all four; its index counts in elements.
+    let a{{ loop.index0 }} = vec4<{{ storage.value(dtype) }}>({{ storage.load_of4(dtype, buffer, at) }});
+    {%- endif %}
+    {%- endfor %}
+    {%- if strided_out == 1 %}
+    *out_index = index_{{ out }};
+    {%- endif %}
+    {%- if reads_old == 1 %}
+    {%- set buffer = "buffer" ~ out_slot %}
+    {%- set at = "index_" ~ out if strided_out == 1 else "index" %}
+    {%- if atomic %}
+    let old = {{ storage.load_atomic(out_dtype, buffer, at) }};
+    {%- elif four %}
+    let old = {{ storage.load4(out_dtype, buffer, at) }};
+    {%- else %}
+    let old = {{ storage.load1(out_dtype, buffer, at) }};
+    {%- endif %}
+    {%- endif %}
+    return apply({% for _ in inputs %}a{{ loop.index0 }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old" if reads_old == 1 }});
+}
+
+fn step(index: u32) {
+    {%- if lanes > 1 %}
+    // A word of neighbours; those past the end of the last word do not matter.
+    var word = 0u;
+    {%- for lane in range(lanes) %}
+    word |= {{ storage.bits1(out_dtype, "value(min(index * " ~ lanes ~ "u + " ~ lane ~ "u, params.count - 1u))") }} << {{ lane * (32 // lanes) }}u;
+    {%- endfor %}
+    buffer{{ out_slot }}[index] = word;
+    {%- elif strided_out == 0 %}
+    buffer{{ out_slot }}[index] = {% if four %}{{ storage.stored4(out_dtype, "value(index)") }}{% else %}value(index){% endif %};
+    {%- else %}
+    var out_index = 0u;
+    let result = value(index, &out_index);
+    {%- if atomic %}
+    // Neighbours in the word belong to others.
+    {%- set mask, shift = ("0xffu", "(out_index & 3u) << 3u") if out_dtype == "bool" else ("0xffffu", "(out_index & 1u) << 4u") %}
+    let shift = {{ shift }};
+    let word = out_index >> {{ "2u" if out_dtype == "bool" else "1u" }};
+    atomicAnd(&buffer{{ out_slot }}[word], ~({{ mask }} << shift));
+    atomicOr(&buffer{{ out_slot }}[word], {{ storage.bits1(out_dtype, "result") }} << shift);
+    {%- elif four %}
+    buffer{{ out_slot }}[out_index] = {{ storage.stored4(out_dtype, "result") }};
+    {%- else %}
+    buffer{{ out_slot }}[out_index] = result;
+    {%- endif %}
+    {%- endif %}
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let first = (workgroup.x + workgroup.y * workgroups.x) * {{ 256 * per_thread }}u + local_index;
+    let steps = {% if lanes > 1 %}(params.count + {{ lanes - 1 }}u) / {{ lanes }}u{% else %}params.count{% endif %};
+    {%- for i in range(per_thread) %}
+    if first + {{ i * 256 }}u < steps {
+        step(first + {{ i * 256 }}u);
+    }
+    {%- endfor %}
+}

@@ -1,0 +1,118 @@
+{# Macros of kernels for every dtype: elements as they lie in memory, and as kernels compute with them. Those -#}
+{# narrower than a word lie in words: "f16" and "bf16" two, computed with as f32; "bool" four, as bool. -#}
+{# Four neighbours at a time (`four`), `index` counts in fours; else in elements. -#}
+
+{# Elements of a word. -#}
+{% macro lanes(dtype) -%}
+{{ {"f16": 2, "bf16": 2, "bool": 4}[dtype] | default(1) }}
+{%- endmacro -%}
+
+{# What a kernel computes with. -#}
+{% macro value(dtype) -%}
+{{ {"f16": "f32", "bf16": "f32"}[dtype] | default(dtype) }}
+{%- endmacro -%}
+
+{# An element of the array that a buffer is. -#}
+{% macro unit(dtype, four) -%}
+{% if dtype in ["f16", "bf16"] %}{{ "vec2<u32>" if four else "u32" }}{% elif dtype == "bool" %}u32{% elif four %}vec4<{{ dtype }}>{% else %}{{ dtype }}{% endif %}
+{%- endmacro -%}
+
+{# Four neighbours. -#}
+{% macro load4(dtype, buffer, index) -%}
+{% if dtype in ["f16", "bf16", "bool"] %}four_{{ dtype }}({{ buffer }}[{{ index }}]){% else %}{{ buffer }}[{{ index }}]{% endif %}
+{%- endmacro -%}
+
+{# One element of a buffer of single units. -#}
+{% macro load1(dtype, buffer, index) -%}
+{{ loaded1(dtype, buffer ~ "[" ~ word_of(dtype, index) ~ "]", index) }}
+{%- endmacro -%}
+
+{# One element of a buffer of single units that are atomic. -#}
+{% macro load_atomic(dtype, buffer, index) -%}
+{{ loaded1(dtype, "atomicLoad(&" ~ buffer ~ "[" ~ word_of(dtype, index) ~ "])", index) }}
+{%- endmacro -%}
+
+{% macro word_of(dtype, index) -%}
+{% if dtype == "bool" %}({{ index }}) >> 2u{% elif dtype in ["f16", "bf16"] %}({{ index }}) >> 1u{% else %}{{ index }}{% endif %}
+{%- endmacro -%}
+
+{% macro loaded1(dtype, word, index) -%}
+{% if dtype == "bool" %}one_bool({{ word }} >> ((({{ index }}) & 3u) << 3u)){% elif dtype in ["f16", "bf16"] %}one_{{ dtype }}({{ word }} >> ((({{ index }}) & 1u) << 4u)){% else %}{{ word }}{% endif %}
+{%- endmacro -%}
+
+{# One element of a buffer of fours; `index` counts elements. -#}
+{% macro load_of4(dtype, buffer, index) -%}
+{% if dtype == "bool" %}{{ load1(dtype, buffer, index) }}{% elif dtype in ["f16", "bf16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 2u][(({{ index }}) >> 1u) & 1u] >> ((({{ index }}) & 1u) << 4u)){% else %}{{ buffer }}[({{ index }}) >> 2u][({{ index }}) & 3u]{% endif %}
+{%- endmacro -%}
+
+{# Four values as they are stored. -#}
+{% macro stored4(dtype, value) -%}
+{% if dtype in ["f16", "bf16", "bool"] %}packed_{{ dtype }}({{ value }}){% else %}{{ value }}{% endif %}
+{%- endmacro -%}
+
+{# The bits of one value in the low end of a word, for dtypes narrower than one. -#}
+{% macro bits1(dtype, value) -%}
+bits_{{ dtype }}({{ value }})
+{%- endmacro -%}
+
+{# What the macros above call, for one dtype narrower than a word. -#}
+{% macro functions(dtype) -%}
+{% if dtype == "bool" -%}
+fn one_bool(bits: u32) -> bool {
+    return (bits & 0xffu) != 0u;
+}
+fn four_bool(word: u32) -> vec4<bool> {
+    return (vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u) & vec4<u32>(0xffu)) != vec4<u32>(0u);
+}
+fn bits_bool(value: bool) -> u32 {
+    return select(0u, 1u, value);
+}
+fn packed_bool(values: vec4<bool>) -> u32 {
+    let bits = select(vec4<u32>(0u), vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u), values);
+    return bits.x | bits.y | bits.z | bits.w;
+}
+{%- else -%}
+fn widened_{{ dtype }}(halves: vec4<u32>) -> vec4<f32> {
+    {%- if dtype == "bf16" %}
+    return bitcast<vec4<f32>>(halves << vec4<u32>(16u));
+    {%- else %}
+    // By bits, where unpack2x16float may be missing: subnormals, infinities and NaN, all others.
+    let size = halves & vec4<u32>(0x7fffu);
+    let normal = (size << vec4<u32>(13u)) + select(vec4<u32>(0x38000000u), vec4<u32>(0x70000000u), size >= vec4<u32>(0x7c00u));
+    let small = bitcast<vec4<u32>>(vec4<f32>(size) * 0x1p-24f);
+    return bitcast<vec4<f32>>(select(normal, small, size < vec4<u32>(0x400u)) | ((halves & vec4<u32>(0x8000u)) << vec4<u32>(16u)));
+    {%- endif %}
+}
+// Rounded to nearest, ties to even; NaN stays NaN.
+fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(values);
+    let size = bits & vec4<u32>(0x7fffffffu);
+    {%- if dtype == "bf16" %}
+    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
+    let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
+    return select(rounded, quiet, size > vec4<u32>(0x7f800000u));
+    {%- else %}
+    // By bits: pack2x16float may round either way, and what it makes of infinities is open.
+    let normal = (size - vec4<u32>(0x37fff001u) + ((size >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
+    // Adding 0.5 leaves the bits of a subnormal at the end.
+    let small = bitcast<vec4<u32>>(bitcast<vec4<f32>>(size) + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
+    let finite = select(normal, small, size < vec4<u32>(0x38800000u));
+    let limited = select(finite, vec4<u32>(0x7c00u), size >= vec4<u32>(0x477ff000u));
+    return select(limited, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
+    {%- endif %}
+}
+fn one_{{ dtype }}(bits: u32) -> f32 {
+    return widened_{{ dtype }}(vec4<u32>(bits & 0xffffu)).x;
+}
+fn four_{{ dtype }}(words: vec2<u32>) -> vec4<f32> {
+    return widened_{{ dtype }}(vec4<u32>(words.x & 0xffffu, words.x >> 16u, words.y & 0xffffu, words.y >> 16u));
+}
+fn bits_{{ dtype }}(value: f32) -> u32 {
+    return narrowed_{{ dtype }}(vec4<f32>(value)).x;
+}
+fn packed_{{ dtype }}(values: vec4<f32>) -> vec2<u32> {
+    let halves = narrowed_{{ dtype }}(values);
+    return vec2<u32>(halves.x | (halves.y << 16u), halves.z | (halves.w << 16u));
+}
+{%- endif %}
+{%- endmacro -%}

@@ -1,0 +1,176 @@
+//! The kernels of elementwise expressions: one launch that binds everything whole, or one for each
+//! piece.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::launch::{Bound, KernelKey, Launch, Launches, Words};
+use crate::layout::{Layout, Merged};
+use crate::ops::plan::{self, PER_THREAD, WORKGROUP, Walk};
+use crate::road::window::{self, Limits, Walked};
+use crate::road::{Operand, Problem};
+
+/// What a kernel is generated from, beside the operands' layouts.
+pub(in crate::ops) struct Body<'a> {
+    pub op: &'static str,
+    /// The function `apply`.
+    pub code: Arc<str>,
+    /// The numbers of the expression.
+    pub scalars: &'a [u32],
+    /// Operations an element, for estimates.
+    pub flops: f64,
+}
+
+impl Body<'_> {
+    pub(in crate::ops) fn launches(
+        &self,
+        problem: &Problem<'_>,
+        capabilities: &Capabilities,
+    ) -> Result<Launches> {
+        let output = problem.output;
+        let operands: SmallVec<[Operand<'_>; 4]> =
+            problem.inputs.iter().copied().chain([output]).collect();
+        let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|o| o.layout).collect();
+        // The output joins the merging, so that a new tensor's index is the plain count.
+        let Merged { dims, mut strides } = plan::merged(&layouts);
+        let count = output.layout.elements() as f64;
+        let each = operands.iter().map(|o| o.dtype.size()).sum::<usize>() as f64;
+        let (flops, bytes) = (count * self.flops, count * each);
+        if problem.fresh && plan::is_one_launch(problem, capabilities, flops, bytes) {
+            strides.pop();
+            let offsets: SmallVec<[usize; 4]> = problem
+                .inputs
+                .iter()
+                .map(|input| input.layout.offset())
+                .collect();
+            let walk = Walk::new(&dims, &strides, &offsets, true, true);
+            let mut slots = problem.slots.clone();
+            slots.push(problem.output_slot());
+            let bound = (&slots[..], problem.bindings());
+            let launch = self.launch(&operands, capabilities, walk, bound, (flops, bytes))?;
+            return Ok(smallvec![launch]);
+        }
+        let walked: SmallVec<[Walked<'_>; 4]> = operands
+            .iter()
+            .zip(problem.slots.iter().copied().chain([problem.output_slot()]))
+            .zip(&strides)
+            .map(|((operand, storage), strides)| Walked {
+                storage,
+                element_bytes: operand.dtype.size(),
+                offset: operand.layout.offset(),
+                strides,
+            })
+            .collect();
+        let limits = Limits::new(capabilities, self.flops, each);
+        window::pieces(&dims, &walked, limits)
+            .into_iter()
+            .map(|piece| {
+                let (dims, strides) = piece.without_single(&walked);
+                let walk = Walk::new(&dims, &strides, &piece.offsets, true, false);
+                let count = piece.elements() as f64;
+                let bound = (&piece.slots[..], piece.bindings);
+                let work = (count * self.flops, count * each);
+                self.launch(&operands, capabilities, walk, bound, work)
+            })
+            .collect()
+    }
+
+    /// One launch, on operands in bindings by their slots. The output is written through strides
+    /// when the walk has them.
+    fn launch(
+        &self,
+        operands: &[Operand<'_>],
+        capabilities: &Capabilities,
+        walk: Walk,
+        (slots, bindings): (&[usize], SmallVec<[Bound; 4]>),
+        (flops, bytes): (f64, f64),
+    ) -> Result<Launch> {
+        let mut words: Words = smallvec![walk.count];
+        words.extend_from_slice(&walk.offsets);
+        words.extend_from_slice(&walk.dims);
+        words.extend_from_slice(self.scalars);
+        let dtypes: SmallVec<[DType; 4]> = operands.iter().map(|o| o.dtype).collect();
+        let shape = KernelShape {
+            vector: walk.vector,
+            rank: walk.rank,
+            inner: &walk.inner,
+            slots,
+            strided_out: walk.offsets.len() == operands.len(),
+        };
+        let kernel = kernel(&self.code, &dtypes, &shape, self.scalars.len());
+        let steps = u64::from(walk.count);
+        let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
+        let limit = capabilities.max_workgroups;
+        Ok(Launch {
+            kernel,
+            operands: bindings,
+            texels: SmallVec::new(),
+            dispatches: smallvec![plan::dispatch(self.op, words, steps, per_workgroup, limit)?],
+            flops,
+            bytes,
+        })
+    }
+}
+
+/// What of a launch's layouts its kernel depends on.
+pub(super) struct KernelShape<'a> {
+    pub vector: u32,
+    pub rank: u32,
+    /// With vector 4, of each walked operand: its inner stride is 1, or 0.
+    pub inner: &'a [u32],
+    /// The binding of each operand, the output last.
+    pub slots: &'a [usize],
+    pub strided_out: bool,
+}
+
+/// The kernel of a body on operands of these dtypes, the output last.
+pub(super) fn kernel(
+    code: &Arc<str>,
+    dtypes: &[DType],
+    shape: &KernelShape<'_>,
+    scalars: usize,
+) -> KernelKey {
+    let (mut operands, mut buffers) = (String::new(), String::new());
+    let mut bound = 0;
+    for (at, (dtype, &slot)) in dtypes.iter().zip(shape.slots).enumerate() {
+        let name = dtype.name();
+        // New outputs are written at the step's number.
+        let inner = shape
+            .inner
+            .get(at)
+            .copied()
+            .unwrap_or(u32::from(shape.vector == 4));
+        let space = if at == 0 { "" } else { " " };
+        // Writing to a String never fails.
+        let _ = write!(operands, "{space}{name}/{slot}/{inner}");
+        if slot == bound {
+            let _ = write!(buffers, "{space}{name}");
+            bound += 1;
+        }
+    }
+    let walked = (dtypes.len() - usize::from(!shape.strided_out)) as u32;
+    let words = 1 + walked + (shape.rank - 1) + walked * shape.rank;
+    KernelKey {
+        template: "expression",
+        values: [
+            ("body", Arc::clone(code).into()),
+            ("operands", Arc::<str>::from(operands).into()),
+            ("buffers", Arc::<str>::from(buffers).into()),
+            ("reads_old", 0.into()),
+            ("scalars", (scalars as u32).into()),
+            ("vector", shape.vector.into()),
+            ("rank", shape.rank.into()),
+            ("strided_out", u32::from(shape.strided_out).into()),
+            ("per_thread", PER_THREAD.into()),
+        ]
+        .into_iter()
+        .collect(),
+        bindings: bound as u32,
+        words: words + scalars as u32,
+    }
+}
