@@ -128,17 +128,8 @@ fn what_is_missing(context: &Context) -> Result<()> {
     assert_eq!(sum.device(), &soft);
     same(&sum, &[3.0f32, 5.0].map(f16::from_f32))?;
     let event = last(&soft);
-    if soft.capabilities().f16 {
-        assert_eq!((event.bytes_moved, &event.to), (4, &soft.to_string()));
-        assert_eq!(strict.scope(|| halves.add(&halves))?.device(), &strict);
-    } else {
-        // From its own CPU device to the one that takes what falls back, and home.
-        assert_eq!(event.bytes_moved, 8);
-        assert!(event.reason.contains("f16"));
-        assert_eq!(event.to, Device::cpu().to_string());
-        assert_eq!([&event.from, &event.result], [&soft.to_string(); 2]);
-        is_unsupported(strict.scope(|| halves.add(&halves)), &["f16"]);
-    }
+    assert_eq!((event.bytes_moved, &event.to), (4, &soft.to_string()));
+    assert_eq!(strict.scope(|| halves.add(&halves))?.device(), &strict);
     let doubles = Tensor::from_slice(&own_cpu, &[1.5f64, 2.5], 2)?;
     let sum = soft.scope(|| doubles.add(&doubles))?;
     same(&sum, &[3.0f64, 5.0])?;

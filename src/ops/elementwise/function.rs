@@ -124,7 +124,7 @@ impl Function {
             (Function::Div, _) => format!("divide_{of}({all})"),
             (Function::Neg, [a]) if kind == Kind::U32 => format!("U(0u) - {a}"),
             (Function::Neg, [a]) => format!("-{a}"),
-            (Function::Relu, [a]) if kind == Kind::U32 => format!("{a}"),
+            (Function::Relu, [a]) if kind == Kind::U32 => (*a).to_owned(),
             // NaN stays.
             (Function::Relu, [a]) => format!("select({a}, {of}(), {a} < {of}())"),
             (Function::Sqrt, [a]) => format!("sqrt({a})"),
