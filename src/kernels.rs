@@ -32,7 +32,11 @@ pub struct KernelSource {
 pub fn sources() -> Result<Vec<KernelSource>> {
     let mut all = Vec::new();
     for key in ops::specialisations() {
-        let has = |text: &'static str| key.values.iter().any(|(_, value)| *value == text.into());
+        // A value, or a word of one: `f32/0/1 f64/1/1`.
+        let has = |text: &str| {
+            let mut values = key.values.iter().map(|(_, value)| value.to_string());
+            values.any(|value| value.split([' ', '/']).any(|word| word == text))
+        };
         for space in [ParamsSpace::Immediate, ParamsSpace::Uniform] {
             // 128 bytes of immediates are what desktop adapters have.
             if space == ParamsSpace::Immediate && key.words > 32 {
@@ -46,8 +50,8 @@ pub fn sources() -> Result<Vec<KernelSource>> {
             let wgsl = templates::render(&key, space)?;
             all.push(KernelSource {
                 name: format!("{} {}", key.template, values.join(" ")),
-                f16: has("f16"),
-                f64: wgsl.contains("f64"),
+                f16: wgsl.contains("enable f16;"),
+                f64: has("f64"),
                 int64: wgsl.contains("u64"),
                 subgroups: wgsl.contains("subgroup"),
                 immediates: space == ParamsSpace::Immediate,
