@@ -347,7 +347,8 @@ fn every_template_is_used() {
     // Parts are used by those that include them.
     for file in &files {
         let text = fs::read_to_string(root.join(format!("{file}.wgsl"))).expect("a template");
-        let includes = ["include \"", "{% from \"", "{% import \""].map(|from| text.split(from).skip(1));
+        let includes =
+            ["include \"", "{% from \"", "{% import \""].map(|from| text.split(from).skip(1));
         used.extend(
             includes
                 .into_iter()
