@@ -59,6 +59,9 @@ pub struct Capabilities {
     pub f64: bool,
     /// Kernels can compute with 64-bit integers.
     pub int64: bool,
+    /// Kernels of a program's own run with bounds checks, so that none reaches another tensor: not
+    /// on GL, where their CPU twins run.
+    pub bounds_checks: bool,
     /// Smallest and largest subgroup (warp, wave) when kernels can use subgroups.
     pub subgroup_sizes: Option<(u32, u32)>,
     /// Kernels can read a storage texture of 16 x 16,384 texels in 8 layers.
@@ -94,6 +97,7 @@ impl Capabilities {
             f16: true,
             f64: true,
             int64: false,
+            bounds_checks: true,
             subgroup_sizes: None,
             texels: false,
             cooperative_matrix: false,

@@ -55,7 +55,24 @@ pub(crate) struct KernelKey {
     pub words: u32,
 }
 
+/// The template of a program's own kernels: its values are the WGSL, as `immediate` and as `uniform`.
+pub(crate) const USER: &str = "user";
+
 impl KernelKey {
+    /// In errors and labels.
+    pub(crate) fn name(&self) -> &'static str {
+        let named = self.values.iter().find(|(name, _)| *name == "name");
+        match named {
+            Some((_, Value::Text(name))) if self.is_users() => name,
+            _ => self.template,
+        }
+    }
+
+    /// Whether the kernel is a program's own: it runs with every check.
+    pub(crate) fn is_users(&self) -> bool {
+        self.template == USER
+    }
+
     /// Whether the kernel reads the device's texels, as group 2.
     pub(crate) fn reads_texels(&self) -> bool {
         self.values.iter().any(|(name, _)| *name == "texels")

@@ -122,6 +122,30 @@ fn read_npy(path: &Path) -> (Vec<u64>, Vec<f32>) {
 }
 
 #[test]
+fn a_custom_kernel_runs_on_every_device() {
+    for info in devices() {
+        let output = run(example("custom_kernel").args([
+            "--size=40",
+            "--steps=30",
+            "--device",
+            &info.selector,
+        ]));
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let verdict = match info.backend {
+            "Gl" => "no bounds checks",
+            "native" => "the twin itself",
+            _ => "gives what its twin does",
+        };
+        assert!(said.contains(verdict), "{said}");
+        // A 13 x 13 square of 100 on 40 x 40; what has not reached the rim yet is still there.
+        assert!(said.contains("mean 10.56"), "{said}");
+    }
+    let wrong = run(example("custom_kernel").args(["--size=2"]));
+    assert_refused(&wrong, "a plate without an inside", "--size");
+}
+
+#[test]
 fn json_has_every_key_on_every_device() {
     for info in devices() {
         let output = run(example("matmul").args([

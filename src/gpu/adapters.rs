@@ -133,6 +133,7 @@ pub(super) fn describe(
         f16: has(wgpu::Features::SHADER_F16),
         f64: has(wgpu::Features::SHADER_F64),
         int64: has(wgpu::Features::SHADER_INT64),
+        bounds_checks: info.backend != wgpu::Backend::Gl,
         subgroup_sizes: has(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         texels: super::texels::fit(limits),

@@ -191,7 +191,7 @@ impl Gpu {
                     op,
                     format!(
                         "kernel {} takes {} words of params, got {}",
-                        launch.kernel.template,
+                        launch.kernel.name(),
                         launch.kernel.words,
                         dispatch.words.len()
                     ),
@@ -205,7 +205,7 @@ impl Gpu {
                 op,
                 format!(
                     "kernel {} binds {} buffers, got {}; the adapter allows {}",
-                    launch.kernel.template,
+                    launch.kernel.name(),
                     launch.kernel.bindings,
                     launch.operands.len(),
                     capabilities.max_bindings

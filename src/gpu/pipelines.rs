@@ -73,7 +73,7 @@ impl Pipelines {
         let started = std::time::Instant::now();
         let compiled = health::scoped(&self.device, || self.build(key, space, source));
         tracing::debug!(
-            kernel = key.template,
+            kernel = key.name(),
             seconds = started.elapsed().as_secs_f64(),
             "compiled"
         );
@@ -84,13 +84,14 @@ impl Pipelines {
     #[allow(unsafe_code)]
     fn build(&self, key: &KernelKey, space: ParamsSpace, source: String) -> Kernel {
         let descriptor = wgpu::ShaderModuleDescriptor {
-            label: Some(key.template),
+            label: Some(key.name()),
             source: wgpu::ShaderSource::Wgsl(source.into()),
         };
-        let module = if self.checks {
+        let checks = self.checks || key.is_users();
+        let module = if checks {
             self.device.create_shader_module(descriptor)
         } else {
-            // SAFETY: only the templates of `shaders/` come here; each guards its indices by the
+            // SAFETY: only the templates of `shaders/` come here, never a program's own kernels; each guards its indices by the
             // sizes in its params and ends its loops, which the suite proves with checks on too.
             unsafe {
                 self.device.create_shader_module_trusted(
@@ -121,7 +122,7 @@ impl Pipelines {
         let layout = |entries: &[wgpu::BindGroupLayoutEntry]| {
             self.device
                 .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-                    label: Some(key.template),
+                    label: Some(key.name()),
                     entries,
                 })
         };
@@ -139,19 +140,20 @@ impl Pipelines {
         let pipeline_layout = self
             .device
             .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-                label: Some(key.template),
+                label: Some(key.name()),
                 bind_group_layouts: &groups,
                 immediate_size,
             });
         let pipeline = self
             .device
             .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(key.template),
+                label: Some(key.name()),
                 layout: Some(&pipeline_layout),
                 module: &module,
-                entry_point: Some("main"),
+                // The only one.
+                entry_point: None,
                 compilation_options: wgpu::PipelineCompilationOptions {
-                    zero_initialize_workgroup_memory: self.checks,
+                    zero_initialize_workgroup_memory: checks,
                     ..Default::default()
                 },
                 cache: None,

@@ -72,6 +72,14 @@ pub(crate) enum ParamsSpace {
 /// # Errors
 /// [`Error::KernelCompile`] with the template's line when it does not render.
 pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
+    if key.is_users() {
+        let wanted = match space {
+            ParamsSpace::Immediate => "immediate",
+            ParamsSpace::Uniform => "uniform",
+        };
+        let found = key.values.iter().find(|(name, _)| *name == wanted);
+        return Ok(found.map(|(_, text)| text.to_string()).unwrap_or_default());
+    }
     let f16 = key.values.iter().any(|(_, value)| *value == "f16".into());
     let enables = if f16 { "enable f16;" } else { "" };
     let params_var = match space {
@@ -118,9 +126,21 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
         .map_err(|error| compile_error(key, error.clone()))
 }
 
+/// A program's own template, with its values; what is wrong with it else.
+pub(crate) fn render_text(
+    template: &str,
+    values: &[(&str, String)],
+) -> std::result::Result<String, String> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    let values = values.iter().map(|(name, value)| (*name, value.as_str()));
+    let rendered = environment.render_str(template, Jinja::from_pairs(values));
+    rendered.map_err(|error| format!("{error:#}"))
+}
+
 pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {
     Error::KernelCompile(Box::new(KernelCompile {
-        kernel: key.template.to_owned(),
+        kernel: key.name().to_owned(),
         rendered,
     }))
 }

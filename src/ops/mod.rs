@@ -19,6 +19,7 @@ mod random;
 mod ranges;
 mod reshape;
 mod specialisations;
+mod user;
 
 pub use matmul::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
@@ -27,3 +28,4 @@ pub use matmul::{
 };
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;
+pub use user::{Kernel, KernelBuilder, KernelCall, KernelLaunch, KernelValue, Tolerance};

@@ -197,7 +197,8 @@ fn observe(
     log_placement(&event, &concerned);
 }
 
-fn operand(tensor: &Tensor) -> Operand<'_> {
+/// A tensor as rules and plans see it.
+pub(crate) fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand {
         layout: tensor.layout(),
         dtype: tensor.dtype(),

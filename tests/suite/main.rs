@@ -47,6 +47,7 @@ mod table;
 mod text;
 mod threads;
 mod transfer;
+mod user;
 mod views;
 mod watchdog;
 
@@ -135,6 +136,7 @@ fn tests() -> Vec<Test> {
         #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
         formats::tests(),
         text::tests(),
+        user::tests(),
     ]
     .into_iter()
     .flatten()
@@ -149,6 +151,7 @@ fn tests_once() -> Vec<OnceTest> {
         stress::tests_once(),
         threads::tests_once(),
         transfer::tests_once(),
+        user::tests_once(),
         #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
         formats::tests_once(),
     ]

@@ -1,0 +1,156 @@
+//! What a CPU twin is given.
+
+use std::cell::Cell;
+
+use smallvec::SmallVec;
+
+use super::source::Source;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::Shape;
+
+/// One launch of a program's own kernel, as its CPU twin sees it: inputs and outputs by the names
+/// of their variables in the WGSL, row-major and without gaps, and the scalars.
+pub struct KernelCall<'a> {
+    pub(super) kernel: &'static str,
+    pub(super) source: &'a Source,
+    pub(super) inputs: SmallVec<[(&'a str, &'a Shape, Bytes<'a>); 4]>,
+    pub(super) outputs: SmallVec<[(&'a str, &'a Shape, Taken<'a>); 2]>,
+    pub(super) words: &'a [u32],
+}
+
+/// The bytes of an output, until they are taken.
+pub(super) type Taken<'a> = Cell<Option<&'a mut [u8]>>;
+
+/// The bytes of an input without gaps.
+pub(super) enum Bytes<'a> {
+    Lent(&'a [u8]),
+    /// In words, so that they are aligned for every dtype.
+    Gathered(Vec<u64>, usize),
+}
+
+impl<'a> Bytes<'a> {
+    pub(super) fn of(bytes: &'a [u8], layout: &Layout, dtype: DType) -> Self {
+        let (size, count) = (dtype.size(), layout.elements());
+        if layout.is_contiguous() {
+            let first = layout.offset() * size;
+            return Bytes::Lent(&bytes[first..first + count * size]);
+        }
+        let mut words = vec![0u64; (count * size).div_ceil(8)];
+        let out = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+        for (to, index) in out.chunks_exact_mut(size).zip(layout.indices()) {
+            to.copy_from_slice(&bytes[index * size..][..size]);
+        }
+        Bytes::Gathered(words, count * size)
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Lent(bytes) => bytes,
+            Bytes::Gathered(words, count) => &bytemuck::cast_slice(words)[..*count],
+        }
+    }
+}
+
+impl<'a> KernelCall<'a> {
+    /// The elements of an input.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the kernel has no such input,
+    /// [`Error::DTypeMismatch`] when its elements are no `T`.
+    pub fn input<T: Element>(&self, name: &str) -> Result<&[T]> {
+        let (_, _, bytes) = self.find_input(name)?;
+        self.check::<T>(name)?;
+        Ok(bytemuck::cast_slice(bytes.as_slice()))
+    }
+
+    /// The sizes of an input.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the kernel has no such input.
+    pub fn input_shape(&self, name: &str) -> Result<&Shape> {
+        Ok(self.find_input(name)?.1)
+    }
+
+    /// The elements of an output, to be written: zeros before, unless the kernel says that it
+    /// [overwrites](super::KernelBuilder::overwrites). An output is given once.
+    ///
+    /// # Errors
+    /// As [`KernelCall::input`]; when it was taken before.
+    pub fn output<T: Element>(&self, name: &str) -> Result<&'a mut [T]> {
+        self.check::<T>(name)?;
+        let (_, _, bytes) = self
+            .outputs
+            .iter()
+            .find(|(output, ..)| *output == name)
+            .ok_or_else(|| unknown(self.kernel, "output", name))?;
+        let bytes = bytes.take().ok_or_else(|| {
+            Error::invalid(self.kernel, format!("the output `{name}` was taken before"))
+        })?;
+        Ok(bytemuck::cast_slice_mut(bytes))
+    }
+
+    /// The sizes of an output.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the kernel has no such output.
+    pub fn output_shape(&self, name: &str) -> Result<&Shape> {
+        let found = self.outputs.iter().find(|(output, ..)| *output == name);
+        let (_, shape, _) = found.ok_or_else(|| unknown(self.kernel, "output", name))?;
+        Ok(shape)
+    }
+
+    /// A number of the kernel's params: `f32`, `i32` or `u32`, as the WGSL says.
+    ///
+    /// # Errors
+    /// As [`KernelCall::input`].
+    pub fn scalar<T: Element>(&self, name: &str) -> Result<T> {
+        let [value] = self.vector::<T, 1>(name)?;
+        Ok(value)
+    }
+
+    /// A vector of the kernel's params.
+    ///
+    /// # Errors
+    /// As [`KernelCall::input`]; when it has not `N` numbers.
+    pub fn vector<T: Element, const N: usize>(&self, name: &str) -> Result<[T; N]> {
+        let member = self
+            .source
+            .members
+            .iter()
+            .find(|member| member.name == name);
+        let member = member.ok_or_else(|| unknown(self.kernel, "scalar", name))?;
+        if T::DTYPE != member.dtype {
+            return Err(Error::dtype_mismatch(self.kernel, T::DTYPE, member.dtype));
+        }
+        let numbers = bytemuck::cast_slice(&self.words[member.word..member.word + member.lanes]);
+        <[T; N]>::try_from(numbers).map_err(|_| {
+            let problem = format!("`{name}` has {} numbers, not {N}", member.lanes);
+            Error::invalid(self.kernel, problem)
+        })
+    }
+
+    fn find_input(&self, name: &str) -> Result<&(&'a str, &'a Shape, Bytes<'a>)> {
+        let found = self.inputs.iter().find(|(input, ..)| *input == name);
+        found.ok_or_else(|| unknown(self.kernel, "input", name))
+    }
+
+    fn check<T: Element>(&self, name: &str) -> Result<()> {
+        let binding = self
+            .source
+            .bindings
+            .iter()
+            .find(|binding| binding.name == name);
+        match binding.map(|binding| binding.dtype) {
+            Some(dtype) if dtype != T::DTYPE => {
+                Err(Error::dtype_mismatch(self.kernel, T::DTYPE, dtype))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn unknown(kernel: &'static str, what: &str, name: &str) -> Error {
+    Error::invalid(kernel, format!("the kernel has no {what} `{name}`"))
+}

@@ -1,0 +1,458 @@
+//! A launch of a program's own kernel: its operands, numbers and grid, by name.
+
+use smallvec::SmallVec;
+
+use super::Kernel;
+use super::call::unknown;
+use super::op::{self, About, Output, Place, UserOp};
+use crate::device::Device;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::launch::{WINDOW_ALIGNMENT, Window, Words};
+use crate::layout::Layout;
+use crate::road;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// A launch of a [`Kernel`] in the making: operands, numbers and the grid by name, then
+/// [`run`](KernelLaunch::run). What is wrong is told there, before anything runs.
+#[derive(Clone, Debug)]
+#[must_use = "a launch does nothing until it is run"]
+pub struct KernelLaunch<'k> {
+    kernel: &'k Kernel,
+    device: Option<Device>,
+    inputs: Vec<(String, Tensor)>,
+    outputs: Vec<(String, Shape)>,
+    scalars: Vec<(String, Vec<Scalar>)>,
+    grid: Option<Grid>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Grid {
+    Workgroups([u32; 3]),
+    Invocations([u64; 3]),
+}
+
+impl<'k> KernelLaunch<'k> {
+    pub(super) fn new(kernel: &'k Kernel) -> Self {
+        Self {
+            kernel,
+            device: None,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            scalars: Vec::new(),
+            grid: None,
+        }
+    }
+
+    /// The device, for a kernel without inputs; with inputs it runs where they live.
+    pub fn on(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// The tensor for an input.
+    pub fn input(mut self, name: &str, tensor: &Tensor) -> Self {
+        self.inputs.push((name.to_owned(), tensor.clone()));
+        self
+    }
+
+    /// The shape of an output: before the kernel's own rule.
+    pub fn output(mut self, name: &str, shape: impl Into<Shape>) -> Self {
+        self.outputs.push((name.to_owned(), shape.into()));
+        self
+    }
+
+    /// A number of the params. Members called `NAME_length` and the like are given by orlop.
+    pub fn scalar(self, name: &str, value: impl Into<Scalar>) -> Self {
+        self.vector(name, [value])
+    }
+
+    /// A vector of the params.
+    pub fn vector<const N: usize>(mut self, name: &str, values: [impl Into<Scalar>; N]) -> Self {
+        let values = values.into_iter().map(Into::into).collect();
+        self.scalars.push((name.to_owned(), values));
+        self
+    }
+
+    /// The workgroups of each dimension of the grid. An elementwise kernel needs none.
+    pub fn workgroups(mut self, workgroups: [u32; 3]) -> Self {
+        self.grid = Some(Grid::Workgroups(workgroups));
+        self
+    }
+
+    /// The invocations of each dimension of the grid, rounded up to whole workgroups.
+    pub fn invocations(mut self, invocations: [u64; 3]) -> Self {
+        self.grid = Some(Grid::Invocations(invocations));
+        self
+    }
+
+    /// Runs a kernel with one output, and gives it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an operand, number or grid that is missing, unknown or given
+    /// twice, and for several outputs ([`KernelLaunch::run_all`]); [`Error::DTypeMismatch`] and
+    /// [`Error::ShapeMismatch`]; [`Error::Unsupported`] under strict placement for what the device
+    /// lacks; what any op can meet.
+    pub fn run(&self) -> Result<Tensor> {
+        match &mut self.run_all()?[..] {
+            [output] => Ok(output.clone()),
+            outputs => Err(Error::invalid(
+                self.kernel.name,
+                format!("it has {} outputs: run_all() gives them all", outputs.len()),
+            )),
+        }
+    }
+
+    /// Runs the kernel and gives its outputs, in the order of their bindings. Several outputs share
+    /// one storage.
+    ///
+    /// # Errors
+    /// As [`KernelLaunch::run`].
+    pub fn run_all(&self) -> Result<Vec<Tensor>> {
+        let operands = self.operands()?;
+        let op = self.op(&operands)?;
+        let arrived = self.arrived(operands)?;
+        let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
+        let whole = match &self.device {
+            _ if !inputs.is_empty() => road::run(&op, &inputs)?,
+            Some(device) => road::create(&op, device)?,
+            None => {
+                return Err(Error::invalid(
+                    self.kernel.name,
+                    "a launch without inputs names its device: on(&device)",
+                ));
+            }
+        };
+        if op.outputs.len() == 1 {
+            return Ok(vec![whole]);
+        }
+        let part = |output: &Output| {
+            let offset = output.offset as usize / output.dtype.size();
+            let layout = Layout::contiguous(output.shape.clone()).at_offset(offset);
+            let (device, storage) = (whole.device().clone(), whole.storage().clone());
+            Tensor::new(device, storage, layout, output.dtype)
+        };
+        Ok(op.outputs.iter().map(part).collect())
+    }
+
+    pub(super) fn kernel(&self) -> &'k Kernel {
+        self.kernel
+    }
+
+    pub(super) fn inputs_on(&self, device: &Device) -> Result<Self> {
+        let inputs = self.inputs.iter();
+        Ok(Self {
+            device: Some(device.clone()),
+            inputs: inputs
+                .map(|(name, tensor)| Ok((name.clone(), tensor.to(device)?)))
+                .collect::<Result<_>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// Why a device would not run it, if it would not.
+    pub(super) fn missing(&self, device: &Device) -> Result<Option<String>> {
+        let operands = self.operands()?;
+        let op = self.op(&operands)?;
+        let arrived = self.arrived(operands)?;
+        let operands: Vec<road::Operand<'_>> = arrived.iter().map(road::operand).collect();
+        Ok(road::Op::missing(
+            &op,
+            device.capabilities(),
+            &operands,
+            DType::U32,
+        ))
+    }
+
+    /// The tensor of each input binding, checked.
+    fn operands(&self) -> Result<SmallVec<[&Tensor; 4]>> {
+        let kernel = self.kernel.name;
+        let bindings = &self.kernel.source.bindings;
+        let is_there = |name: &str, is_input| {
+            let mut bindings = bindings.iter();
+            bindings.any(|binding| binding.is_input == is_input && binding.name == name)
+        };
+        let inputs = self.inputs.iter().map(|(name, _)| (name, true, "input"));
+        let outputs = self.outputs.iter().map(|(name, _)| (name, false, "output"));
+        let mut named: Vec<&String> = Vec::new();
+        for (name, is_input, what) in inputs.chain(outputs) {
+            if !is_there(name, is_input) {
+                return Err(unknown(kernel, what, name));
+            }
+            if named.contains(&name) {
+                return Err(Error::invalid(
+                    kernel,
+                    format!("the {what} `{name}` is given twice"),
+                ));
+            }
+            named.push(name);
+        }
+        let wanted = bindings.iter().filter(|binding| binding.is_input);
+        let find = |binding: &super::source::Binding| {
+            let found = self.inputs.iter().find(|(name, _)| *name == binding.name);
+            let (_, tensor) = found.ok_or_else(|| op::not_given(kernel, "input", &binding.name))?;
+            if tensor.dtype() != binding.dtype {
+                return Err(Error::invalid(
+                    kernel,
+                    format!(
+                        "the input `{}` is {}, the kernel reads {}: cast(DType::{:?})",
+                        binding.name,
+                        tensor.dtype(),
+                        binding.dtype,
+                        binding.dtype
+                    ),
+                ));
+            }
+            self.check_size(&binding.name, tensor.shape(), binding)?;
+            Ok(tensor)
+        };
+        wanted.map(find).collect()
+    }
+
+    /// A type of a fixed length must find that many elements.
+    fn check_size(
+        &self,
+        name: &str,
+        shape: &Shape,
+        binding: &super::source::Binding,
+    ) -> Result<()> {
+        let bytes = shape.count(self.kernel.name)? as u64 * binding.dtype.size() as u64;
+        // Of an array of any length one element is enough, and padding may be it.
+        let there = bytes
+            .next_multiple_of(WINDOW_ALIGNMENT)
+            .max(WINDOW_ALIGNMENT);
+        if there >= binding.least_bytes {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            self.kernel.name,
+            format!(
+                "`{name}` of shape {shape} has {bytes} bytes, the kernel's array has {}",
+                binding.least_bytes
+            ),
+        ))
+    }
+
+    fn op(&self, operands: &[&Tensor]) -> Result<UserOp<'k>> {
+        let kernel = self.kernel;
+        let bindings = &kernel.source.bindings;
+        let shapes: SmallVec<[Shape; 4]> = operands
+            .iter()
+            .map(|tensor| tensor.shape().clone())
+            .collect();
+        let other = shapes.iter().find(|shape| **shape != shapes[0]);
+        if let Some(shape) = other.filter(|_| kernel.elementwise) {
+            let rule = "operands of an elementwise kernel have one shape: broadcast_to";
+            return Err(Error::shape_mismatch(kernel.name, &shapes[0], shape, rule));
+        }
+        let mut outputs: SmallVec<[Output; 2]> = SmallVec::new();
+        let mut places: SmallVec<[Place; 4]> = SmallVec::new();
+        let mut end = 0u64;
+        for binding in bindings {
+            let inputs = places
+                .iter()
+                .filter(|place| matches!(place, Place::Input(_)));
+            places.push(match binding.is_input {
+                true => Place::Input(inputs.count()),
+                false => Place::Output(outputs.len()),
+            });
+            if binding.is_input {
+                continue;
+            }
+            let shape = self.output_shape(&binding.name, &shapes)?;
+            if kernel.elementwise && outputs.first().is_some_and(|first| first.shape != shape) {
+                let rule = "outputs of an elementwise kernel have one shape";
+                return Err(Error::shape_mismatch(
+                    kernel.name,
+                    &outputs[0].shape,
+                    &shape,
+                    rule,
+                ));
+            }
+            self.check_size(&binding.name, &shape, binding)?;
+            let output = Output {
+                name: binding.name.clone(),
+                offset: end,
+                dtype: binding.dtype,
+                shape,
+            };
+            let bytes = output.shape.elements() as u128 * output.dtype.size() as u128;
+            if bytes + u128::from(end) > i64::MAX as u128 {
+                return Err(Error::invalid(kernel.name, "its outputs overflow"));
+            }
+            end += output.room();
+            outputs.push(output);
+        }
+        let mut op = UserOp {
+            kernel,
+            lengths: shapes.iter().map(Shape::elements).collect(),
+            shapes,
+            outputs,
+            places,
+            words: Words::from_elem(0, kernel.source.words),
+            about: SmallVec::new(),
+            groups: self.groups()?,
+        };
+        self.params(&mut op)?;
+        Ok(op)
+    }
+
+    fn output_shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape> {
+        if let Some((_, shape)) = self.outputs.iter().find(|(output, _)| output == name) {
+            shape.count(self.kernel.name)?;
+            return Ok(shape.clone());
+        }
+        if let Some((_, rule)) = self.kernel.rules.iter().find(|(output, _)| output == name) {
+            let inputs: Vec<&Shape> = inputs.iter().collect();
+            let shape = rule(&inputs)?;
+            shape.count(self.kernel.name)?;
+            return Ok(shape);
+        }
+        match (self.kernel.elementwise, inputs.first()) {
+            (true, Some(first)) => Ok(first.clone()),
+            _ => Err(op::not_given(self.kernel.name, "shape of the output", name)),
+        }
+    }
+
+    fn groups(&self) -> Result<[u32; 3]> {
+        let kernel = self.kernel;
+        match self.grid {
+            Some(_) if kernel.elementwise => Err(Error::invalid(
+                kernel.name,
+                "the grid of an elementwise kernel follows from its elements",
+            )),
+            None if kernel.elementwise => Ok([1; 3]),
+            None => Err(op::not_given(
+                kernel.name,
+                "grid:",
+                "workgroups or invocations",
+            )),
+            Some(Grid::Workgroups(groups)) => Ok(groups),
+            Some(Grid::Invocations(invocations)) => {
+                let mut groups = [0; 3];
+                for axis in 0..3 {
+                    let size = u64::from(kernel.source.workgroup[axis].max(1));
+                    let wanted = invocations[axis].div_ceil(size);
+                    groups[axis] = u32::try_from(wanted).map_err(|_| {
+                        let problem = format!("a grid of {invocations:?} invocations overflows");
+                        Error::invalid(kernel.name, problem)
+                    })?;
+                }
+                Ok(groups)
+            }
+        }
+    }
+
+    /// Writes the numbers into the words, and notes those that are about operands.
+    fn params(&self, op: &mut UserOp<'_>) -> Result<()> {
+        let kernel = self.kernel;
+        let members = &kernel.source.members;
+        for (at, (name, _)) in self.scalars.iter().enumerate() {
+            if !members.iter().any(|member| member.name == *name) {
+                return Err(unknown(kernel.name, "scalar", name));
+            }
+            if self.scalars[..at].iter().any(|(other, _)| other == name) {
+                return Err(Error::invalid(
+                    kernel.name,
+                    format!("`{name}` is given twice"),
+                ));
+            }
+        }
+        for member in members {
+            let given = self.scalars.iter().find(|(name, _)| *name == member.name);
+            if let Some((name, values)) = given {
+                if values.len() != member.lanes {
+                    let (has, given) = (member.lanes, values.len());
+                    let problem = format!("`{name}` has {has} numbers, the launch gives {given}");
+                    return Err(Error::invalid(kernel.name, problem));
+                }
+                for (lane, value) in values.iter().enumerate() {
+                    let bytes = value.to_bytes(member.dtype).ok_or_else(|| {
+                        let problem =
+                            format!("`{name}` is {}, which cannot hold {value}", member.dtype);
+                        Error::invalid(kernel.name, problem)
+                    })?;
+                    op.words[member.word + lane] = bytes.words()[0];
+                }
+                continue;
+            }
+            let place = kernel.source.bindings.iter().zip(&op.places);
+            let about = place
+                .filter_map(|(binding, &place)| {
+                    Some((place, op::about(&member.name, &binding.name)?))
+                })
+                .next();
+            let (place, about) =
+                about.ok_or_else(|| op::not_given(kernel.name, "number", &member.name))?;
+            self.check_about(&member.name, member.dtype, op, place, about)?;
+            op.about.push((member.word, place, about));
+        }
+        Ok(())
+    }
+
+    /// What a number about an operand says must be so.
+    fn check_about(
+        &self,
+        name: &str,
+        dtype: DType,
+        op: &UserOp<'_>,
+        place: Place,
+        about: About,
+    ) -> Result<()> {
+        let shape = match place {
+            Place::Input(at) => &op.shapes[at],
+            Place::Output(at) => &op.outputs[at].shape,
+        };
+        let problem = match about {
+            _ if dtype == DType::F32 => format!("`{name}` is f32: it is given as u32 or i32"),
+            About::Size(axis) | About::Stride(axis) if axis >= shape.rank() => {
+                format!("`{name}` asks for axis {axis} of shape {shape}")
+            }
+            About::Size(_) | About::Stride(_) | About::Offset if !self.kernel.strided => {
+                format!("`{name}` is given to kernels that are declared strided()")
+            }
+            About::Offset | About::Stride(_) if matches!(place, Place::Output(_)) => {
+                format!("`{name}`: outputs are row-major from their first element")
+            }
+            About::Length if shape.elements() > u32::MAX as usize && !self.kernel.elementwise => {
+                format!("{} elements overflow `{name}`", shape.elements())
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(self.kernel.name, problem))
+    }
+
+    /// The operands as kernels get them: without gaps, each in bytes of its own, none empty.
+    fn arrived(&self, operands: SmallVec<[&Tensor; 4]>) -> Result<Vec<Tensor>> {
+        let mut arrived: Vec<Tensor> = Vec::new();
+        for tensor in operands {
+            if tensor.elements() == 0 {
+                arrived.push(Tensor::zeros(tensor.device(), 1, tensor.dtype())?);
+                continue;
+            }
+            let first = |tensor: &Tensor| tensor.layout().offset() * tensor.dtype().size();
+            let window = |tensor: &Tensor| {
+                let bytes = (tensor.elements() * tensor.dtype().size()) as u64;
+                let from = first(tensor) as u64;
+                Window::around(from..from + bytes)
+            };
+            let lies_well = self.kernel.strided
+                || (tensor.is_contiguous()
+                    && first(tensor).is_multiple_of(WINDOW_ALIGNMENT as usize));
+            // No byte is bound twice.
+            let is_free = arrived.iter().all(|other| {
+                let apart = || {
+                    let (a, b) = (window(tensor), window(other));
+                    a.end() <= b.offset || b.end() <= a.offset
+                };
+                !other.shares_storage(tensor) || (!self.kernel.strided && apart())
+            });
+            arrived.push(match lies_well && is_free {
+                true => tensor.clone(),
+                false => tensor.copy()?,
+            });
+        }
+        Ok(arrived)
+    }
+}

@@ -1,0 +1,322 @@
+//! A program's own kernels: WGSL and a CPU twin, on the same road as every op.
+
+mod call;
+mod check;
+mod launch;
+mod op;
+mod rewrite;
+mod source;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+pub use call::KernelCall;
+pub use check::Tolerance;
+pub use launch::KernelLaunch;
+
+use crate::dtype::DType;
+use crate::error::{Error, KernelCompile, Result};
+use crate::gpu::templates;
+use crate::shape::Shape;
+use crate::sync::Mutex;
+use source::Source;
+
+/// The twin of a kernel.
+type Twin = dyn Fn(&KernelCall<'_>) -> Result<()> + Send + Sync;
+/// The shape of an output by those of the inputs.
+type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
+
+/// A kernel of a program's own: WGSL for GPUs, and a CPU twin that gives the same.
+///
+/// ```
+/// use orlop::{Device, Kernel, Tensor};
+///
+/// let saxpy = Kernel::wgsl(
+///     "saxpy",
+///     "struct Params { a: f32, x_length: u32 }
+///      var<immediate> params: Params;
+///      @group(0) @binding(0) var<storage, read> x: array<f32>;
+///      @group(0) @binding(1) var<storage, read> y: array<f32>;
+///      @group(0) @binding(2) var<storage, read_write> out: array<f32>;
+///      @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+///          if id.x < params.x_length { out[id.x] = params.a * x[id.x] + y[id.x]; }
+///      }",
+/// )?
+/// .elementwise()
+/// .twin(|call| {
+///     let (a, x, y) = (call.scalar::<f32>("a")?, call.input::<f32>("x")?, call.input("y")?);
+///     for ((out, x), y) in call.output("out")?.iter_mut().zip(x).zip(y) {
+///         *out = a * x + y;
+///     }
+///     Ok(())
+/// })?;
+///
+/// let device = Device::best()?;
+/// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
+/// let y = saxpy.launch().input("x", &x).input("y", &x).scalar("a", 2.0).run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [3.0, 6.0, 9.0]);
+/// # Ok::<(), orlop::Error>(())
+/// ```
+///
+/// # What the WGSL says
+/// - `var<storage, read>` is an input, `var<storage, read_write>` an output, all in `@group(0)`,
+///   their bindings counted from 0. Each is an array (of any length, or of a fixed one) of `f32`,
+///   `f16`, `f64`, `i32` or `u32`, of vectors of two or four of them, or of atomics. The name of
+///   the variable is that of the operand.
+/// - Numbers are members of a struct in `var<immediate>`: `f32`, `i32`, `u32` or vectors of them.
+///   Where an adapter has no immediates (or too few) they become a uniform.
+/// - One `@compute` entry point.
+///
+/// # What holds for operands
+/// - Inputs arrive row-major, without gaps, from their first element: other views are copied
+///   first. A kernel that declares itself [`strided`](KernelBuilder::strided) gets them as they lie.
+/// - `arrayLength` counts padding (up to 256 bytes). So a member of the params that is called
+///   `NAME_length` is given the elements of operand `NAME`.
+/// - Outputs are new tensors, of zeros unless the kernel [overwrites](KernelBuilder::overwrites)
+///   them.
+/// - An operand above the device's largest binding is windowed when the kernel is
+///   [`elementwise`](KernelBuilder::elementwise); else the kernel is placed on the CPU, or refused
+///   under strict placement.
+///
+/// # What cannot happen
+/// Kernels of a program run with naga's checks: accesses outside of a binding reach no other
+/// tensor, loops end, workgroup memory begins as zeros. GL has no such checks: there the twin runs.
+pub struct Kernel {
+    name: &'static str,
+    source: Source,
+    elementwise: bool,
+    strided: bool,
+    overwrites: bool,
+    rules: Vec<(String, Arc<ShapeRule>)>,
+    twin: Box<Twin>,
+}
+
+/// A kernel without its twin: see [`Kernel::wgsl`].
+pub struct KernelBuilder {
+    name: &'static str,
+    source: Source,
+    elementwise: bool,
+    strided: bool,
+    overwrites: bool,
+    rules: Vec<(String, Arc<ShapeRule>)>,
+}
+
+/// A value of a template's variable: [`Kernel::template`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum KernelValue {
+    /// A WGSL type: `f32`, `f16`, ...
+    DType(DType),
+    /// A number.
+    Number(i64),
+    /// Any text.
+    Text(String),
+}
+
+impl From<DType> for KernelValue {
+    fn from(dtype: DType) -> Self {
+        KernelValue::DType(dtype)
+    }
+}
+
+impl From<i64> for KernelValue {
+    fn from(number: i64) -> Self {
+        KernelValue::Number(number)
+    }
+}
+
+impl From<&str> for KernelValue {
+    fn from(text: &str) -> Self {
+        KernelValue::Text(text.to_owned())
+    }
+}
+
+impl fmt::Display for KernelValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelValue::DType(dtype) => dtype.fmt(f),
+            KernelValue::Number(number) => number.fmt(f),
+            KernelValue::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Kernel {
+    /// A kernel from WGSL, which is read and checked here: no device is needed. What is left to
+    /// give is its twin: [`KernelBuilder::twin`].
+    ///
+    /// # Errors
+    /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be.
+    pub fn wgsl(name: &str, source: &str) -> Result<KernelBuilder> {
+        let name = interned(name);
+        Ok(KernelBuilder {
+            name,
+            source: Source::read(name, source)?,
+            elementwise: false,
+            strided: false,
+            overwrites: false,
+            rules: Vec::new(),
+        })
+    }
+
+    /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
+    /// `{% for .. %}` are there too (Jinja's language). `{{ enables }}` becomes `enable f16;` when
+    /// one of the values is [`DType::F16`].
+    ///
+    /// ```
+    /// use orlop::{DType, Kernel};
+    ///
+    /// let source = "{{ enables }}
+    ///     @group(0) @binding(0) var<storage, read_write> out: array<{{ element }}>;
+    ///     @compute @workgroup_size({{ size }}) fn main() { out[0] = {{ element }}(1); }";
+    /// Kernel::template("one", source, &[("element", DType::F16.into()), ("size", 8.into())])?;
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Kernel::wgsl`]; a template that does not render.
+    pub fn template(
+        name: &str,
+        source: &str,
+        values: &[(&str, KernelValue)],
+    ) -> Result<KernelBuilder> {
+        let f16 = values
+            .iter()
+            .any(|(_, value)| *value == KernelValue::DType(DType::F16));
+        let enables = if f16 { "enable f16;" } else { "" };
+        let given = values
+            .iter()
+            .map(|(name, value)| (*name, value.to_string()));
+        let values: Vec<(&str, String)> = given.chain([("enables", enables.to_owned())]).collect();
+        let rendered = templates::render_text(source, &values).map_err(|rendered| {
+            Error::KernelCompile(Box::new(KernelCompile {
+                kernel: name.to_owned(),
+                rendered,
+            }))
+        })?;
+        Self::wgsl(name, &rendered)
+    }
+
+    /// The kernel's name, in errors and labels.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The beginning of a launch.
+    pub fn launch(&self) -> KernelLaunch<'_> {
+        KernelLaunch::new(self)
+    }
+
+    /// Invocations of a workgroup.
+    fn per_workgroup(&self) -> usize {
+        self.source
+            .workgroup
+            .iter()
+            .map(|&size| size as usize)
+            .product::<usize>()
+            .max(1)
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("bindings", &self.source.bindings)
+            .field("scalars", &self.source.members)
+            .field("workgroup", &self.source.workgroup)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for KernelBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelBuilder")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl KernelBuilder {
+    /// Element `i` of each output depends on element `i` of each input alone, by
+    /// `global_invocation_id.x`, and all have one shape. Then the grid follows from the elements,
+    /// outputs take the shape of the inputs, and operands of any size are windowed: a launch may
+    /// see a piece of them, and `NAME_length` is the piece's.
+    pub fn elementwise(mut self) -> Self {
+        self.elementwise = true;
+        self
+    }
+
+    /// The kernel handles offsets and strides: inputs arrive as they lie, and members of the params
+    /// called `NAME_offset`, `NAME_size_0`, `NAME_stride_0`, .. say how, in elements (strides may
+    /// be negative, as `i32`; those of broadcast dimensions are 0). The rank must be the one that
+    /// the members ask for. Outputs are row-major as ever.
+    pub fn strided(mut self) -> Self {
+        self.strided = true;
+        self
+    }
+
+    /// Every element of every output is written: they need not be zeros before.
+    pub fn overwrites(mut self) -> Self {
+        self.overwrites = true;
+        self
+    }
+
+    /// The shape of an output, from those of the inputs in the order of their bindings. A launch
+    /// can give another one: [`KernelLaunch::output`].
+    pub fn shape(
+        mut self,
+        output: &str,
+        rule: impl Fn(&[&Shape]) -> Result<Shape> + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.push((output.to_owned(), Arc::new(rule)));
+        self
+    }
+
+    /// The kernel with its twin: what runs on the CPU device, where an adapter lacks something that
+    /// the WGSL needs, and in [`Kernel::check`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a shape rule of an output that is not there, and for a kernel
+    /// that is both elementwise and strided.
+    pub fn twin(
+        self,
+        twin: impl Fn(&KernelCall<'_>) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<Kernel> {
+        let is_output = |name: &str| {
+            let mut bindings = self.source.bindings.iter();
+            bindings.any(|binding| !binding.is_input && binding.name == name)
+        };
+        if let Some((name, _)) = self.rules.iter().find(|(name, _)| !is_output(name)) {
+            return Err(call::unknown(self.name, "output", name));
+        }
+        if self.elementwise && self.strided {
+            return Err(Error::invalid(
+                self.name,
+                "an elementwise kernel gets its operands without strides: declare it one or the other",
+            ));
+        }
+        Ok(Kernel {
+            name: self.name,
+            source: self.source,
+            elementwise: self.elementwise,
+            strided: self.strided,
+            overwrites: self.overwrites,
+            rules: self.rules,
+            twin: Box::new(twin),
+        })
+    }
+}
+
+/// The name for as long as the process lives, as errors and labels want it: each one once.
+fn interned(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
+    names.insert(kept);
+    kept
+}

@@ -1,0 +1,342 @@
+//! A launch of a program's own kernel as an op: it goes the one road.
+
+use std::cell::Cell;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Kernel;
+use super::call::{Bytes, KernelCall};
+use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::launch::{
+    Bound, Dispatch, KernelKey, Launch, Launches, WINDOW_ALIGNMENT, Window, Words,
+};
+use crate::layout::Layout;
+use crate::ops::fill::Fill;
+use crate::road::{HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+
+/// What a binding is bound to.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    Input(usize),
+    Output(usize),
+}
+
+/// An output in the one storage that all of them share.
+pub(super) struct Output {
+    pub name: String,
+    pub shape: Shape,
+    pub dtype: DType,
+    /// From the storage's start, a multiple of the alignment of windows.
+    pub offset: u64,
+}
+
+impl Output {
+    pub(super) fn bytes(&self) -> u64 {
+        (self.shape.elements() * self.dtype.size()) as u64
+    }
+
+    /// Bytes up to the next output: never none, since it is bound.
+    pub(super) fn room(&self) -> u64 {
+        self.bytes().max(1).next_multiple_of(WINDOW_ALIGNMENT)
+    }
+}
+
+/// What the kernel's params say of an operand.
+#[derive(Clone, Copy)]
+pub(super) enum About {
+    /// Elements; in a piece those of the piece.
+    Length,
+    Offset,
+    Size(usize),
+    Stride(usize),
+}
+
+pub(super) struct UserOp<'k> {
+    pub kernel: &'k Kernel,
+    /// Of each input, before it is placed.
+    pub lengths: SmallVec<[usize; 4]>,
+    pub shapes: SmallVec<[Shape; 4]>,
+    pub outputs: SmallVec<[Output; 2]>,
+    /// Of each binding.
+    pub places: SmallVec<[Place; 4]>,
+    /// The scalars that were given; those about operands are still to be filled in.
+    pub words: Words,
+    pub about: SmallVec<[(usize, Place, About); 4]>,
+    pub groups: [u32; 3],
+}
+
+impl UserOp<'_> {
+    /// Bytes of the storage of all outputs.
+    fn output_bytes(&self) -> u64 {
+        match &self.outputs[..] {
+            [output] => output.bytes(),
+            outputs => outputs.last().map_or(0, |last| last.offset + last.room()),
+        }
+    }
+
+    /// The params, for a launch on `length` elements of each operand, or on all.
+    fn params(&self, inputs: &[&Layout], length: Option<usize>) -> Words {
+        let mut words = self.words.clone();
+        for &(word, place, about) in &self.about {
+            words[word] = match (place, about) {
+                (Place::Input(at), About::Length) => length.unwrap_or(self.lengths[at]) as u32,
+                (Place::Output(at), About::Length) => {
+                    length.unwrap_or(self.outputs[at].shape.elements()) as u32
+                }
+                (Place::Input(at), About::Offset) => inputs[at].offset() as u32,
+                (Place::Input(at), About::Size(axis)) => inputs[at].shape().dims()[axis] as u32,
+                (Place::Input(at), About::Stride(axis)) => inputs[at].strides()[axis] as u32,
+                (Place::Output(at), About::Size(axis)) => {
+                    self.outputs[at].shape.dims()[axis] as u32
+                }
+                (Place::Output(_), _) => 0,
+            };
+        }
+        words
+    }
+
+    /// One launch on the elements of a piece, or on everything.
+    fn launch(
+        &self,
+        problem: &Problem<'_>,
+        piece: Option<std::ops::Range<usize>>,
+        groups: [u32; 3],
+    ) -> Launch {
+        let layouts: SmallVec<[&Layout; 4]> =
+            problem.inputs.iter().map(|input| input.layout).collect();
+        let words = self.params(&layouts, piece.as_ref().map(std::ops::Range::len));
+        let mut bytes = 0;
+        let operands = self.places.iter().map(|&place| {
+            let (operand, first, size, count) = match place {
+                Place::Input(at) => {
+                    let Operand { layout, dtype, .. } = problem.inputs[at];
+                    if self.kernel.strided {
+                        bytes += (layout.elements() * dtype.size()) as u64;
+                        return Bound::whole(at);
+                    }
+                    let first = (layout.offset() * dtype.size()) as u64;
+                    (at, first, dtype.size(), layout.elements())
+                }
+                Place::Output(at) => {
+                    let output = &self.outputs[at];
+                    let count = output.shape.elements();
+                    (
+                        problem.inputs.len(),
+                        output.offset,
+                        output.dtype.size(),
+                        count,
+                    )
+                }
+            };
+            let elements = piece.clone().unwrap_or(0..count);
+            let from = first + (elements.start * size) as u64;
+            let range = from..from + (elements.len() * size).max(1) as u64;
+            bytes += range.end - range.start;
+            Bound {
+                operand,
+                window: Some(Window::around(range)),
+            }
+        });
+        let operands: SmallVec<[Bound; 4]> = operands.collect();
+        let source = &self.kernel.source;
+        Launch {
+            kernel: KernelKey {
+                template: "user",
+                values: smallvec![
+                    ("name", self.kernel.name.into()),
+                    ("immediate", source.immediate.clone().into()),
+                    ("uniform", source.uniform.clone().into()),
+                ],
+                bindings: source.bindings.len() as u32,
+                words: source.words as u32,
+            },
+            operands,
+            texels: SmallVec::new(),
+            dispatches: smallvec![Dispatch { words, groups }],
+            flops: bytes as f64,
+            bytes: bytes as f64,
+        }
+    }
+
+    /// Elements of a piece that an elementwise kernel takes at once.
+    fn piece(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> usize {
+        let inputs = problem.inputs.iter().map(|input| input.dtype.size());
+        let outputs = self.outputs.iter().map(|output| output.dtype.size());
+        let sizes: SmallVec<[usize; 4]> = inputs.chain(outputs).collect();
+        let largest = sizes.iter().copied().max().unwrap_or(1);
+        let bytes: usize = sizes.iter().sum();
+        let bound = capabilities.max_binding_bytes as usize / largest;
+        let seconds = capabilities.seconds(bytes as f64, bytes as f64);
+        let timely = (LONGEST_LAUNCH / seconds) as usize;
+        let grid = capabilities.max_workgroups as usize * self.kernel.per_workgroup();
+        let most = bound.min(timely).min(grid);
+        // Windows begin at multiples of their alignment whatever the size of an element.
+        (most - most % WINDOW_ALIGNMENT as usize).max(WINDOW_ALIGNMENT as usize)
+    }
+}
+
+impl Op for UserOp<'_> {
+    fn name(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    fn infer(&self, _inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        match &self.outputs[..] {
+            [output] => Ok((output.shape.clone(), output.dtype)),
+            // Several are views of one tensor of words.
+            _ => Ok((
+                Shape::from([self.output_bytes().div_ceil(4) as usize]),
+                DType::U32,
+            )),
+        }
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        _output: DType,
+    ) -> Option<String> {
+        if capabilities.kind == DeviceKind::Cpu {
+            return None;
+        }
+        let limit = capabilities.max_binding_bytes;
+        let above = |bytes: u64| !self.kernel.elementwise && bytes > limit;
+        let input = |input: &Operand<'_>| match self.kernel.strided {
+            true => input.storage_bytes,
+            false => (input.layout.elements() * input.dtype.size()) as u64,
+        };
+        let sizes = inputs.iter().map(input);
+        let largest = sizes.chain(self.outputs.iter().map(Output::bytes)).max();
+        let too_large = largest.filter(|&bytes| above(bytes)).map(|bytes| {
+            format!(
+                "an operand of {bytes} bytes is above its largest binding of {limit} bytes, and the \
+                 kernel is not declared elementwise"
+            )
+        });
+        let groups = self.groups.into_iter().max().unwrap_or(0);
+        let wide = (!self.kernel.elementwise && groups > capabilities.max_workgroups).then(|| {
+            let most = capabilities.max_workgroups;
+            format!(
+                "a grid of {:?} workgroups is above its {most} a dimension",
+                self.groups
+            )
+        });
+        self.kernel
+            .source
+            .missing(capabilities)
+            .or(too_large)
+            .or(wide)
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let mut launches = Launches::new();
+        if !self.kernel.overwrites {
+            let words = self.output_bytes().div_ceil(4) as usize;
+            let zeros = Fill::new(
+                self.name(),
+                [words].into(),
+                Scalar::Integer(0),
+                DType::U32,
+                true,
+            )?;
+            let layout = Layout::contiguous([words]);
+            let output = Operand {
+                layout: &layout,
+                dtype: DType::U32,
+                ..problem.output
+            };
+            launches = zeros.plan(
+                &Problem {
+                    inputs: SmallVec::new(),
+                    output,
+                    fresh: true,
+                    spare: false,
+                    slots: SmallVec::new(),
+                },
+                capabilities,
+            )?;
+            for bound in launches.iter_mut().flat_map(|launch| &mut launch.operands) {
+                bound.operand += problem.inputs.len();
+            }
+        }
+        if !self.kernel.elementwise {
+            launches.push(self.launch(problem, None, self.groups));
+            return Ok(launches);
+        }
+        let count = self
+            .outputs
+            .iter()
+            .map(|output| output.shape.elements())
+            .max()
+            .unwrap_or(0);
+        let most = self.piece(problem, capabilities);
+        let mut from = 0;
+        while from < count {
+            let piece = from..count.min(from.saturating_add(most));
+            from = piece.end;
+            let groups = piece.len().div_ceil(self.kernel.per_workgroup());
+            launches.push(self.launch(problem, Some(piece), [groups as u32, 1, 1]));
+        }
+        Ok(launches)
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        let source = &self.kernel.source;
+        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout).collect();
+        let words = self.params(&layouts, None);
+        let mut given = SmallVec::new();
+        let mut outputs = SmallVec::new();
+        let bytes = &mut *output.bytes;
+        if !self.kernel.overwrites {
+            bytes.fill(0);
+        }
+        let mut rest = bytes;
+        let mut at = 0;
+        for written in &self.outputs {
+            let (gap, bytes) = ((written.offset - at) as usize, written.bytes() as usize);
+            let (_, tail) = std::mem::take(&mut rest).split_at_mut(gap);
+            let (own, tail) = tail.split_at_mut(bytes);
+            outputs.push((written.name.as_str(), &written.shape, Cell::new(Some(own))));
+            (rest, at) = (tail, written.offset + written.bytes());
+        }
+        for (binding, place) in source.bindings.iter().zip(&self.places) {
+            let &Place::Input(at) = place else { continue };
+            let input = &inputs[at];
+            let bytes = match self.lengths[at] {
+                0 => Bytes::Gathered(Vec::new(), 0),
+                _ => Bytes::of(input.bytes, input.layout, input.dtype),
+            };
+            given.push((binding.name.as_str(), &self.shapes[at], bytes));
+        }
+        (self.kernel.twin)(&KernelCall {
+            kernel: self.kernel.name,
+            source,
+            inputs: given,
+            outputs,
+            words: &words,
+        })
+    }
+}
+
+/// Where a scalar's name says something about an operand: `x_length`, `x_offset`, `x_size_1`,
+/// `x_stride_0`.
+pub(super) fn about(member: &str, operand: &str) -> Option<About> {
+    let what = member.strip_prefix(operand)?.strip_prefix('_')?;
+    let axis = |prefix: &str| what.strip_prefix(prefix)?.parse().ok();
+    match what {
+        "length" => Some(About::Length),
+        "offset" => Some(About::Offset),
+        _ => axis("size_")
+            .map(About::Size)
+            .or_else(|| axis("stride_").map(About::Stride)),
+    }
+}
+
+/// The typed error for a launch that lacks what the kernel names.
+pub(super) fn not_given(kernel: &'static str, what: &str, name: &str) -> Error {
+    Error::invalid(kernel, format!("the launch gives no {what} `{name}`"))
+}

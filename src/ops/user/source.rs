@@ -1,0 +1,314 @@
+//! What a kernel's WGSL says of itself, read by naga: bindings, access, dtypes, params, workgroup size,
+//! and what it needs of a device.
+
+use std::sync::Arc;
+
+use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
+use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
+
+use super::rewrite::respace;
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::error::{Error, KernelCompile, Result};
+
+/// One storage binding.
+#[derive(Debug)]
+pub(super) struct Binding {
+    /// The variable's name.
+    pub name: String,
+    /// Declared `read`: an input. Else an output.
+    pub is_input: bool,
+    pub dtype: DType,
+    /// Bytes that the kernel's type takes at least.
+    pub least_bytes: u64,
+}
+
+/// One number of the params.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub name: String,
+    /// The first of its 32-bit words.
+    pub word: usize,
+    /// Its numbers: 1, or those of a vector.
+    pub lanes: usize,
+    /// `f32`, `i32` or `u32`.
+    pub dtype: DType,
+}
+
+/// A kernel's WGSL, and what was read from it.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// As it goes to a device that has immediates, and to one that has none.
+    pub immediate: Arc<str>,
+    pub uniform: Arc<str>,
+    /// By their number.
+    pub bindings: Vec<Binding>,
+    pub members: Vec<Member>,
+    /// 32-bit words of the params.
+    pub words: usize,
+    pub workgroup: [u32; 3],
+    pub workgroup_bytes: u32,
+    f16: bool,
+    f64: bool,
+    int64: bool,
+    subgroups: bool,
+}
+
+impl Source {
+    /// # Errors
+    /// `KernelCompile` with naga's rendering of what is wrong and where, or with what orlop asks
+    /// of a kernel.
+    pub(super) fn read(kernel: &'static str, text: &str) -> Result<Self> {
+        let broken = |rendered: String| {
+            Error::KernelCompile(Box::new(KernelCompile {
+                kernel: kernel.to_owned(),
+                rendered,
+            }))
+        };
+        let module = naga::front::wgsl::parse_str(text)
+            .map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))?;
+        let validate = |features| {
+            let checked = Validator::new(ValidationFlags::all(), features).validate(&module);
+            checked.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
+        };
+        validate(Features::all())?;
+        let subgroups = validate(Features::all() - Features::SUBGROUP).is_err();
+        Reader {
+            module: &module,
+            text,
+        }
+        .source(subgroups)
+        .map_err(broken)
+    }
+
+    /// What of it a device lacks, if anything.
+    pub(super) fn missing(&self, capabilities: &Capabilities) -> Option<String> {
+        let [x, y, z] = self.workgroup.map(u64::from);
+        let bindings = self.bindings.len() as u32;
+        let lacking = [
+            (self.f16 && !capabilities.f16, "f16 in kernels"),
+            (self.f64 && !capabilities.f64, "f64 in kernels"),
+            (
+                self.int64 && !capabilities.int64,
+                "64-bit integers in kernels",
+            ),
+            (
+                self.subgroups && capabilities.subgroup_sizes.is_none(),
+                "subgroups",
+            ),
+            (
+                !capabilities.bounds_checks,
+                "bounds checks for kernels of a program",
+            ),
+        ];
+        let limits = [
+            (
+                "workgroup of",
+                x * y * z,
+                capabilities.max_invocations,
+                "invocations",
+            ),
+            (
+                "kernel with",
+                u64::from(bindings),
+                capabilities.max_bindings,
+                "bindings",
+            ),
+            (
+                "workgroup with",
+                u64::from(self.workgroup_bytes),
+                capabilities.workgroup_memory_bytes,
+                "bytes of memory",
+            ),
+        ];
+        let above = limits
+            .into_iter()
+            .find(|&(_, has, most, _)| has > u64::from(most));
+        lacking
+            .into_iter()
+            .find(|&(lacks, _)| lacks)
+            .map(|(_, what)| format!("it has no {what}"))
+            .or_else(|| {
+                above.map(|(what, has, most, of)| {
+                    format!("a {what} {has} {of} is above its limit of {most}")
+                })
+            })
+    }
+}
+
+/// A module, and the text that it was read from.
+struct Reader<'a> {
+    module: &'a naga::Module,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn source(&self, subgroups: bool) -> std::result::Result<Source, String> {
+        let module = self.module;
+        let [entry] = &module.entry_points[..] else {
+            return Err(format!(
+                "a kernel has one entry point, there are {}",
+                module.entry_points.len()
+            ));
+        };
+        if entry.stage != ShaderStage::Compute {
+            return Err(format!("`{}` is no @compute entry point", entry.name));
+        }
+        if !module.overrides.is_empty() {
+            return Err("`override` constants are not set by orlop: use Kernel::template".into());
+        }
+        let mut bindings = Vec::new();
+        let mut params = None;
+        let mut workgroup_bytes = 0;
+        let mut text = self.text.to_owned();
+        for (_, variable) in module.global_variables.iter() {
+            let name = variable.name.clone().unwrap_or_default();
+            match variable.space {
+                AddressSpace::Storage { access } => {
+                    let number = match &variable.binding {
+                        Some(at) if at.group == 0 => at.binding as usize,
+                        _ => return Err(format!("`{name}` is not in @group(0)")),
+                    };
+                    let is_input = !access.contains(StorageAccess::STORE);
+                    bindings.push((number, self.binding(name.clone(), variable.ty, is_input)?));
+                    // Memory of a pool is bound for reading and writing, as are its neighbours.
+                    text = respace(&text, &name, "", "storage, read_write")
+                        .ok_or_else(|| format!("the declaration of `{name}` was not found"))?;
+                }
+                AddressSpace::Immediate => params = Some((name, variable.ty)),
+                AddressSpace::WorkGroup => {
+                    workgroup_bytes += module.types[variable.ty].inner.size(module.to_ctx());
+                }
+                AddressSpace::Private => {}
+                _ => {
+                    return Err(format!(
+                        "`{name}` is neither var<storage>, var<immediate>, var<workgroup> nor \
+                         var<private>; numbers belong into a struct as var<immediate>"
+                    ));
+                }
+            }
+        }
+        bindings.sort_by_key(|(number, _)| *number);
+        if let Some((at, _)) = bindings
+            .iter()
+            .enumerate()
+            .find(|(at, (number, _))| at != number)
+        {
+            return Err(format!(
+                "there is no @binding({at}): they count from 0 without gaps"
+            ));
+        }
+        let bindings: Vec<Binding> = bindings.into_iter().map(|(_, binding)| binding).collect();
+        if bindings.iter().all(|binding| binding.is_input) {
+            return Err("it has no output: a var<storage, read_write>".into());
+        }
+        let immediate: Arc<str> = text.as_str().into();
+        let (members, words, uniform) = match params {
+            None => (Vec::new(), 0, Arc::clone(&immediate)),
+            Some((name, ty)) => {
+                let group = "@group(1) @binding(0) ";
+                let uniform = respace(&text, &name, group, "uniform")
+                    .ok_or_else(|| format!("the declaration of `{name}` was not found"))?;
+                let (members, words) = self.params(&name, ty)?;
+                (members, words, uniform.into())
+            }
+        };
+        let has = |wanted: fn(&naga::Scalar) -> bool| {
+            module
+                .types
+                .iter()
+                .any(|(_, ty)| ty.inner.scalar().is_some_and(|scalar| wanted(&scalar)))
+        };
+        Ok(Source {
+            immediate,
+            uniform,
+            bindings,
+            members,
+            words,
+            workgroup: entry.workgroup_size,
+            workgroup_bytes,
+            f16: has(|scalar| scalar.kind == ScalarKind::Float && scalar.width == 2),
+            f64: has(|scalar| scalar.kind == ScalarKind::Float && scalar.width == 8),
+            int64: has(|scalar| scalar.kind != ScalarKind::Float && scalar.width == 8),
+            subgroups,
+        })
+    }
+
+    fn binding(
+        &self,
+        name: String,
+        ty: naga::Handle<naga::Type>,
+        is_input: bool,
+    ) -> std::result::Result<Binding, String> {
+        let context = self.module.to_ctx();
+        let what = || {
+            format!(
+                "`{name}` is no array of f32, f16, f64, i32, u32, vectors of two or four of them, \
+                 or atomics"
+            )
+        };
+        let inner = &self.module.types[ty].inner;
+        let TypeInner::Array { base, size, .. } = inner else {
+            return Err(what());
+        };
+        let element = &self.module.types[*base].inner;
+        let scalar = match element {
+            TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => scalar,
+            TypeInner::Vector { size, scalar } if *size != naga::VectorSize::Tri => scalar,
+            _ => return Err(what()),
+        };
+        let dtype = match (scalar.kind, scalar.width) {
+            (ScalarKind::Float, 4) => DType::F32,
+            (ScalarKind::Float, 2) => DType::F16,
+            (ScalarKind::Float, 8) => DType::F64,
+            (ScalarKind::Sint, 4) => DType::I32,
+            (ScalarKind::Uint, 4) => DType::U32,
+            _ => return Err(what()),
+        };
+        let least_bytes = match size {
+            ArraySize::Dynamic => element.size(context),
+            _ => inner.size(context),
+        };
+        Ok(Binding {
+            name,
+            is_input,
+            dtype,
+            least_bytes: u64::from(least_bytes),
+        })
+    }
+
+    fn params(
+        &self,
+        name: &str,
+        ty: naga::Handle<naga::Type>,
+    ) -> std::result::Result<(Vec<Member>, usize), String> {
+        let TypeInner::Struct { members, span } = &self.module.types[ty].inner else {
+            return Err(format!("`{name}` is no struct"));
+        };
+        let member = |member: &naga::StructMember| {
+            let inner = &self.module.types[member.ty].inner;
+            let (scalar, lanes) = match inner {
+                TypeInner::Scalar(scalar) => (scalar, 1),
+                TypeInner::Vector { size, scalar } => (scalar, *size as usize),
+                _ => return None,
+            };
+            let dtype = match (scalar.kind, scalar.width) {
+                (ScalarKind::Float, 4) => DType::F32,
+                (ScalarKind::Sint, 4) => DType::I32,
+                (ScalarKind::Uint, 4) => DType::U32,
+                _ => return None,
+            };
+            Some(Member {
+                name: member.name.clone()?,
+                word: member.offset as usize / 4,
+                lanes,
+                dtype,
+            })
+        };
+        let members: Option<Vec<Member>> = members.iter().map(member).collect();
+        let members = members.ok_or_else(|| {
+            format!("`{name}` has a member that is no f32, i32, u32 or vector of them")
+        })?;
+        Ok((members, *span as usize / 4))
+    }
+}

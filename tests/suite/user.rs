@@ -1,0 +1,840 @@
+//! Programs' own kernels: bindings read from WGSL, windows, placement, errors, and what hostile ones cannot do.
+
+use orlop::{
+    DType, Device, Error, Kernel, KernelCall, Placement, Result, Shape, Tensor, Tolerance,
+};
+
+use crate::adapters::Context;
+use crate::operand::{Operand, same};
+use crate::placement::{is_unsupported, last, open};
+use crate::rng::{Rng, cases};
+use crate::{OnceTest, Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("user::elementwise", Scope::Kernels, elementwise),
+        Test::new("user::many_workgroups", Scope::Kernels, many_workgroups),
+        Test::new(
+            "user::outputs_and_atomics",
+            Scope::Kernels,
+            outputs_and_atomics,
+        ),
+        Test::new("user::rows", Scope::Device, rows),
+        Test::new("user::strided", Scope::Device, strided),
+        Test::new("user::many_numbers", Scope::Kernels, many_numbers),
+        Test::new("user::no_elements", Scope::Device, no_elements),
+        Test::new("user::without_inputs", Scope::Device, without_inputs),
+        Test::new("user::templates", Scope::Device, templates),
+        Test::new("user::check_compares", Scope::Device, check_compares),
+        Test::new("user::launches_refused", Scope::Device, launches_refused),
+        Test::new(
+            "user::what_a_device_lacks",
+            Scope::Device,
+            what_a_device_lacks,
+        ),
+        Test::new("user::beyond_a_binding", Scope::Device, beyond_a_binding),
+        Test::new("user::hostile", Scope::Kernels, hostile),
+        Test::new("user::memory", Scope::Device, memory),
+    ]
+}
+
+pub fn tests_once() -> Vec<OnceTest> {
+    vec![("user::sources_refused", sources_refused)]
+}
+
+const SAXPY: &str = "
+struct Params { a: f32, x_length: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> y: array<f32>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.x_length { out[id.x] = params.a * x[id.x] + y[id.x]; }
+}";
+
+fn saxpy() -> Result<Kernel> {
+    Kernel::wgsl("saxpy", SAXPY)?.elementwise().twin(|call| {
+        let a = call.scalar::<f32>("a")?;
+        let (x, y) = (call.input::<f32>("x")?, call.input::<f32>("y")?);
+        for ((out, x), y) in call.output("out")?.iter_mut().zip(x).zip(y) {
+            *out = a * x + y;
+        }
+        Ok(())
+    })
+}
+
+/// Of whole numbers, so that every way to multiply and add gives the same.
+fn whole(rng: &mut Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| rng.below(200) as f32 - 100.0).collect()
+}
+
+/// Views of every kind, of every size, windowed too.
+fn elementwise(context: &Context) -> Result<()> {
+    let saxpy = saxpy()?;
+    cases(context.times(40), |rng| {
+        let shape = context.shape(rng, 4, 3000);
+        let x = Operand::<f32>::random_view(context.device(), rng, &shape)?;
+        let y = Operand::<f32>::random_view(context.device(), rng, &shape)?;
+        let made = saxpy
+            .launch()
+            .input("x", &x.tensor)
+            .input("y", &y.tensor)
+            .scalar("a", 2.0)
+            .run()?;
+        assert_eq!(made.shape(), x.tensor.shape());
+        let got = made.to_vec::<f32>()?;
+        for ((got, x), y) in got.iter().zip(x.values()).zip(y.values()) {
+            let want = 2.0 * f64::from(x) + f64::from(y);
+            let bound =
+                2.0 * f64::from(f32::EPSILON) * (2.0 * f64::from(x).abs() + f64::from(y).abs());
+            let is_same = f64::from(*got) == want || (want.is_nan() && got.is_nan());
+            assert!(
+                is_same || (f64::from(*got) - want).abs() <= bound + 1e-37,
+                "{got} {want}"
+            );
+        }
+        Ok(())
+    })?;
+    // One tensor twice, and two views of one storage that overlap.
+    let values = whole(&mut Rng::new(1), 1000);
+    let base = Tensor::from_slice(context.device(), &values, [1000])?;
+    for from in [0, 1, 64, 100, 499] {
+        let (x, y) = (
+            base.slice(from..from + 500)?,
+            base.slice(500 - from..1000 - from)?,
+        );
+        let made = saxpy
+            .launch()
+            .input("y", &y)
+            .input("x", &x)
+            .scalar("a", -3)
+            .run()?;
+        let want: Vec<f32> = (0..500)
+            .map(|at| -3.0 * values[from + at] + values[500 - from + at])
+            .collect();
+        same(&made, &want)?;
+        let twice = saxpy
+            .launch()
+            .input("y", &x)
+            .input("x", &x)
+            .scalar("a", 1)
+            .run()?;
+        let want: Vec<f32> = (0..500).map(|at| 2.0 * values[from + at]).collect();
+        same(&twice, &want)?;
+    }
+    same(&base, &values)
+}
+
+/// More than 65,535 workgroups.
+fn many_workgroups(context: &Context) -> Result<()> {
+    let source = "
+        struct Params { x_length: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<u32>;
+        @group(0) @binding(1) var<storage, read_write> out: array<u32>;
+        @compute @workgroup_size(1) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.x_length { out[id.x] = x[id.x] + 1u; }
+        }";
+    let more = Kernel::wgsl("more", source)?
+        .elementwise()
+        .overwrites()
+        .twin(|call| {
+            for (out, x) in call
+                .output::<u32>("out")?
+                .iter_mut()
+                .zip(call.input::<u32>("x")?)
+            {
+                *out = x + 1;
+            }
+            Ok(())
+        })?;
+    let values: Vec<u32> = (0..140_001).collect();
+    let x = Tensor::from_slice(context.device(), &values, [values.len()])?;
+    let want: Vec<u32> = values.iter().map(|x| x + 1).collect();
+    same(&more.launch().input("x", &x).run()?, &want)
+}
+
+const HISTOGRAM: &str = "
+struct Params { x_length: u32, bins: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read_write> counts: array<atomic<u32>>;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> place: array<vec2<i32>>;
+@compute @workgroup_size(32) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.x_length {
+        let bin = x[id.x] % params.bins;
+        atomicAdd(&counts[bin], 1u);
+        place[id.x] = vec2<i32>(i32(bin), -1);
+    }
+}";
+
+fn histogram() -> Result<Kernel> {
+    Kernel::wgsl("histogram", HISTOGRAM)?
+        .shape("place", |inputs: &[&Shape]| {
+            Ok(Shape::from([inputs[0].elements(), 2]))
+        })
+        .twin(|call| {
+            let bins = call.scalar::<u32>("bins")?;
+            let counts = call.output::<u32>("counts")?;
+            let place = call.output::<i32>("place")?;
+            assert_eq!(call.output_shape("place")?.dims()[1], 2);
+            for (place, x) in place.chunks_exact_mut(2).zip(call.input::<u32>("x")?) {
+                counts[(x % bins) as usize] += 1;
+                place.copy_from_slice(&[(x % bins) as i32, -1]);
+            }
+            Ok(())
+        })
+}
+
+/// Outputs begin as zeros, also in memory that was used before; several of them share a storage.
+fn outputs_and_atomics(context: &Context) -> Result<()> {
+    let histogram = histogram()?;
+    let device = context.open();
+    cases(context.times(20), |rng| {
+        drop(Tensor::full(&device, [3000], 77, DType::U32)?);
+        let (bins, count) = (rng.between(1, 100), rng.between(1, 500));
+        let values: Vec<u32> = (0..count).map(|_| rng.next() as u32).collect();
+        let x = Tensor::from_slice(&device, &values, [count])?;
+        let launch = histogram
+            .launch()
+            .input("x", &x)
+            .output("counts", [bins])
+            .scalar("bins", bins as u32);
+        let made = launch.clone().invocations([count as u64, 1, 1]).run_all()?;
+        let (mut counts, mut place) = (vec![0u32; bins], Vec::new());
+        for x in values {
+            counts[x as usize % bins] += 1;
+            place.extend([(x % bins as u32) as i32, -1]);
+        }
+        same(&made[0], &counts)?;
+        same(&made[1], &place)?;
+        assert_eq!(made[1].shape().dims(), [count, 2]);
+        assert!(
+            launch.workgroups([1, 1, 1]).run().is_err(),
+            "it has two outputs"
+        );
+        Ok(())
+    })
+}
+
+const ROWS: &str = "
+struct Params { columns: u32 }
+var<immediate> params: Params;
+var<workgroup> part: array<f32, 64>;
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64) fn sum_of_a_row(
+    @builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32,
+) {
+    var sum = vec4<f32>();
+    for (var at = local; at < params.columns / 4u; at += 64u) {
+        sum += x[group.x * (params.columns / 4u) + at];
+    }
+    part[local] = sum.x + sum.y + sum.z + sum.w;
+    workgroupBarrier();
+    if local == 0u {
+        var all = 0.0;
+        for (var at = 0u; at < 64u; at++) { all += part[at]; }
+        out[group.x] = all;
+    }
+}";
+
+/// Workgroup memory, vectors, a grid of its own, and a shape rule.
+fn rows(context: &Context) -> Result<()> {
+    let rows = Kernel::wgsl("rows", ROWS)?
+        .overwrites()
+        .shape("out", |inputs: &[&Shape]| {
+            Ok(Shape::from([inputs[0].dims()[0]]))
+        })
+        .twin(|call| {
+            let columns = call.input_shape("x")?.dims()[1];
+            let x = call.input::<f32>("x")?;
+            for (out, row) in call
+                .output::<f32>("out")?
+                .iter_mut()
+                .zip(x.chunks_exact(columns))
+            {
+                *out = row.iter().sum();
+            }
+            Ok(())
+        })?;
+    cases(context.times(10), |rng| {
+        let (count, columns) = (rng.between(1, 30), 4 * rng.between(1, 100));
+        let values = whole(rng, count * columns);
+        let x = Tensor::from_slice(context.device(), &values, [count, columns])?;
+        let launch = rows
+            .launch()
+            .input("x", &x)
+            .scalar("columns", columns as u32);
+        let want: Vec<f32> = values
+            .chunks_exact(columns)
+            .map(|row| row.iter().sum())
+            .collect();
+        same(&launch.workgroups([count as u32, 1, 1]).run()?, &want)
+    })
+}
+
+/// A kernel that takes its operand as it lies: turned, backwards, repeated.
+fn strided(context: &Context) -> Result<()> {
+    let source = "
+        struct Params { x_offset: u32, x_stride_0: i32, x_stride_1: i32, x_size_0: u32, x_size_1: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> out: array<f32>;
+        @compute @workgroup_size(8, 8) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.x_size_1 && id.y < params.x_size_0 {
+                let at = i32(params.x_offset) + i32(id.y) * params.x_stride_0 + i32(id.x) * params.x_stride_1;
+                out[id.y * params.x_size_1 + id.x] = -x[at];
+            }
+        }";
+    let minus = Kernel::wgsl("minus", source)?
+        .strided()
+        .shape("out", |inputs: &[&Shape]| Ok(inputs[0].clone()))
+        .twin(|call| {
+            for (out, x) in call
+                .output::<f32>("out")?
+                .iter_mut()
+                .zip(call.input::<f32>("x")?)
+            {
+                *out = -x;
+            }
+            Ok(())
+        })?;
+    cases(context.times(20), |rng| {
+        let shape = [rng.between(1, 40), rng.between(1, 40)];
+        let x = Operand::<f32>::random_view(context.device(), rng, &shape)?;
+        let grid = [shape[1] as u64, shape[0] as u64, 1];
+        let made = minus
+            .launch()
+            .input("x", &x.tensor)
+            .invocations(grid)
+            .run()?;
+        let want: Vec<f32> = x.values().iter().map(|x| -x).collect();
+        let got = made.to_vec::<f32>()?;
+        // The sign of NaN is nobody's.
+        assert!(
+            got.iter()
+                .zip(&want)
+                .all(|(a, b)| a == b || (a.is_nan() && b.is_nan()))
+        );
+        Ok(())
+    })?;
+    let cube = Tensor::ones(context.device(), [2, 2, 2], DType::F32)?;
+    let row = Tensor::ones(context.device(), [2], DType::F32)?;
+    let launch = |x| minus.launch().input("x", x).invocations([2, 2, 1]).run();
+    assert!(launch(&cube).is_ok(), "members say nothing of a third axis");
+    is_refused(launch(&row), &["x_stride_1", "axis 1"]);
+    Ok(())
+}
+
+/// More params than immediates have room for: they become a uniform.
+fn many_numbers(context: &Context) -> Result<()> {
+    let members: String = (0..40).map(|at| format!("m{at}: vec4<f32>, ")).collect();
+    let sum: String = (0..40)
+        .map(|at| format!(" + params.m{at}.x * params.m{at}.w"))
+        .collect();
+    let source = format!(
+        "struct Params {{ {members} v: vec3<i32>, last: u32 }}
+         /* var<immediate> params */ var<immediate> params: Params;
+         @group(0) @binding(0) var<storage, read_write> out: array<f32>;
+         @compute @workgroup_size(1) fn main() {{
+             out[0] = 0.0{sum};
+             out[1] = f32(params.v.z) + f32(params.last);
+         }}"
+    );
+    let many = Kernel::wgsl("many", &source)?.twin(|call| {
+        let out = call.output::<f32>("out")?;
+        for at in 0..40 {
+            let [x, _, _, w] = call.vector::<f32, 4>(&format!("m{at}"))?;
+            out[0] += x * w;
+        }
+        let [_, _, z] = call.vector::<i32, 3>("v")?;
+        out[1] = z as f32 + call.scalar::<u32>("last")? as f32;
+        Ok(())
+    })?;
+    let mut launch = many
+        .launch()
+        .on(context.device())
+        .output("out", [2])
+        .workgroups([1; 3]);
+    for at in 0..40 {
+        launch = launch.vector(&format!("m{at}"), [f64::from(at), 9.0, 9.0, 2.0]);
+    }
+    let made = launch.vector("v", [1, 2, -30]).scalar("last", 7u32).run()?;
+    same(&made, &[1560.0f32, -23.0])
+}
+
+fn no_elements(context: &Context) -> Result<()> {
+    let x = Tensor::zeros(context.device(), [0, 3], DType::F32)?;
+    let made = saxpy()?
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .run()?;
+    assert_eq!(made.shape().dims(), [0, 3]);
+    let x = Tensor::zeros(context.device(), 0, DType::U32)?;
+    let launch = histogram()?;
+    let launch = launch
+        .launch()
+        .input("x", &x)
+        .output("counts", 3)
+        .scalar("bins", 3);
+    let made = launch.workgroups([1; 3]).run_all()?;
+    same(&made[0], &[0u32; 3])?;
+    assert_eq!(made[1].shape().dims(), [0, 2]);
+    Ok(())
+}
+
+fn without_inputs(context: &Context) -> Result<()> {
+    let source = "
+        struct Params { out_length: u32, scale: i32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read_write> out: array<i32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.out_length { out[id.x] = params.scale * i32(id.x); }
+        }";
+    let ramp = Kernel::wgsl("ramp", source)?.twin(|call| {
+        let scale = call.scalar::<i32>("scale")?;
+        for (at, out) in call.output::<i32>("out")?.iter_mut().enumerate() {
+            *out = scale * at as i32;
+        }
+        Ok(())
+    })?;
+    let launch = ramp
+        .launch()
+        .output("out", [5, 20])
+        .scalar("scale", -2)
+        .invocations([100, 1, 1]);
+    is_refused(launch.run(), &["on(&device)"]);
+    let want: Vec<i32> = (0..100).map(|at| -2 * at).collect();
+    same(&launch.on(context.device()).run()?, &want)
+}
+
+fn templates(context: &Context) -> Result<()> {
+    let source = "{{ enables }}
+        struct Params { x_length: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<{{ element }}>;
+        @group(0) @binding(1) var<storage, read_write> out: array<{{ element }}>;
+        @compute @workgroup_size({{ size }}) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.x_length {
+                {% for i in range(3) %} out[id.x] += x[id.x]; {% endfor %}
+            }
+        }";
+    for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::U32] {
+        let kernel = Kernel::template(
+            "thrice",
+            source,
+            &[("element", dtype.into()), ("size", 16.into())],
+        )?
+        .elementwise()
+        .twin(move |call| match dtype {
+            DType::F32 => thrice::<f32>(call),
+            DType::F16 => thrice::<orlop::f16>(call),
+            DType::F64 => thrice::<f64>(call),
+            DType::I32 => thrice::<i32>(call),
+            _ => thrice::<u32>(call),
+        })?;
+        let x = Tensor::from_slice(context.device(), &[1.0f32, 2.0, 5.0], [3])?.cast(dtype)?;
+        let made = kernel.launch().input("x", &x).run()?;
+        assert_eq!(made.dtype(), dtype);
+        same(&made.cast(DType::F32)?, &[3.0f32, 6.0, 15.0])?;
+    }
+    let wrong = Kernel::template(
+        "wrong",
+        "{{ element }} {{ missing }}",
+        &[("element", 1.into())],
+    );
+    assert!(matches!(wrong, Err(Error::KernelCompile(_))), "{wrong:?}");
+    Ok(())
+}
+
+fn thrice<T: orlop::Element + std::ops::Add<Output = T>>(call: &KernelCall<'_>) -> Result<()> {
+    for (out, &x) in call
+        .output::<T>("out")?
+        .iter_mut()
+        .zip(call.input::<T>("x")?)
+    {
+        *out = x + x + x;
+    }
+    Ok(())
+}
+
+/// A twin that does something else is found out.
+fn check_compares(context: &Context) -> Result<()> {
+    let device = context.device();
+    let within = Tolerance {
+        relative: 1e-6,
+        absolute: 1e-6,
+    };
+    let shapes: [(&str, &[usize]); 2] = [("x", &[3, 777]), ("y", &[3, 777])];
+    let wrong = Kernel::wgsl("wrong", SAXPY)?.elementwise().twin(|call| {
+        call.output::<f32>("out")?.copy_from_slice(call.input("y")?);
+        Ok(())
+    })?;
+    let right = saxpy()?.check(device, &shapes, within, |launch| launch.scalar("a", 0.5));
+    let found = wrong.check(device, &shapes, within, |launch| launch.scalar("a", 0.5));
+    match context.adapter.info.backend {
+        "Gl" => is_unsupported(right, &["saxpy", "twin"]),
+        _ => right?,
+    }
+    match found {
+        Err(Error::InvalidArgument(error)) if !context.is_cpu() => {
+            let text = error.to_string();
+            assert!(
+                text.contains("`out`[0]") && text.contains("by its twin"),
+                "{text}"
+            );
+        }
+        Err(Error::Unsupported(_)) => assert_eq!(context.adapter.info.backend, "Gl"),
+        other => assert!(context.is_cpu() && other.is_ok(), "{other:?}"),
+    }
+    Ok(())
+}
+
+fn is_refused<T: std::fmt::Debug>(result: Result<T>, parts: &[&str]) {
+    let text = match result {
+        Err(Error::InvalidArgument(error)) => error.to_string(),
+        Err(Error::ShapeMismatch(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// Everything wrong with a launch is said before anything is allocated or runs.
+fn launches_refused(context: &Context) -> Result<()> {
+    let device = context.open();
+    let (saxpy, histogram) = (saxpy()?, histogram()?);
+    let x = Tensor::ones(&device, [4], DType::F32)?;
+    let (long, whole) = (Tensor::ones(&device, [5], DType::F32)?, x.cast(DType::U32)?);
+    let before = device.memory();
+    let launch = || saxpy.launch().input("x", &x).input("y", &x).scalar("a", 1);
+    let only = || saxpy.launch().input("x", &x).scalar("a", 1);
+    is_refused(only().run(), &["saxpy", "input `y`"]);
+    is_refused(launch().input("z", &x).run(), &["no input `z`"]);
+    is_refused(launch().input("x", &x).run(), &["`x`", "twice"]);
+    is_refused(launch().scalar("a", 1).run(), &["`a`", "twice"]);
+    is_refused(launch().scalar("b", 1).run(), &["no scalar `b`"]);
+    is_refused(
+        saxpy.launch().input("x", &x).input("y", &x).run(),
+        &["number `a`"],
+    );
+    is_refused(
+        only().input("y", &whole).run(),
+        &["`y` is u32", "cast(DType::F32)"],
+    );
+    is_refused(only().input("y", &long).run(), &["[4]", "[5]"]);
+    is_refused(launch().output("x", 4).run(), &["no output `x`"]);
+    is_refused(launch().workgroups([1; 3]).run(), &["grid"]);
+    let two = saxpy
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .vector("a", [1, 2]);
+    is_refused(two.run(), &["`a` has 1 numbers"]);
+    let launch = || histogram.launch().input("x", &whole);
+    is_refused(
+        launch().output("counts", 3).scalar("bins", 3).run_all(),
+        &["grid"],
+    );
+    is_refused(
+        launch().scalar("bins", 3).workgroups([1; 3]).run_all(),
+        &["shape", "`counts`"],
+    );
+    let half = launch()
+        .output("counts", 3)
+        .scalar("bins", 2.5)
+        .workgroups([1; 3]);
+    is_refused(half.run_all(), &["`bins` is u32", "2.5"]);
+    let far = launch()
+        .output("counts", 3)
+        .scalar("bins", 3)
+        .invocations([1 << 40, 1, 1]);
+    is_refused(far.run_all(), &["overflows"]);
+    let absurd = launch()
+        .output("counts", [usize::MAX, 3])
+        .scalar("bins", 3)
+        .workgroups([1; 3]);
+    assert!(absurd.run_all().is_err());
+    let fixed = SAXPY.replace("x: array<f32>", "x: array<f32, 1000>");
+    let fixed = Kernel::wgsl("fixed", &fixed)?
+        .elementwise()
+        .twin(|_| Ok(()))?;
+    let short = fixed.launch().input("x", &x).input("y", &x).scalar("a", 1);
+    is_refused(short.run(), &["`x`", "4000"]);
+    assert_eq!(device.memory().allocated, before.allocated);
+    same(&x, &[1.0f32; 4])
+}
+
+/// Dtypes and limits that the device has not: the twin runs and it is said, or an error.
+fn what_a_device_lacks(context: &Context) -> Result<()> {
+    let large = SAXPY.replace("workgroup_size(64)", "workgroup_size(1024, 64)");
+    let doubles = SAXPY
+        .replace("array<f32>", "array<f64>")
+        .replace("params.a *", "f64(params.a) *");
+    let twin = |call: &KernelCall<'_>| {
+        let (x, y) = (call.input::<f32>("x")?, call.input::<f32>("y")?);
+        for ((out, x), y) in call.output("out")?.iter_mut().zip(x).zip(y) {
+            *out = x + y;
+        }
+        Ok(())
+    };
+    let large = Kernel::wgsl("large", &large)?.elementwise().twin(twin)?;
+    let doubles = Kernel::wgsl("doubles", &doubles)?
+        .elementwise()
+        .twin(|call| {
+            call.output::<f64>("out")?.copy_from_slice(call.input("x")?);
+            Ok(())
+        })?;
+    let values = [1.0f32, 2.0];
+    let soft = open(context, Placement::Soft)?;
+    let x = Tensor::from_slice(&soft, &values, [2])?;
+    let made = large
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .run()?;
+    assert_eq!(made.device(), &soft);
+    same(&made, &[2.0f32, 4.0])?;
+    if context.is_cpu() {
+        return Ok(());
+    }
+    assert_eq!(last(&soft).op, "large");
+    let strict = open(context, Placement::Strict)?;
+    let x = Tensor::from_slice(&strict, &values, [2])?;
+    let refused = large
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .run();
+    is_unsupported(refused, &["large"]);
+    if !soft.capabilities().f64 {
+        let x = Tensor::ones(&soft, [2], DType::F64)?;
+        assert!(x.device().is_cpu());
+        let made = doubles
+            .launch()
+            .input("x", &x)
+            .input("y", &x)
+            .scalar("a", 1)
+            .run()?;
+        same(&made, &[1.0f64; 2])?;
+        let device = doubles.check(
+            &soft,
+            &[("x", &[2]), ("y", &[2])],
+            Tolerance::EXACT,
+            |launch| launch.scalar("a", 1),
+        );
+        is_unsupported(device, &["f64"]);
+    }
+    Ok(())
+}
+
+/// Not elementwise, and above the largest binding: the twin.
+fn beyond_a_binding(context: &Context) -> Result<()> {
+    if context.is_cpu() {
+        return Ok(());
+    }
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    let histogram = histogram()?;
+    let x = Tensor::arange(&device, 0, 5000, 1, DType::U32)?;
+    let launch = histogram
+        .launch()
+        .input("x", &x)
+        .output("counts", 10)
+        .scalar("bins", 10);
+    let made = launch.invocations([5000, 1, 1]).run_all()?;
+    same(&made[0], &[500u32; 10])?;
+    let event = last(&device);
+    assert_eq!(event.op, "histogram");
+    let lacks_checks = !device.capabilities().bounds_checks;
+    assert!(
+        event.reason.contains("largest binding") || lacks_checks,
+        "{event:?}"
+    );
+    Ok(())
+}
+
+/// What lies around a hostile kernel's operands stays as it is, on the device and in the statistics.
+fn hostile(context: &Context) -> Result<()> {
+    let device = context.open();
+    let writes = "
+        struct Params { far: u32, count: u32 }
+        var<immediate> params: Params;
+        var<workgroup> scratch: array<u32, 16>;
+        @group(0) @binding(0) var<storage, read> x: array<u32>;
+        @group(0) @binding(1) var<storage, read_write> out: array<u32>;
+        @compute @workgroup_size(16) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            for (var at = 0u; at < params.count; at++) {
+                let index = (id.x + at * 16u) * params.far;
+                out[index] = 0xdeadbeefu + x[index + 1u] * 0u;
+                out[0u - index - 1u] = 0xdeadbeefu;
+                scratch[index] = x[0u - index];
+            }
+        }";
+    let hostile = Kernel::wgsl("hostile", writes)?.twin(|_| Ok(()))?;
+    let values: Vec<u32> = (0..1000).collect();
+    let around: Vec<Tensor> = (0..6)
+        .map(|_| Tensor::from_slice(&device, &values, [1000]))
+        .collect::<Result<_>>()?;
+    // The outputs go into the gaps between them.
+    let gaps: Vec<Tensor> = (0..6)
+        .map(|_| Tensor::zeros(&device, [64], DType::U32))
+        .collect::<Result<_>>()?;
+    let kept: Vec<Tensor> = (0..6)
+        .map(|_| Tensor::from_slice(&device, &values, [1000]))
+        .collect::<Result<_>>()?;
+    drop(gaps);
+    for far in [1u32, 3, 63, 64, 65, 1000, 1 << 20, 1 << 29, u32::MAX] {
+        let launch = hostile.launch().input("x", &around[2]).output("out", [64]);
+        let launch = launch.scalar("far", far).scalar("count", 100u32);
+        launch.workgroups([4, 1, 1]).run()?.to_vec::<u32>()?;
+    }
+    for tensor in around.iter().chain(&kept) {
+        same(tensor, &values)?;
+    }
+    // Windows of one storage too: an input is for reading.
+    let part = around[0].slice(64..128)?;
+    let launch = hostile.launch().input("x", &part).output("out", [64]);
+    launch
+        .scalar("far", 1u32)
+        .scalar("count", 100u32)
+        .workgroups([1; 3])
+        .run()?;
+    same(&around[0], &values)?;
+    // Loops end where the adapter bounds them.
+    if context.adapter.name == "lavapipe" {
+        let endless = "
+            @group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @compute @workgroup_size(1) fn main() { loop { out[0] += 1u; } }";
+        let endless = Kernel::wgsl("endless", endless);
+        if let Ok(endless) = endless {
+            let endless = endless.twin(|_| Ok(()))?;
+            let launch = endless.launch().on(&device).output("out", [1]);
+            launch.workgroups([1; 3]).run()?.to_vec::<u32>()?;
+        }
+    }
+    same(&around[5], &values)
+}
+
+/// The output, and nothing else.
+fn memory(context: &Context) -> Result<()> {
+    let device = context.open();
+    let x = Tensor::ones(&device, [1000], DType::F32)?;
+    let saxpy = saxpy()?;
+    let run = || {
+        saxpy
+            .launch()
+            .input("x", &x)
+            .input("y", &x)
+            .scalar("a", 1)
+            .run()
+    };
+    drop(run()?);
+    device.reset_peaks();
+    let y = Tensor::ones(&device, [1000], DType::F32)?;
+    let before = device.memory().allocated;
+    device.reset_peaks();
+    let made = saxpy
+        .launch()
+        .input("x", &x)
+        .input("y", &y)
+        .scalar("a", 1)
+        .run()?;
+    let after = device.memory();
+    assert_eq!(after.allocated - before, 4096);
+    let moved = context.adapter.info.backend == "Gl";
+    assert!(
+        moved || after.peak_allocated == after.allocated,
+        "{}",
+        device.memory_summary()
+    );
+    drop(made);
+    assert_eq!(device.memory().allocated, before);
+    Ok(())
+}
+
+/// What a kernel must be, with the line and a caret where naga found it.
+fn sources_refused() -> Result<()> {
+    let refused = |source: &str, parts: &[&str]| match Kernel::wgsl("broken", source) {
+        Err(Error::KernelCompile(error)) => {
+            let text = error.to_string();
+            for part in parts.iter().chain(&["broken"]) {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+        other => panic!("{other:?}: {source}"),
+    };
+    let main = "@compute @workgroup_size(1) fn main() {}";
+    let out = "@group(0) @binding(0) var<storage, read_write> out: array<f32>;";
+    refused("@compute fn main( {", &["^"]);
+    refused(
+        &SAXPY.replace("params.a *", "params.b *"),
+        &["^", "params.b", "8 │"],
+    );
+    refused(&SAXPY.replace("out[id.x] =", "x[id.x] ="), &["^"]);
+    refused(&SAXPY.replace("binding(2)", "binding(3)"), &["@binding(2)"]);
+    refused(
+        &SAXPY.replace("@group(0) @binding(1)", "@group(1) @binding(1)"),
+        &["`y`", "@group(0)"],
+    );
+    refused(
+        &SAXPY
+            .replace("y: array<f32>", "y: array<vec3<f32>>")
+            .replace("y[id.x]", "y[id.x].x"),
+        &["`y`"],
+    );
+    refused(
+        &SAXPY.replace("var<immediate>", "@group(0) @binding(3) var<uniform>"),
+        &["`params`", "immediate"],
+    );
+    refused(&format!("override n: u32; {out} {main}"), &["template"]);
+    refused(main, &["no output"]);
+    refused(
+        &format!("{out} {main} {}", main.replace("main", "other")),
+        &["entry point"],
+    );
+    refused(&format!("{out} @fragment fn main() {{}}"), &["main"]);
+    let nested = SAXPY.replace("a: f32,", "a: f32, more: array<f32, 4>,");
+    refused(&nested, &["`params`", "member"]);
+    let twin = Kernel::wgsl("saxpy", SAXPY)?
+        .shape("x", |_| Ok(Shape::from([1])))
+        .twin(|_| Ok(()));
+    is_refused(twin, &["no output `x`"]);
+    let both = Kernel::wgsl("saxpy", SAXPY)?
+        .strided()
+        .elementwise()
+        .twin(|_| Ok(()));
+    is_refused(both, &["elementwise"]);
+    let device = Device::cpu();
+    let x = Tensor::ones(&device, [3], DType::F32)?;
+    let wrong = Kernel::wgsl("wrong", SAXPY)?.elementwise().twin(|call| {
+        assert!(matches!(
+            call.input::<u32>("x"),
+            Err(Error::DTypeMismatch(_))
+        ));
+        assert!(matches!(
+            call.scalar::<u32>("a"),
+            Err(Error::DTypeMismatch(_))
+        ));
+        is_refused(call.input::<f32>("out"), &["no input `out`"]);
+        is_refused(call.scalar::<f32>("b"), &["no scalar `b`"]);
+        call.output::<f32>("out")?;
+        is_refused(call.output::<f32>("out"), &["taken"]);
+        call.input::<f32>("z").map(drop)
+    })?;
+    is_refused(
+        wrong
+            .launch()
+            .input("x", &x)
+            .input("y", &x)
+            .scalar("a", 1)
+            .run(),
+        &["`z`"],
+    );
+    Ok(())
+}
