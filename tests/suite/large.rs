@@ -27,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         ("large::new_tensors", new_tensors),
         ("large::random_numbers", random_numbers),
         ("large::transfers", transfers),
+        ("large::moves", moves),
         ("large::other_devices", other_devices),
     ]
     .into_iter()
@@ -53,6 +54,64 @@ fn for_each_size(context: &Context, body: impl Fn(&Device, usize) -> Result<()>)
         body(&context.open(), mebibytes << 20)?;
     }
     Ok(())
+}
+
+/// Tables, indices and results above one binding: rows found and added to, elements gathered,
+/// tensors joined, padded and turned round.
+fn moves(context: &Context) -> Result<()> {
+    for_each_size(context, |device, bytes| {
+        if !is_first(bytes) {
+            return Ok(());
+        }
+        let rows = rows::<f32>(bytes);
+        let whole = made::<f32>(device, [rows, COLUMNS], 7)?;
+        let value = |row: usize, column: usize| number::<f32>(row * COLUMNS + column, 7);
+        // Every row once, from the end every other time.
+        let entry = |row: usize| (row * 7919 + 3) % rows;
+        let given = |row: usize| entry(row) as i32 - if row % 2 == 0 { 0 } else { rows as i32 };
+        let order: Vec<i32> = (0..rows).map(given).collect();
+        let mut origin = vec![0; rows];
+        (0..rows).for_each(|row| origin[entry(row)] = row);
+        let index = Tensor::from_slice(device, &order, [rows])?;
+        check::<f32>(
+            "index_select",
+            &whole.index_select(0, &index)?,
+            |at, got| got == value(entry(at / COLUMNS), at % COLUMNS),
+        )?;
+        check::<f32>(
+            "index_add",
+            &whole.index_add(0, &index, &whole)?,
+            |at, got| {
+                let (row, column) = (at / COLUMNS, at % COLUMNS);
+                got == value(row, column) + value(origin[row], column)
+            },
+        )?;
+        let places = made::<i32>(device, [rows, COLUMNS], 8)?;
+        check::<f32>("gather", &whole.gather(1, &places)?, |at, got| {
+            got == value(at / COLUMNS, 1 + hash(at, 8))
+        })?;
+        drop(places);
+        let parts = [whole.slice(10..)?, whole.slice(..10)?];
+        check::<f32>("concat", &Tensor::concat(&parts, 0)?, |at, got| {
+            got == value((at / COLUMNS + 10) % rows, at % COLUMNS)
+        })?;
+        check::<f32>("pad", &whole.pad(&[(0, 1), (1, 0)], 0.5)?, |at, got| {
+            let (row, column) = (at / (COLUMNS + 1), at % (COLUMNS + 1));
+            let outside = row == rows || column == 0;
+            got == if outside { 0.5 } else { value(row, column - 1) }
+        })?;
+        check::<f32>("triu", &whole.triu(5)?, |at, got| {
+            let (row, column) = (at / COLUMNS, at % COLUMNS);
+            got == if column < row + 5 {
+                0.0
+            } else {
+                value(row, column)
+            }
+        })?;
+        check::<f32>("flip", &whole.flip(&[0, 1])?.copy()?, |at, got| {
+            got == value(rows - 1 - at / COLUMNS, COLUMNS - 1 - at % COLUMNS)
+        })
+    })
 }
 
 /// All dtypes and ways are run at the first size, the most telling at the others.

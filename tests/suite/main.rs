@@ -21,6 +21,8 @@ mod faults;
 mod formats;
 mod full;
 mod futures;
+#[cfg(feature = "ndarray")]
+mod fuzz;
 mod grid;
 mod index;
 mod interop;
@@ -39,6 +41,7 @@ mod placement;
 mod products;
 mod rng;
 mod scopes;
+mod scratch;
 mod shapes;
 mod snapshots;
 mod streamed;
@@ -115,6 +118,9 @@ fn tests() -> Vec<Test> {
         views::tests(),
         index::tests(),
         shapes::tests(),
+        scratch::tests(),
+        #[cfg(feature = "ndarray")]
+        fuzz::tests(),
         onnx::tests(),
         transfer::tests(),
         futures::tests(),

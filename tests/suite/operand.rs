@@ -27,16 +27,35 @@ impl<T: Number> Operand<T> {
 
     /// Random values, without gaps.
     pub fn random(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
+        Self::sampled(device, rng, shape, T::sample)
+    }
+
+    fn sampled(
+        device: &Device,
+        rng: &mut Rng,
+        shape: &[usize],
+        sample: fn(&mut Rng) -> T,
+    ) -> Result<Self> {
         let count = shape.iter().product();
-        let values = (0..count).map(|_| T::sample(rng)).collect();
+        let values = (0..count).map(|_| sample(rng)).collect();
         Self::new(device, values, shape)
     }
 
     /// Random values of `shape` through a random view: a permutation of a slice of a larger base,
     /// now and then with steps, backwards, or with repeated dimensions.
     pub fn random_view(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
+        Self::view_of(device, rng, shape, T::sample)
+    }
+
+    /// The same with values of the caller's.
+    pub fn view_of(
+        device: &Device,
+        rng: &mut Rng,
+        shape: &[usize],
+        sample: fn(&mut Rng) -> T,
+    ) -> Result<Self> {
         if rng.one_in(3) {
-            return Self::random(device, rng, shape);
+            return Self::sampled(device, rng, shape, sample);
         }
         let rank = shape.len();
         let repeats = rng.one_in(4);
@@ -77,7 +96,7 @@ impl<T: Number> Operand<T> {
             .iter()
             .zip(&steps)
             .map(|(&size, step)| size * step.unsigned_abs());
-        let mut view = Self::random(device, rng, &stepped.collect::<Vec<_>>())?;
+        let mut view = Self::sampled(device, rng, &stepped.collect::<Vec<_>>(), sample)?;
         for (axis, (&size, &step)) in outer.iter().zip(&steps).enumerate() {
             view = view.step(axis, 0..size * step.unsigned_abs(), step)?;
         }

@@ -1,0 +1,510 @@
+//! Every op with random shapes, strides, broadcasts and dtypes against the `ndarray` crate in f64.
+
+use ndarray::{Array2, ArrayD, Axis, IxDyn, Slice, SliceInfoElem, concatenate, stack};
+use orlop::{DType, Result, SliceRange, Tensor};
+
+use crate::adapters::Context;
+use crate::number::{Number, Value, for_each_dtype};
+use crate::operand::Operand;
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = Vec::new();
+    for_each_dtype!(all, Scope::Kernels, "fuzz::ops", ops);
+    all
+}
+
+/// One random case.
+struct Fuzz<'a, T> {
+    context: &'a Context,
+    rng: &'a mut Rng,
+    dtype: std::marker::PhantomData<T>,
+}
+
+/// A tensor and the same numbers.
+struct Drawn<T> {
+    operand: Operand<T>,
+    tensor: Tensor,
+    array: ArrayD<f64>,
+}
+
+type Case<T> = (&'static str, fn(&mut Fuzz<'_, T>) -> Result<()>);
+
+/// Each op, in f64 by the most direct way that `ndarray` has.
+fn table<T: Number>() -> Vec<Case<T>> {
+    let mut all: Vec<Case<T>> = vec![
+        ("add", |f| f.binary(Tensor::add, |a, b| a + b)),
+        ("sub", |f| f.binary(Tensor::sub, |a, b| a - b)),
+        ("mul", |f| f.binary(Tensor::mul, |a, b| a * b)),
+        ("div", |f| {
+            f.binary(Tensor::div, |a, b| match (T::DTYPE.is_float(), b == 0.0) {
+                (true, _) => a / b,
+                (false, true) => 0.0,
+                (false, false) => (a / b).trunc(),
+            })
+        }),
+        ("matmul", |f| f.matmul()),
+        ("copy", |f| {
+            let a = f.any(6)?;
+            f.check("copy", &a, &a.tensor.copy()?, &a.array)
+        }),
+        ("cast", |f| f.cast()),
+        ("reshape", |f| f.reshape()),
+        ("permute", |f| f.permute()),
+        ("flip", |f| f.flip()),
+        ("slice", |f| f.slice()),
+        ("broadcast_to", |f| f.broadcast()),
+        ("concat", |f| f.concat()),
+        ("stack", |f| f.stack()),
+        ("pad", |f| f.pad()),
+        ("tril", |f| f.triangle(true)),
+        ("triu", |f| f.triangle(false)),
+        ("index_select", |f| f.select()),
+        ("gather", |f| f.gather()),
+        ("scatter_add", |f| f.scatter()),
+        ("one_hot", |f| f.one_hot()),
+    ];
+    if T::DTYPE.is_float() {
+        all.push(("linear", |f| f.linear()));
+    }
+    all
+}
+
+fn ops<T: Number>(context: &Context) -> Result<()> {
+    let table = table::<T>();
+    let only = std::env::var("ORLOP_TEST_FUZZ").unwrap_or_default();
+    let mut turn = 0;
+    cases(context.times(4 * table.len()), |rng| {
+        // Each op as often as the others.
+        let (name, case) = table[turn % table.len()];
+        turn += 1;
+        if !name.contains(&only) {
+            return Ok(());
+        }
+        let dtype = std::marker::PhantomData;
+        let mut fuzz = Fuzz::<T> {
+            context,
+            rng,
+            dtype,
+        };
+        case(&mut fuzz).inspect_err(|error| eprintln!("fuzz of {name}: {error}"))
+    })
+}
+
+/// Small numbers, so that f64 holds what integers give and nothing overflows.
+fn small<T: Number>(rng: &mut Rng) -> T {
+    match T::DTYPE {
+        DType::U32 => T::from_value(Value::Integer(rng.below(12) as i64)),
+        dtype if !dtype.is_float() || rng.one_in(4) => {
+            T::from_value(Value::Integer(rng.below(13) as i64 - 6))
+        }
+        _ => T::from_value(Value::Float(rng.unit() * 4.0)),
+    }
+}
+
+fn as_f64<T: Number>(value: T) -> f64 {
+    match value.value() {
+        Value::Float(value) => value,
+        Value::Integer(value) => value as f64,
+    }
+}
+
+/// The distance of neighbours at 1.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 2f64.powi(-52),
+        DType::F16 => 2f64.powi(-10),
+        DType::BF16 => 2f64.powi(-7),
+        _ => 2f64.powi(-23),
+    }
+}
+
+impl<T: Number> Fuzz<'_, T> {
+    /// A shape of a rank up to 6: edges, primes, what vectors and workgroups divide and what not.
+    fn shape(&mut self, least: usize, most: usize) -> Vec<usize> {
+        let rank = self.rng.between(least, most);
+        let limit = if self.context.is_slow() { 1500 } else { 4000 };
+        let mut left = limit;
+        let mut shape: Vec<usize> = (0..rank)
+            .map(|_| {
+                let sizes = [
+                    1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 127, 257, 1024,
+                ];
+                let fit: Vec<usize> = sizes.into_iter().filter(|&size| size <= left).collect();
+                let size = *self
+                    .rng
+                    .pick(&fit[..fit.len().min(if rank > 3 { 8 } else { 18 })]);
+                left /= size;
+                size
+            })
+            .collect();
+        if rank > 0 && self.rng.one_in(30) {
+            let axis = self.rng.below(rank);
+            shape[axis] = 0;
+        }
+        shape
+    }
+
+    fn draw(&mut self, shape: &[usize]) -> Result<Drawn<T>> {
+        let operand = Operand::view_of(self.context.device(), self.rng, shape, small::<T>)?;
+        let values = operand.values().into_iter().map(as_f64).collect();
+        Ok(Drawn {
+            tensor: operand.tensor.clone(),
+            array: ArrayD::from_shape_vec(IxDyn(shape), values).unwrap(),
+            operand,
+        })
+    }
+
+    fn any(&mut self, most: usize) -> Result<Drawn<T>> {
+        let shape = self.shape(0, most);
+        self.draw(&shape)
+    }
+
+    /// Numbers of an index in `-size..size`, and the entries.
+    fn index(&mut self, shape: &[usize], size: usize) -> Result<(Tensor, ArrayD<usize>)> {
+        let count: usize = shape.iter().product();
+        let entries: Vec<usize> = (0..count).map(|_| self.rng.below(size)).collect();
+        let mut given = |&entry: &usize| match self.rng.one_in(3) {
+            true => entry as i32 - size as i32,
+            false => entry as i32,
+        };
+        let numbers: Vec<i32> = entries.iter().map(&mut given).collect();
+        let tensor = Tensor::from_slice(self.context.device(), &numbers, shape)?;
+        Ok((
+            tensor,
+            ArrayD::from_shape_vec(IxDyn(shape), entries).unwrap(),
+        ))
+    }
+
+    /// Within three neighbours of the reference; integers exactly.
+    fn check(&self, op: &str, a: &Drawn<T>, got: &Tensor, want: &ArrayD<f64>) -> Result<()> {
+        self.check_within(
+            op,
+            a,
+            got,
+            want,
+            &want.mapv(|want| 3.0 * epsilon(T::DTYPE) * want.abs()),
+        )
+    }
+
+    fn check_within(
+        &self,
+        op: &str,
+        a: &Drawn<T>,
+        got: &Tensor,
+        want: &ArrayD<f64>,
+        bound: &ArrayD<f64>,
+    ) -> Result<()> {
+        let story = || format!("{op} of {} {}", T::DTYPE, a.operand.story());
+        assert_eq!(got.shape().dims(), want.shape(), "{}", story());
+        assert_eq!(got.dtype(), T::DTYPE, "{}", story());
+        let got = got.to_vec::<T>()?;
+        for (at, ((&got, &want), &bound)) in got.iter().zip(want).zip(bound).enumerate() {
+            let rounded = match T::DTYPE.is_float() {
+                true => T::from_value(Value::Float(want)),
+                false => T::from_value(Value::Integer(want as i64)),
+            };
+            let (off, least) = ((as_f64(got) - want).abs(), 1e-30);
+            let right = T::is_same(rounded, got, true)
+                || (T::DTYPE.is_float() && as_f64(got) == as_f64(rounded))
+                || (T::DTYPE.is_float() && off <= bound + least);
+            assert!(
+                right,
+                "{}: element {at} is {got}, not {want} ({rounded})",
+                story()
+            );
+        }
+        Ok(())
+    }
+
+    fn binary(
+        &mut self,
+        op: fn(&Tensor, &Tensor) -> Result<Tensor>,
+        reference: fn(f64, f64) -> f64,
+    ) -> Result<()> {
+        let whole = self.shape(0, 6);
+        let mut part = || -> Vec<usize> {
+            let from = if self.rng.one_in(3) {
+                self.rng.below(whole.len() + 1)
+            } else {
+                0
+            };
+            let thin = |&size: &usize| if self.rng.one_in(4) { 1 } else { size };
+            whole[from..].iter().map(thin).collect()
+        };
+        let (left, right) = (part(), part());
+        let (a, b) = (self.draw(&left)?, self.draw(&right)?);
+        let shape = crate::grid::broadcast_shapes(&left, &right);
+        let [x, y] = [&a, &b].map(|drawn| drawn.array.broadcast(IxDyn(&shape)).unwrap());
+        let want = ndarray::Zip::from(&x)
+            .and(&y)
+            .map_collect(|&a, &b| reference(a, b));
+        self.check("a binary op", &a, &op(&a.tensor, &b.tensor)?, &want)
+    }
+
+    /// A product of matrices, and the sum of absolute products.
+    fn product(a: &ArrayD<f64>, b: &ArrayD<f64>) -> [Array2<f64>; 2] {
+        let two = |array: &ArrayD<f64>| array.clone().into_dimensionality().unwrap();
+        let (a, b): (Array2<f64>, Array2<f64>) = (two(a), two(b));
+        [a.dot(&b), a.mapv(f64::abs).dot(&b.mapv(f64::abs))]
+    }
+
+    fn matmul(&mut self) -> Result<()> {
+        let batch = self.rng.between(1, 3);
+        let sizes = [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33, 64];
+        let [m, k, n] = [0; 3].map(|_| *self.rng.pick(&sizes));
+        let a = self.draw(&[batch, m, k])?;
+        let b = self.draw(&[k, n])?;
+        let got = a.tensor.matmul(&b.tensor)?;
+        let rows: Vec<[Array2<f64>; 2]> = a
+            .array
+            .axis_iter(Axis(0))
+            .map(|matrix| Self::product(&matrix.to_owned(), &b.array))
+            .collect();
+        let all = |which: usize| {
+            let views: Vec<_> = rows.iter().map(|row| row[which].view()).collect();
+            stack(Axis(0), &views).unwrap().into_dyn()
+        };
+        let (want, size) = (all(0), all(1));
+        let bound = size.mapv(|size| size * epsilon(DType::F32) * k as f64)
+            + want.mapv(|want| 2.0 * epsilon(T::DTYPE) * want.abs());
+        self.check_within("matmul", &a, &got, &want, &bound)
+    }
+
+    fn linear(&mut self) -> Result<()> {
+        let [m, k, n] = [0; 3].map(|_| self.rng.between(1, 40));
+        let (a, b, bias) = (self.draw(&[m, k])?, self.draw(&[k, n])?, self.draw(&[n])?);
+        let relu = orlop::Activation::Relu;
+        let got = a.tensor.linear(&b.tensor, Some(&bias.tensor), relu)?;
+        let [sum, size] = Self::product(&a.array, &b.array);
+        let want = (sum.into_dyn() + &bias.array).mapv(|x| x.max(0.0));
+        let bound = size
+            .into_dyn()
+            .mapv(|size| (size + 4.0) * epsilon(DType::F32) * k as f64)
+            + want.mapv(|want| 2.0 * epsilon(T::DTYPE) * want.abs());
+        self.check_within("linear", &a, &got, &want, &bound)
+    }
+
+    /// There and back, through what holds every small number, or nearly.
+    fn cast(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let to = *self.rng.pick(&DType::ALL);
+        let (want, slack) = match (T::DTYPE.is_float(), to) {
+            (_, DType::U32) => (a.array.mapv(|x| x.trunc().max(0.0)), 0.0),
+            (_, DType::I32) => (a.array.mapv(f64::trunc), 0.0),
+            (true, to) => (a.array.clone(), epsilon(to)),
+            (false, _) => (a.array.clone(), 0.0),
+        };
+        if T::DTYPE == DType::I32 && to == DType::U32 {
+            // The bits stay, there and back.
+            return self.check("cast", &a, &a.tensor.cast(to)?.cast(T::DTYPE)?, &a.array);
+        }
+        let got = a.tensor.cast(to)?.cast(T::DTYPE)?;
+        let bound = want.mapv(|want| (slack + epsilon(T::DTYPE)) * want.abs());
+        self.check_within("cast", &a, &got, &want, &bound)
+    }
+
+    fn reshape(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let mut sizes = a.operand.shape().to_vec();
+        if sizes.len() > 1 {
+            let at = self.rng.below(sizes.len() - 1);
+            sizes[at] *= sizes.remove(at + 1);
+        }
+        let at = self.rng.below(sizes.len() + 1);
+        sizes.insert(at, 1);
+        let want = ArrayD::from_shape_vec(IxDyn(&sizes), a.array.iter().copied().collect());
+        self.check(
+            "reshape",
+            &a,
+            &a.tensor.reshape(&sizes[..])?,
+            &want.unwrap(),
+        )
+    }
+
+    fn permute(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let axes = self.rng.shuffled(a.array.ndim());
+        let want = a
+            .array
+            .view()
+            .permuted_axes(axes.clone())
+            .as_standard_layout()
+            .into_owned();
+        self.check("permute", &a, &a.tensor.permute(&axes)?, &want)
+    }
+
+    fn flip(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let axes = self.rng.shuffled(a.array.ndim());
+        let axes = &axes[..self.rng.below(axes.len() + 1)];
+        let mut want = a.array.clone();
+        for &axis in axes {
+            want.invert_axis(Axis(axis));
+        }
+        let want = want.as_standard_layout().into_owned();
+        self.check("flip", &a, &a.tensor.flip(axes)?, &want)
+    }
+
+    fn slice(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let (mut ranges, mut info) = (Vec::new(), Vec::new());
+        for &size in a.operand.shape() {
+            let start = self.rng.below(size + 1);
+            let end = self.rng.between(start, size);
+            let step = *self.rng.pick(&[1, 1, 2, 3, -1, -2, -5]);
+            ranges.push(SliceRange::from(start..end).step(step));
+            info.push(SliceInfoElem::Slice {
+                start: start as isize,
+                end: Some(end as isize),
+                step,
+            });
+        }
+        let want = a.array.slice(&info[..]).as_standard_layout().into_owned();
+        self.check("slice", &a, &a.tensor.slice(&ranges[..])?, &want)
+    }
+
+    fn broadcast(&mut self) -> Result<()> {
+        let whole = self.shape(0, 6);
+        let from = self.rng.below(whole.len() + 1);
+        let thin = |&size: &usize| if self.rng.one_in(2) { 1 } else { size };
+        let part: Vec<usize> = whole[from..].iter().map(thin).collect();
+        let a = self.draw(&part)?;
+        let want = a.array.broadcast(IxDyn(&whole)).unwrap().to_owned();
+        self.check("broadcast_to", &a, &a.tensor.broadcast_to(&whole)?, &want)
+    }
+
+    fn concat(&mut self) -> Result<()> {
+        let mut shape = self.shape(1, 6);
+        let axis = self.rng.below(shape.len());
+        let mut parts = Vec::new();
+        for _ in 0..self.rng.between(1, 4) {
+            shape[axis] = self.rng.below(6);
+            parts.push(self.draw(&shape)?);
+        }
+        let tensors: Vec<&Tensor> = parts.iter().map(|part| &part.tensor).collect();
+        let views: Vec<_> = parts.iter().map(|part| part.array.view()).collect();
+        let want = concatenate(Axis(axis), &views)
+            .unwrap()
+            .as_standard_layout()
+            .into_owned();
+        self.check("concat", &parts[0], &Tensor::concat(&tensors, axis)?, &want)
+    }
+
+    fn stack(&mut self) -> Result<()> {
+        let shape = self.shape(0, 5);
+        let axis = self.rng.below(shape.len() + 1);
+        let parts = [self.draw(&shape)?, self.draw(&shape)?];
+        let tensors = [&parts[0].tensor, &parts[1].tensor];
+        let views = [parts[0].array.view(), parts[1].array.view()];
+        let want = stack(Axis(axis), &views)
+            .unwrap()
+            .as_standard_layout()
+            .into_owned();
+        self.check("stack", &parts[0], &Tensor::stack(&tensors, axis)?, &want)
+    }
+
+    fn pad(&mut self) -> Result<()> {
+        let a = self.any(5)?;
+        let widths: Vec<(usize, usize)> = a
+            .operand
+            .shape()
+            .iter()
+            .map(|_| (self.rng.below(4), self.rng.below(4)))
+            .collect();
+        let shape: Vec<usize> = a
+            .operand
+            .shape()
+            .iter()
+            .zip(&widths)
+            .map(|(&size, w)| w.0 + size + w.1)
+            .collect();
+        let mut want = ArrayD::from_elem(IxDyn(&shape), 5.0);
+        want.slice_each_axis_mut(|axis| {
+            let (before, size) = (widths[axis.axis.0].0, a.operand.shape()[axis.axis.0]);
+            Slice::from(before..before + size)
+        })
+        .assign(&a.array);
+        self.check("pad", &a, &a.tensor.pad(&widths, 5)?, &want)
+    }
+
+    fn triangle(&mut self, lower: bool) -> Result<()> {
+        let shape = self.shape(2, 5);
+        let a = self.draw(&shape)?;
+        let diagonal = self.rng.below(9) as isize - 4;
+        let (got, want) = match lower {
+            true => (a.tensor.tril(diagonal)?, a.array.tril(diagonal)),
+            false => (a.tensor.triu(diagonal)?, a.array.triu(diagonal)),
+        };
+        self.check("a triangle", &a, &got, &want)
+    }
+
+    fn select(&mut self) -> Result<()> {
+        let shape: Vec<usize> = self.shape(1, 5).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axis = self.rng.below(shape.len());
+        let count = self.rng.below(9);
+        let (index, entries) = self.index(&[count], shape[axis])?;
+        let entries: Vec<usize> = entries.iter().copied().collect();
+        let want = a
+            .array
+            .select(Axis(axis), &entries)
+            .as_standard_layout()
+            .into_owned();
+        self.check(
+            "index_select",
+            &a,
+            &a.tensor.index_select(axis, &index)?,
+            &want,
+        )
+    }
+
+    fn gather(&mut self) -> Result<()> {
+        let mut shape: Vec<usize> = self.shape(1, 5).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axis = self.rng.below(shape.len());
+        let size = shape[axis];
+        shape[axis] = self.rng.below(9);
+        let (index, entries) = self.index(&shape, size)?;
+        let want = ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+            let mut from = at.clone();
+            from[axis] = entries[&at];
+            a.array[&from]
+        });
+        self.check("gather", &a, &a.tensor.gather(axis, &index)?, &want)
+    }
+
+    fn scatter(&mut self) -> Result<()> {
+        let mut shape: Vec<usize> = self.shape(1, 5).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axis = self.rng.below(shape.len());
+        let size = shape[axis];
+        shape[axis] = self.rng.below(9);
+        let source = self.draw(&shape)?;
+        let (index, entries) = self.index(&shape, size)?;
+        let (mut want, mut bound) = (a.array.clone(), a.array.mapv(f64::abs));
+        for (at, &value) in source.array.indexed_iter() {
+            let mut to = at.clone();
+            to[axis] = entries[&at];
+            want[&to] += value;
+            bound[&to] += value.abs();
+        }
+        let got = a.tensor.scatter_add(axis, &index, &source.tensor)?;
+        let bound = bound.mapv(|bound| 10.0 * epsilon(T::DTYPE) * bound);
+        self.check_within("scatter_add", &a, &got, &want, &bound)
+    }
+
+    fn one_hot(&mut self) -> Result<()> {
+        let mut shape = self.shape(0, 3);
+        let classes = self.rng.between(1, 9);
+        let (index, entries) = self.index(&shape, classes)?;
+        let a = self.draw(&[1])?;
+        shape.push(classes);
+        let want = ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+            let outer = IxDyn(&ndarray::Dimension::slice(&at)[..shape.len() - 1]);
+            f64::from(entries[outer] == at[shape.len() - 1])
+        });
+        self.check("one_hot", &a, &index.one_hot(classes, T::DTYPE)?, &want)
+    }
+}
