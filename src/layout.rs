@@ -280,9 +280,11 @@ impl Layout {
                 true => end - 1,
                 false => range.start,
             };
-            if dims[axis] > 1 {
-                strides[axis] *= range.step;
-            }
+            strides[axis] = match dims[axis] > 1 {
+                true => strides[axis] * range.step,
+                // It is not stepped along, so neither backwards.
+                false => strides[axis].abs(),
+            };
             offset += first as isize * self.strides[axis];
         }
         let shape: Shape = dims.into_iter().collect();
@@ -401,7 +403,7 @@ impl Layout {
                 if left % new_size != 0 {
                     return None;
                 }
-                strides[new_axis] = step;
+                strides[new_axis] = if new_size > 1 { step } else { step.abs() };
                 step *= new_size as isize;
                 left /= new_size;
             }
@@ -532,6 +534,15 @@ mod tests {
         assert!(Layout::contiguous([0, 3]).flip(&[0, 1]).is_ok());
         assert!(base.flip(&[0]).unwrap().goes_back());
         assert!(!Layout::contiguous([1]).flip(&[0]).unwrap().goes_back());
+        // Nor where one element is left.
+        let one = base.flip(&[0]).unwrap().slice(&[(3..4).into()]).unwrap();
+        assert_eq!((one.strides(), one.offset()), (&[1][..], 6));
+        let cut = base
+            .flip(&[0])
+            .unwrap()
+            .reshape(&[2, 1, 5, 1].into())
+            .unwrap();
+        assert_eq!(cut.strides(), [-5, 5, -1, 1]);
     }
 
     #[test]
