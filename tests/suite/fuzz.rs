@@ -44,6 +44,10 @@ fn table<T: Number>() -> Vec<Case<T>> {
                 (false, false) => (a / b).trunc(),
             })
         }),
+        ("neg", |f| f.unary("neg", 1.0, Tensor::neg, |x| -x)),
+        ("relu", |f| {
+            f.unary("relu", 1.0, Tensor::relu, |x| x.max(0.0))
+        }),
         ("matmul", |f| f.matmul()),
         ("copy", |f| {
             let a = f.any(6)?;
@@ -66,6 +70,8 @@ fn table<T: Number>() -> Vec<Case<T>> {
         ("one_hot", |f| f.one_hot()),
     ];
     if T::DTYPE.is_float() {
+        all.push(("exp", |f| f.unary("exp", 16.0, Tensor::exp, f64::exp)));
+        all.push(("sqrt", |f| f.unary("sqrt", 4.0, Tensor::sqrt, f64::sqrt)));
         all.push(("linear", |f| f.linear()));
     }
     all
@@ -241,6 +247,20 @@ impl<T: Number> Fuzz<'_, T> {
             .and(&y)
             .map_collect(|&a, &b| reference(a, b));
         self.check("a binary op", &a, &op(&a.tensor, &b.tensor)?, &want)
+    }
+
+    /// Within so many steps of the last bit; `docs/numerics.md` has the bounds.
+    fn unary(
+        &mut self,
+        name: &str,
+        steps: f64,
+        op: fn(&Tensor) -> Result<Tensor>,
+        reference: fn(f64) -> f64,
+    ) -> Result<()> {
+        let a = self.any(6)?;
+        let want = a.array.mapv(reference);
+        let bound = want.mapv(|want| steps * epsilon(T::DTYPE) * want.abs());
+        self.check_within(name, &a, &op(&a.tensor)?, &want, &bound)
     }
 
     /// A product of matrices, and the sum of absolute products.

@@ -68,7 +68,14 @@ fn moves(context: &Context) -> Result<()> {
         let value = |row: usize, column: usize| number::<f32>(row * COLUMNS + column, 7);
         // Every row once, from the end every other time.
         let entry = |row: usize| (row * 7919 + 3) % rows;
-        let given = |row: usize| entry(row) as i32 - if row % 2 == 0 { 0 } else { rows as i32 };
+        let given = |row: usize| {
+            entry(row) as i32
+                - if row.is_multiple_of(2) {
+                    0
+                } else {
+                    rows as i32
+                }
+        };
         let order: Vec<i32> = (0..rows).map(given).collect();
         let mut origin = vec![0; rows];
         (0..rows).for_each(|row| origin[entry(row)] = row);

@@ -115,6 +115,10 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
         "Sub" => one(call.tensor(0)?.sub(call.tensor(1)?)),
         "Mul" => one(call.tensor(0)?.mul(call.tensor(1)?)),
         "Div" => one(call.tensor(0)?.div(call.tensor(1)?)),
+        "Neg" => one(call.tensor(0)?.neg()),
+        "Relu" => one(call.tensor(0)?.relu()),
+        "Exp" => one(call.tensor(0)?.exp()),
+        "Sqrt" => one(call.tensor(0)?.sqrt()),
         "Sum" => {
             let tensors = call.tensors()?;
             let mut sum = tensors[0].clone();
