@@ -17,6 +17,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::random::f64", Scope::Kernels, random::<f64>),
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::specials", Scope::Device, specials),
+        Test::new("linear::far_residual", Scope::Device, far_residual),
         Test::new("linear::refusals", Scope::Device, refusals),
         Test::new("linear::absurd", Scope::Device, absurd),
     ]
@@ -242,6 +243,21 @@ fn specials(context: &Context) -> Result<()> {
 }
 
 /// Sizes that only views can claim are refused before anything is done.
+/// What is added spans more than a binding, where sums of odd rows go through scratch.
+fn far_residual(context: &Context) -> Result<()> {
+    let device = &context.builder().max_binding_bytes(4 << 10).build()?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let (a, b) = (
+            Tensor::ones(device, [30, 2], dtype)?,
+            Tensor::ones(device, [2, 33], dtype)?,
+        );
+        let wide = Tensor::ones(device, [30, 400], dtype)?;
+        let made = a.matmul_with(&b, &Epilogue::new().residual(&wide.slice((.., 5..38))?))?;
+        assert_eq!(made.cast(DType::F32)?.to_vec::<f32>()?, [3.0; 990]);
+    }
+    Ok(())
+}
+
 fn absurd(context: &Context) -> Result<()> {
     let device = &context.open();
     let one = Tensor::ones(device, [1, 1], DType::F32)?;

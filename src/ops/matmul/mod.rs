@@ -163,20 +163,27 @@ impl Op for Matmul {
 }
 
 /// Where 16 bits are stored by words, odd rows take a pass over sums in scratch: what is missing when
-/// those are above a binding.
+/// those, or what is added to them, are above a binding.
 fn sums_above_a_binding(
     capabilities: &Capabilities,
     inputs: &[Operand<'_>],
     dtype: DType,
 ) -> Option<String> {
-    let [a, b, ..] = inputs else { return None };
+    let [a, b, added @ ..] = inputs else {
+        return None;
+    };
     let (rows, columns) = (a.layout.shape().dims(), b.layout.shape().dims());
     let [rows @ .., m, _] = rows else { return None };
     let n = *columns.last()?;
     let entries = rows.iter().product::<usize>() as f64 * *m as f64 * n as f64;
     let by_words = kernel::packs(kernel::element_name(dtype, capabilities));
     let odd = !n.is_multiple_of(4) || *m == 1;
-    let bytes = (entries / 64.0).ceil() * 256.0;
+    let spans = added
+        .iter()
+        .map(|added| added.layout.span().len() * added.dtype.size());
+    // Windows begin and end at multiples of 256 bytes.
+    let spans = spans.max().map_or(0.0, |bytes| bytes as f64 + 512.0);
+    let bytes = ((entries / 64.0).ceil() * 256.0).max(spans);
     (by_words && odd && bytes > capabilities.max_binding_bytes as f64)
         .then(|| format!("its kernels have no room for sums of odd rows of {dtype}"))
 }
