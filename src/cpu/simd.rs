@@ -3,6 +3,13 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+/// Runs loops that the compiler turns into vectors, compiled for the widest that the processor has: what
+/// `work` calls has to be inlined into it.
+#[inline]
+pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
+    Arch::new().dispatch(work)
+}
+
 /// A float type with its loops.
 pub(crate) trait Floats: Copy + Send + Sync + 'static {
     /// `y[i] = sum_j matrix[i * stride + j] * x[j]`: rows of neighbours.

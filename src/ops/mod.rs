@@ -11,12 +11,14 @@ mod fill;
 mod host;
 mod index;
 mod matmul;
+mod normalise;
 mod operators;
 mod pad;
 mod plan;
 mod position;
 mod random;
 mod ranges;
+mod reduce;
 mod reshape;
 mod specialisations;
 mod user;
@@ -26,6 +28,7 @@ pub use matmul::{
     MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,
     with_matmul_split,
 };
+pub use reduce::{Axes, keepdim};
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;
 pub use user::{Kernel, KernelBuilder, KernelCall, KernelLaunch, KernelValue, Tolerance};

@@ -1,6 +1,6 @@
 //! Every kernel specialisation that plans can ask for: what validation and readers go through.
 
-use super::{index, matmul, plan, position};
+use super::{index, matmul, normalise, plan, position, reduce};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -39,6 +39,8 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
     }
     all.extend(index::specialisations(RANKS));
     all.extend(position::specialisations(RANKS));
+    all.extend(reduce::specialisations());
+    all.extend(normalise::specialisations());
     all.extend(matmul::specialisations());
     all
 }

@@ -32,6 +32,7 @@ mod ledger;
 mod linear;
 mod matmul;
 mod memory;
+mod normalise;
 mod number;
 mod onnx;
 mod operand;
@@ -39,6 +40,7 @@ mod order;
 mod panels;
 mod placement;
 mod products;
+mod reduce;
 mod rng;
 mod scopes;
 mod scratch;
@@ -113,6 +115,8 @@ fn tests() -> Vec<Test> {
         streamed::tests(),
         kernels::tests(),
         table::tests(),
+        reduce::tests(),
+        normalise::tests(),
         cast::tests(),
         create::tests(),
         views::tests(),

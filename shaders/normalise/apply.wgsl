@@ -1,0 +1,134 @@
+{{ enables }}
+// Normal elements from those of x and the states of their rows, over any strides: out[i] =
+// apply(x[i], state[i]) * weight[i] + bias[i].
+//
+// norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that made the states
+// weight, bias  1: there is one
+// vector        4: four neighbours of the innermost dimension per step; then every outer stride, the
+//               offsets and the inner size count in fours
+// along         with vector 4: "reduced": the four lie in a row and have one state; "kept": in four rows,
+//               whose states are neighbours, with one weight and bias
+// strided_out   1: out has an offset and strides as the others; 0: it is written at i
+{% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
+{% from "part/normal" import normalising -%}
+{% set inputs = ["x"] + (["weight"] if weight else []) + (["bias"] if bias else []) -%}
+{% set walked = inputs + (["out"] if strided_out else []) + ["state"] -%}
+{% set per_row = 1 if along == "reduced" else 0 -%}
+{% set inner = {"x": 1, "state": 1 - per_row, "weight": per_row, "bias": per_row, "out": 1} -%}
+{% set slots = {"x": slot_x, "state": slot_state, "weight": slot_weight, "bias": slot_bias, "out": slot_out} -%}
+struct Params {
+    count: u32,
+    length_low: u32,
+    length_high: u32,
+    epsilon: u32,
+    {%- for name in walked %}
+    {{ name }}_offset: u32,
+    {%- endfor %}
+    {%- for d in range(1, rank) %}
+    size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for name in walked %}
+    {%- for d in range(rank) %}
+    {{ name }}_stride_{{ d }}: u32,
+    {%- endfor %}
+    {%- endfor %}
+}
+{{ params_var }}
+@group(0) @binding({{ slot_x }}) var<storage, read_write> buffer{{ slot_x }}: array<{{ typed(element, vector) }}>;
+{%- if weight %}
+@group(0) @binding({{ slot_weight }}) var<storage, read_write> buffer{{ slot_weight }}: array<{{ typed(element, vector) }}>;
+{%- endif %}
+{%- if bias %}
+@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ typed(element, vector) }}>;
+{%- endif %}
+@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ typed(element, vector) }}>;
+@group(0) @binding({{ slot_state }}) var<storage, read_write> buffer{{ slot_state }}: array<{{ word }}>;
+
+fn length() -> {{ accumulator }} {
+    return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
+}
+
+fn epsilon() -> {{ accumulator }} {
+    return {{ accumulator }}(bitcast<f32>(params.epsilon));
+}
+
+{{ operations("one", 1) }}
+{{ normalising("one", 1) }}
+{%- if vector == 4 %}
+{{ operations("many", 4) }}
+{{ normalising("many", 4) }}
+{%- endif %}
+{% set many = "many" if vector == 4 else "one" -%}
+{% set Many = "Many" if vector == 4 else "One" -%}
+{% macro field(at, type, place) -%}
+{{ restored(type, "buffer" ~ slot_state ~ "[(" ~ place ~ ") * " ~ span ~ "u + " ~ at ~ "u]") }}
+{%- endmacro %}
+
+fn step(index: u32) {
+    {%- for name in walked %}
+    var {{ name }}_index = params.{{ name }}_offset;
+    {%- endfor %}
+    var rest = index;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for name in walked %}
+    {%- if not (vector == 4 and d == rank - 1) %}
+    {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
+    {%- elif inner[name] == 1 %}
+    {{ name }}_index += index_{{ d }};
+    {%- endif %}
+    {%- endfor %}
+    {%- endfor %}
+    {%- for name in walked %}
+    {%- if vector == 4 and rank == 1 %}
+    {%- if inner[name] == 1 %}
+    {{ name }}_index += rest;
+    {%- endif %}
+    {%- else %}
+    {{ name }}_index += rest * params.{{ name }}_stride_0;
+    {%- endif %}
+    {%- endfor %}
+    {%- if vector == 4 and along == "kept" %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- else %}
+    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
+    {%- if vector == 4 %}
+    // One row for all four.
+    let of_row = normal_one(state);
+    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor));
+    {%- else %}
+    let normal = normal_one(state);
+    {%- endif %}
+    {%- endif %}
+    {%- for name in inputs %}
+    {%- if vector == 4 and inner[name] == 0 %}
+    let {{ name }} = {{ typed(accumulator, vector) }}({{ accumulator }}(buffer{{ slots[name] }}[{{ name }}_index >> 2u][{{ name }}_index & 3u]));
+    {%- else %}
+    let {{ name }} = {{ typed(accumulator, vector) }}(buffer{{ slots[name] }}[{{ name }}_index]);
+    {%- endif %}
+    {%- endfor %}
+    let y = apply_{{ many }}(x, normal){{ " * weight" if weight }}{{ " + bias" if bias }};
+    buffer{{ slot_out }}[{{ "out_index" if strided_out else "index" }}] = {{ typed(element, vector) }}(y);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    let first = (workgroup.x + workgroup.y * workgroups.x) * 1024u + local_index;
+    {%- for i in range(4) %}
+    if first + {{ i * 256 }}u < params.count {
+        step(first + {{ i * 256 }}u);
+    }
+    {%- endfor %}
+}

@@ -1,0 +1,211 @@
+{{ enables }}
+// Normal elements of whole rows, each by one invocation or by 256 of a workgroup: once through for the
+// row's state, once more, from the caches, for its elements.
+//
+// norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that makes the state
+// weight, bias  1: there is one, as long as a row and without gaps
+// unit          neighbours of a load, 1 or 4, or 8 (as four words of 64 bits); sizes, strides and offsets count in them
+// along         "reduced": they lie in a row; "kept": in neighbouring rows
+// kept_rank     dimensions of rows
+// lanes         invocations of a row: 1, or 256 (hardware)
+// workgroup     invocations of a workgroup
+{% from "part/states" import wide_float, fields, names, count, value, typed, one_of, operations -%}
+{% from "part/normal" import normalising -%}
+{% set quads = unit // 4 if unit > 1 else 1 -%}
+{% set many = "many" if unit > 1 else "one" -%}
+{% set Many = "Many" if unit > 1 else "One" -%}
+{% set loaded = "vec4<u64>" if unit == 8 else typed(element, unit) -%}
+{% set T = typed(accumulator, unit) -%}
+struct Params {
+    rows: u32,
+    steps: u32,
+    length_low: u32,
+    length_high: u32,
+    epsilon: u32,
+    x_offset: u32,
+    weight_offset: u32,
+    bias_offset: u32,
+    {%- for d in range(1, kept_rank) %}
+    size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for name in ["x", "out"] %}
+    {{ name }}_step: u32,
+    {%- for d in range(kept_rank) %}
+    {{ name }}_stride_{{ d }}: u32,
+    {%- endfor %}
+    {%- endfor %}
+}
+{{ params_var }}
+
+@group(0) @binding({{ slot_x }}) var<storage, read_write> buffer{{ slot_x }}: array<{{ loaded }}>;
+{%- if weight %}
+@group(0) @binding({{ slot_weight }}) var<storage, read_write> buffer{{ slot_weight }}: array<{{ loaded }}>;
+{%- endif %}
+{%- if bias %}
+@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ loaded }}>;
+{%- endif %}
+@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ loaded }}>;
+
+fn length() -> {{ accumulator }} {
+    return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
+}
+
+fn epsilon() -> {{ accumulator }} {
+    return {{ accumulator }}(bitcast<f32>(params.epsilon));
+}
+
+{{ operations("one", 1) }}
+{%- if unit > 1 %}
+{{ operations("many", 4) }}
+{%- endif %}
+{{ normalising("one", 1) }}
+{%- if unit > 1 %}
+{{ normalising("many", 4) }}
+{%- endif %}
+{%- if lanes > 1 %}
+var<workgroup> shared_: array<One, 256>;
+{%- endif %}
+
+{# The vectors of a unit: `name`_0 and, of eight, `name`_1 with every other one. -#}
+{% macro load(name, slot, index) %}
+            let {{ name }} = buffer{{ slot }}[{{ index }}];
+            {%- for q in range(quads) %}
+            {%- if unit == 8 %}
+            let {{ name }}_{{ q }} = bitcast<vec4<f32>>(vec4<u32>({{ name }}{{ " >> vec4<u32>(32u)" if q == 1 }}));
+            {%- else %}
+            let {{ name }}_{{ q }} = {{ T }}({{ name }});
+            {%- endif %}
+            {%- endfor %}
+{%- endmacro %}
+
+@compute @workgroup_size({{ workgroup }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    {%- if lanes > 1 %}
+    let row = workgroup.x + workgroup.y * workgroups.x;
+    let lane = local_index;
+    // None leaves before the barriers.
+    let steps = select(0u, params.steps, row < params.rows);
+    {%- else %}
+    let row = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index;
+    let lane = 0u;
+    let steps = params.steps;
+    if row >= params.rows {
+        return;
+    }
+    {%- endif %}
+    var base = params.x_offset;
+    var place = 0u;
+    var rest = row;
+    {%- for d in range(1, kept_rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    base += index_{{ d }} * params.x_stride_{{ d }};
+    place += index_{{ d }} * params.out_stride_{{ d }};
+    rest = quotient_{{ d }};
+    {%- endfor %}
+    base += rest * params.x_stride_0;
+    place += rest * params.out_stride_0;
+
+    {%- for q in range(quads) %}
+    var total_{{ q }} = empty_{{ many }}();
+    {%- endfor %}
+    var step = lane;
+    while step < steps {
+        let block_end = min(step + {{ 64 * lanes }}u, steps);
+        {%- for q in range(quads) %}
+        var part_{{ q }} = empty_{{ many }}();
+        {%- endfor %}
+        {%- if op == "exponential" %}
+        // Four at a time: one more exp for all of them.
+        while step + {{ 3 * lanes }}u < block_end {
+            {%- for i in range(4) %}
+            {{- load("x" ~ i, slot_x, "base + (step + " ~ i * lanes ~ "u) * params.x_step") }}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            part_{{ q }} = take_four_{{ many }}(part_{{ q }}, x0_{{ q }}, x1_{{ q }}, x2_{{ q }}, x3_{{ q }});
+            {%- endfor %}
+            step += {{ 4 * lanes }}u;
+        }
+        {%- endif %}
+        while step < block_end {
+            {{- load("x", slot_x, "base + step * params.x_step") }}
+            {%- for q in range(quads) %}
+            part_{{ q }} = take_{{ many }}(part_{{ q }}, x_{{ q }}, {{ typed("u32", unit) }}(0u));
+            {%- endfor %}
+            step += {{ lanes }}u;
+        }
+        {%- for q in range(quads) %}
+        total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
+        {%- endfor %}
+    }
+    {%- if along == "kept" and unit > 1 %}
+    {%- for q in range(quads) %}
+    let normal_{{ q }} = normal_many(total_{{ q }});
+    {%- endfor %}
+    {%- else %}
+    {%- if unit > 1 %}
+    {%- if quads == 2 %}
+    total_0 = join_many(total_0, total_1);
+    {%- endif %}
+    {%- for i in range(4) %}
+    let total_of_{{ i }} = {{ one_of("total_0", i) }};
+    {%- endfor %}
+    var total = join_one(join_one(total_of_0, total_of_1), join_one(total_of_2, total_of_3));
+    {%- else %}
+    var total = total_0;
+    {%- endif %}
+    {%- if lanes > 1 %}
+    shared_[local_index] = total;
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] %}
+    workgroupBarrier();
+    if lane < {{ apart }}u {
+        shared_[local_index] = join_one(shared_[local_index], shared_[local_index + {{ apart }}u]);
+    }
+    {%- endfor %}
+    workgroupBarrier();
+    total = shared_[0];
+    {%- endif %}
+    let of_row = normal_one(total);
+    {%- for q in range(quads) %}
+    let normal_{{ q }} = Normal{{ Many }}({{ T }}(of_row.shift), {{ T }}(of_row.factor));
+    {%- endfor %}
+    {%- endif %}
+
+    {%- set per_row = along == "reduced" or unit == 1 %}
+    step = lane;
+    while step < steps {
+        {
+            {{- load("x", slot_x, "base + step * params.x_step") }}
+            {%- for name, there, slot in [("weight", weight, slot_weight), ("bias", bias, slot_bias)] if there %}
+            {%- if per_row %}
+            {{- load(name, slot, "params." ~ name ~ "_offset + step") }}
+            {%- else %}
+            // One for all rows: its index counts in elements.
+            let {{ name }}_at = params.{{ name }}_offset + step;
+            {%- if unit == 8 %}
+            let {{ name }}_words = buffer{{ slot }}[{{ name }}_at / 8u][{{ name }}_at % 8u / 2u];
+            let {{ name }} = vec4<f32>(bitcast<f32>(u32({{ name }}_words >> ({{ name }}_at % 2u * 32u))));
+            {%- else %}
+            let {{ name }} = {{ T }}({{ accumulator }}(buffer{{ slot }}[{{ name }}_at >> 2u][{{ name }}_at & 3u]));
+            {%- endif %}
+            {%- for q in range(quads) %}
+            let {{ name }}_{{ q }} = {{ name }};
+            {%- endfor %}
+            {%- endif %}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
+            {%- endfor %}
+            {%- if unit == 8 %}
+            buffer{{ slot_out }}[place + step * params.out_step] = vec4<u64>(bitcast<vec4<u32>>(y_0)) | (vec4<u64>(bitcast<vec4<u32>>(y_1)) << vec4<u32>(32u));
+            {%- else %}
+            buffer{{ slot_out }}[place + step * params.out_step] = {{ typed(element, unit) }}(y_0);
+            {%- endif %}
+        }
+        step += {{ lanes }}u;
+    }
+}

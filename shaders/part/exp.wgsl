@@ -1,0 +1,25 @@
+{# exp of f32, one (`n` 1) or four: within 2 ULP, subnormals may be 0, NaN stays NaN. -#}
+{% macro exponential(name, n) -%}
+{% set F = "vec4<f32>" if n > 1 else "f32" -%}
+{% set I = "vec4<i32>" if n > 1 else "i32" -%}
+{% set U = "vec4<u32>" if n > 1 else "u32" -%}
+fn exp_{{ name }}(x: {{ F }}) -> {{ F }} {
+    let limited = clamp(x, {{ F }}(-104.0), {{ F }}(89.0));
+    let halves = round(limited * 1.44269504);
+    let r = (limited - halves * 0.693145751953125) - halves * 1.428606765330187e-6;
+    var p = {{ F }}(1.9875691500e-4);
+    p = p * r + 1.3981999507e-3;
+    p = p * r + 8.3334519073e-3;
+    p = p * r + 4.1665795894e-2;
+    p = p * r + 1.6666665459e-1;
+    p = p * r + 0.5;
+    p = p * r * r + r + 1.0;
+    // 2^n in two factors, each of which is a normal number.
+    let n = {{ I }}(halves);
+    let first = n >> {{ U }}(1u);
+    let second = n - first;
+    let scaled = p * bitcast<{{ F }}>((first + 127) << {{ U }}(23u)) * bitcast<{{ F }}>((second + 127) << {{ U }}(23u));
+    // By bits: shaders may assume that there is no NaN.
+    return select(scaled, x, (bitcast<{{ U }}>(x) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u));
+}
+{%- endmacro -%}

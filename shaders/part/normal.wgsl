@@ -1,0 +1,44 @@
+{# How a row's state makes its elements normal, one or four side by side: `norm` is "softmax", "log_softmax", -#}
+{# "layer" or "rms"; the state is that of `op`. -#}
+{% from "part/states" import wide_float, typed -%}
+{% macro normalising(name, n) -%}
+{% set State = "One" if n == 1 else "Many" -%}
+{% set T = typed(accumulator, n) -%}
+{% set U = typed("u32", n) -%}
+{% set suffix = "lf" if wide_float else "" -%}
+struct Normal{{ State }} {
+    shift: {{ T }},
+    factor: {{ T }},
+}
+
+fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
+    {%- if norm in ["softmax", "log_softmax"] %}
+    // Where the largest is infinite, or one is NaN, nothing has a value. By bits: shaders may assume that
+    // there is no NaN.
+    let sum = bitcast<{{ U }}>(state.b);
+    let has_none = (bitcast<{{ U }}>(state.a) == {{ U }}(0x7f800000u)) | ((sum & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u)) | (sum == {{ U }}(0u));
+    let none = bitcast<{{ T }}>(sum | {{ U }}(0x7fc00000u));
+    {%- if norm == "softmax" %}
+    return Normal{{ State }}(state.a, select(1.0 / state.b, none, has_none));
+    {%- else %}
+    return Normal{{ State }}(state.a, select(log(state.b), none, has_none));
+    {%- endif %}
+    {%- elif norm == "layer" %}
+    return Normal{{ State }}(state.b, {{ T }}(1.0{{ suffix }}) / sqrt(state.c / {{ T }}(length()) + {{ T }}(epsilon())));
+    {%- else %}
+    return Normal{{ State }}({{ T }}(), {{ T }}(1.0{{ suffix }}) / sqrt(state.a / {{ T }}(length()) + {{ T }}(epsilon())));
+    {%- endif %}
+}
+
+fn apply_{{ name }}(x: {{ T }}, normal: Normal{{ State }}) -> {{ T }} {
+    {%- if norm == "softmax" %}
+    return exp_{{ name }}(x - normal.shift) * normal.factor;
+    {%- elif norm == "log_softmax" %}
+    return (x - normal.shift) - normal.factor;
+    {%- elif norm == "layer" %}
+    return (x - normal.shift) * normal.factor;
+    {%- else %}
+    return x * normal.factor;
+    {%- endif %}
+}
+{%- endmacro -%}

@@ -1,0 +1,206 @@
+{# What kernels keep of many elements: states, one or four side by side, that take an element more and are joined. -#}
+{# `op`, `element`, `accumulator`, `target` and `result` are those of the reduction. -#}
+{% set is_arg = op == "place" -%}
+{% set is_extreme = op in ["place", "extreme"] -%}
+{% set is_moment = op == "moment" -%}
+{% set wide_float = accumulator == "f64" -%}
+{% set divides = op in ["sum", "moment"] and (element in ["f32", "f16", "f64"]) -%}
+{% set roots = op in ["square", "moment"] -%}
+{# The types of a state's fields. -#}
+{% set fields = [accumulator, "u32"] if is_arg else [accumulator, accumulator, accumulator] if is_moment else [accumulator, accumulator] if op == "exponential" else [accumulator] -%}
+{% set names = ["a", "b", "c"] -%}
+{% set count = fields | length -%}
+{# From one state to the next, in words: windows begin at multiples of it. -#}
+{% set span = 4 if count == 3 else count -%}
+{# How states are stored. -#}
+{% set word = accumulator if count == 1 or wide_float else "u32" -%}
+{# What elements are worked on as. -#}
+{% set value = "f32" if element == "f16" else element -%}
+{% macro typed(base, n) -%}
+{% if n > 1 %}vec4<{{ base }}>{% else %}{{ base }}{% endif %}
+{%- endmacro -%}
+{% macro stored(field, text) -%}
+{% if word == field %}{{ text }}{% elif wide_float %}f64({{ text }}){% else %}bitcast<u32>({{ text }}){% endif %}
+{%- endmacro -%}
+{% macro restored(field, text) -%}
+{% if word == field %}{{ text }}{% elif wide_float %}{{ field }}({{ text }}){% else %}bitcast<{{ field }}>({{ text }}){% endif %}
+{%- endmacro -%}
+{% from "part/exp" import exponential -%}
+{% macro one_of(state, i) -%}
+One({% for field in fields %}{{ state }}.{{ names[loop.index0] }}[{{ i }}]{{ ", " if not loop.last }}{% endfor %})
+{%- endmacro -%}
+{% macro operations(name, n) %}
+{% set State = "One" if n == 1 else "Many" -%}
+{% set T = typed(accumulator, n) -%}
+{% set U = typed("u32", n) -%}
+{% if op == "exponential" -%}
+{{ exponential(name, n) }}
+{%- endif %}
+
+struct {{ State }} {
+    {%- for field in fields %}
+    {{ names[loop.index0] }}: {{ typed(field, n) }},
+    {%- endfor %}
+}
+
+{% if is_extreme and not wide_float -%}
+// Numbers in the order of integers, larger is better; NaN is best. Shaders may assume that
+// comparisons of floats meet no NaN.
+fn key_{{ name }}(x: {{ typed(value, n) }}) -> {{ T }} {
+    {%- if value == "f32" %}
+    let bits = bitcast<{{ T }}>(x);
+    let size = bits & {{ T }}(0x7fffffff);
+    var key = bits ^ ((bits >> {{ U }}(31u)) & {{ T }}(0x7fffffff));
+    {%- if is_arg %}
+    // Both zeros are equal.
+    key = select(key, {{ T }}(0), size == {{ T }}(0));
+    {%- endif %}
+    key ^= {{ T }}(bitcast<i32>(params.least));
+    return select(key, {{ T }}(0x7fffffff), size > {{ T }}(0x7f800000));
+    {%- else %}
+    return x ^ {{ T }}({{ "bitcast<i32>(params.least)" if value == "i32" else "params.least" }});
+    {%- endif %}
+}
+{%- endif %}
+
+{% if is_extreme and wide_float -%}
+fn signed_{{ name }}(x: {{ T }}) -> {{ T }} {
+    return select(x, -x, params.least != 0u);
+}
+
+// By bits of the f32 next to it: comparisons of what is no number may be done away with.
+fn is_nan_{{ name }}(x: {{ T }}) -> {{ typed("bool", n) }} {
+    return (bitcast<{{ U }}>({{ typed("f32", n) }}(x)) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u);
+}
+{%- endif %}
+
+fn empty_{{ name }}() -> {{ State }} {
+    {%- if op == "product" %}
+    return {{ State }}({{ T }}(1));
+    {%- elif is_extreme %}
+    {%- set least = "-2147483647 - 1" if accumulator == "i32" else "0" if accumulator == "u32" else "lowest()" %}
+    return {{ State }}({{ T }}({{ least }}){{ ", " ~ U ~ "(0xffffffffu)" if is_arg }});
+    {%- elif op == "exponential" %}
+    return {{ State }}({{ T }}(-3.4028234663852886e38), {{ T }}(0.0));
+    {%- else %}
+    return {{ State }}({% for field in fields %}{{ T }}(){{ ", " if not loop.last }}{% endfor %});
+    {%- endif %}
+}
+
+fn take_{{ name }}(state: {{ State }}, x: {{ typed(value, n) }}, at: {{ U }}) -> {{ State }} {
+    {%- if op == "sum" %}
+    return {{ State }}(state.a + x);
+    {%- elif op == "square" %}
+    return {{ State }}(state.a + x * x);
+    {%- elif op == "product" %}
+    return {{ State }}(state.a * x);
+    {%- elif is_arg %}
+    let y = {{ "signed_" ~ name ~ "(x)" if wide_float else "key_" ~ name ~ "(x)" }};
+    // The first of equal ones: steps go forward. Anything is better than nothing.
+    let is_better = (y > state.a) | (state.b == {{ U }}(0xffffffffu)){% if wide_float %} | (is_nan_{{ name }}(y) & !is_nan_{{ name }}(state.a)){% endif %};
+    return {{ State }}(select(state.a, y, is_better), select(state.b, at, is_better));
+    {%- elif is_extreme and wide_float %}
+    let y = signed_{{ name }}(x);
+    let is_better = (y > state.a) | is_nan_{{ name }}(y);
+    return {{ State }}(select(state.a, y, is_better));
+    {%- elif is_extreme %}
+    return {{ State }}(max(state.a, key_{{ name }}(x)));
+    {%- elif is_moment %}
+    // Welford's way; all have taken as many.
+    let count = state.a + {{ T }}(1.0);
+    let from_mean = x - state.b;
+    let mean = state.b + from_mean * (1.0{{ "lf" if wide_float }} / count{{ ".x" if n > 1 }});
+    return {{ State }}(count, mean, state.c + from_mean * (x - mean));
+    {%- elif op == "exponential" %}
+    return join_{{ name }}(state, {{ State }}(x, {{ T }}(1.0)));
+    {%- endif %}
+}
+
+{% if op == "exponential" -%}
+fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, w: {{ T }}) -> {{ State }} {
+    // What is infinite or NaN goes one by one. By bits: shaders may assume that there is none.
+    let size = {{ U }}(0x7fffffffu);
+    let largest = max(max(bitcast<{{ U }}>(x) & size, bitcast<{{ U }}>(y) & size), max(bitcast<{{ U }}>(z) & size, bitcast<{{ U }}>(w) & size));
+    if {{ "all" if n > 1 }}(largest < {{ U }}(0x7f800000u)) && {{ "all" if n > 1 }}(bitcast<{{ U }}>(state.a) != {{ U }}(0x7f800000u)) {
+        let top = max(max(max(x, y), max(z, w)), state.a);
+        let sum = (exp_{{ name }}(x - top) + exp_{{ name }}(y - top)) + (exp_{{ name }}(z - top) + exp_{{ name }}(w - top));
+        return {{ State }}(top, state.b * exp_{{ name }}(state.a - top) + sum);
+    }
+    let at = {{ U }}(0u);
+    return take_{{ name }}(take_{{ name }}(take_{{ name }}(take_{{ name }}(state, x, at), y, at), z, at), w, at);
+}
+{%- endif %}
+
+fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
+    {%- if op in ["sum", "square"] %}
+    return {{ State }}(x.a + y.a);
+    {%- elif op == "product" %}
+    return {{ State }}(x.a * y.a);
+    {%- elif is_arg %}
+    {%- if wide_float %}
+    let is_equal = (x.a == y.a) | (is_nan_{{ name }}(x.a) & is_nan_{{ name }}(y.a));
+    let is_better = (y.a > x.a) | (is_nan_{{ name }}(y.a) & !is_nan_{{ name }}(x.a));
+    {%- else %}
+    let is_equal = x.a == y.a;
+    let is_better = y.a > x.a;
+    {%- endif %}
+    // Positions of nothing are the largest.
+    let is_first = is_equal & (y.b < x.b);
+    let takes = (y.b != {{ U }}(0xffffffffu)) & ((x.b == {{ U }}(0xffffffffu)) | is_better | is_first);
+    return {{ State }}(select(x.a, y.a, takes), select(x.b, y.b, takes));
+    {%- elif is_extreme and wide_float %}
+    let is_better = (y.a > x.a) | is_nan_{{ name }}(y.a);
+    return {{ State }}(select(x.a, y.a, is_better));
+    {%- elif is_extreme %}
+    return {{ State }}(max(x.a, y.a));
+    {%- elif is_moment %}
+    let count = x.a + y.a;
+    let apart = y.b - x.b;
+    let share = y.a / max(count, {{ T }}(1.0));
+    return {{ State }}(count, x.b + apart * share, x.c + y.c + apart * apart * x.a * share);
+    {%- elif op == "exponential" %}
+    // Of NaN only the sum tells. Equal ones may be infinite.
+    let is_nan = (bitcast<{{ U }}>(y.a) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u);
+    let top = select(max(x.a, y.a), x.a, is_nan);
+    let apart = select(y.a - x.a, {{ T }}(0.0), bitcast<{{ U }}>(x.a) == bitcast<{{ U }}>(y.a));
+    let less = exp_{{ name }}(-abs(apart));
+    let is_higher = apart > {{ T }}(0.0);
+    let one = {{ T }}(1.0);
+    return {{ State }}(top, x.b * select(one, less, is_higher) + y.b * select(less, one, is_higher));
+    {%- endif %}
+}
+
+{% if target == "result" -%}
+{% set R = typed(result, n) -%}
+fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
+    {%- if divides and op == "sum" %}
+    let is_one = params.divisor_low == 1u && params.divisor_high == 0u;
+    return {{ R }}(select(state.a / divisor(), state.a, is_one));
+    {%- elif op == "square" %}
+    return {{ R }}(select(state.a, sqrt(state.a), params.root != 0u));
+    {%- elif is_moment %}
+    let variance = state.c / divisor();
+    return {{ R }}(select(variance, sqrt(variance), params.root != 0u));
+    {%- elif is_arg %}
+    return state.b;
+    {%- elif is_extreme and wide_float %}
+    return signed_{{ name }}(state.a);
+    {%- elif is_extreme and result in ["f32", "f16"] %}
+    let key = state.a ^ {{ T }}(bitcast<i32>(params.least));
+    let bits = key ^ ((key >> {{ U }}(31u)) & {{ T }}(0x7fffffff));
+    return {{ R }}(bitcast<{{ typed("f32", n) }}>(select(bits, {{ T }}(0x7fc00000), state.a == {{ T }}(0x7fffffff))));
+    {%- elif is_extreme %}
+    return state.a ^ {{ T }}({{ "bitcast<i32>(params.least)" if accumulator == "i32" else "params.least" }});
+    {%- elif op == "exponential" %}
+    let sum = state.a + log(state.b);
+    // Of nothing but minus infinity.
+    let is_none = state.b == {{ T }}(0.0);
+    let lowest = bitcast<{{ T }}>((bitcast<{{ U }}>(state.b) & {{ U }}(0u)) | {{ U }}(0xff800000u));
+    return {{ R }}(select(select(sum, state.b, (bitcast<{{ U }}>(state.b) & {{ U }}(0x7fffffffu)) >= {{ U }}(0x7f800000u)), lowest, is_none));
+    {%- else %}
+    return {{ R }}(state.a);
+    {%- endif %}
+}
+{%- endif %}
+{% endmacro -%}
+

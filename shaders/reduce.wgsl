@@ -1,0 +1,326 @@
+{{ enables }}
+// Each output is what `op` makes of the elements along the reduced dimensions, over any strides.
+//
+// op            "sum" (and mean), "square" (norm), "product", "extreme" (max, min), "place" (argmax,
+//               argmin), "moment" (var, std), "exponential" (logsumexp)
+// element       storage type of values
+// accumulator   type of a state's first field
+// result        what is written in the end
+// source        "values": elements; "states": partial results of a pass before
+// target        "result", or "state": partial results
+// unit          neighbours of a load: 1, 4 or 8 (as four words of 64 bits); sizes, strides and offsets
+//               of the source count in them
+// along         "reduced" or "kept": the dimensions along which these neighbours lie
+// kept_rank, reduced_rank   dimensions after merging; the outermost sizes are not needed
+// lanes         invocations that share a chunk of steps, each taking every `lanes`th
+// tree          1: lanes are joined in workgroup memory (hardware); 0: each writes a state of its own
+// placed        1: outputs have strides (pieces of large tensors), and states may be joined with those
+//               there; 0: they are counted
+//
+// A chain of roundings is 64 long in a block, as long over the blocks (the plan bounds the steps),
+// and short over lanes and chunks.
+{% from "part/states" import is_arg, is_extreme, wide_float, divides, roots, fields, names, count, span, word, value, typed, stored, restored, one_of, operations -%}
+{% set quads = unit // 4 if unit > 1 else 1 -%}
+{% set wide = unit if along == "kept" else 1 -%}
+{% set workgroup = 256 if tree else 64 -%}
+{% set words = source == "states" and count > 1 -%}
+struct Params {
+    // Of the launch, in units where they are kept.
+    outputs: u32,
+    chunks: u32,
+    per_chunk: u32,
+    // Whole units, then elements beyond them (along "reduced" in one dimension).
+    steps: u32,
+    tail: u32,
+    in_offset: u32,
+    out_offset: u32,
+    // From the states of a chunk's lane to those of the next, in outputs.
+    pitch: u32,
+    {%- if placed %}
+    // Not 0: with the state that is there.
+    joins: u32,
+    {%- endif %}
+    {%- if is_extreme %}
+    // All bits of numbers that are best when least, else none.
+    least: u32,
+    {%- endif %}
+    {%- if roots %}
+    // Not 0: the result's square root.
+    root: u32,
+    {%- endif %}
+    {%- if divides %}
+    // What results are divided by, its lower half first.
+    divisor_low: u32,
+    divisor_high: u32,
+    {%- endif %}
+    {%- if is_arg and source == "values" %}
+    // Which element of its output the first is, and steps along each dimension.
+    first: u32,
+    {%- for d in range(reduced_rank) %}
+    weight_{{ d }}: u32,
+    {%- endfor %}
+    {%- endif %}
+    {%- for d in range(1, kept_rank) %}
+    kept_size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(kept_rank) %}
+    kept_stride_{{ d }}: u32,
+    {%- endfor %}
+    {%- if placed %}
+    {%- for d in range(kept_rank) %}
+    out_stride_{{ d }}: u32,
+    {%- endfor %}
+    {%- endif %}
+    {%- for d in range(1, reduced_rank) %}
+    reduced_size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for d in range(reduced_rank) %}
+    reduced_stride_{{ d }}: u32,
+    {%- endfor %}
+}
+{{ params_var }}
+
+{% set base = word if source == "states" else element -%}
+{% set loaded = "vec4<u64>" if unit == 8 else typed(base, unit) -%}
+{% set written = result if target == "result" else word -%}
+{# Outputs written together; states of several fields go one by one. -#}
+{% set together = 4 if wide > 1 and (target == "result" or count == 1) else 1 -%}
+@group(0) @binding(0) var<storage, read_write> source: array<{{ loaded }}>;
+@group(0) @binding(1) var<storage, read_write> target_: array<{{ typed(written, together) }}>;
+
+{% if wide_float -%}
+fn lowest() -> f64 {
+    // Not a constant: those may not be infinite.
+    return f64(bitcast<f32>((params.steps & 0u) | 0xff800000u));
+}
+{%- endif %}
+{% if divides -%}
+fn divisor() -> {{ accumulator }} {
+    return {{ accumulator }}(params.divisor_low) + {{ accumulator }}(params.divisor_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
+}
+{%- endif %}
+
+{{ operations("one", 1) }}
+{%- set many = "many" if unit > 1 else "one" %}
+{%- set Many = "Many" if unit > 1 else "One" %}
+{%- if unit > 1 %}
+{{ operations("many", 4) }}
+{%- endif %}
+{%- if tree %}
+var<workgroup> shared_: array<One, 256>;
+{%- endif %}
+
+{# A step's elements, or a state, into `part`_0 and, of eight, `part`_1 with every other one. -#}
+{% macro absorb(part, step) %}
+        {
+            {%- if words %}
+            let at_state = (base + at({{ step }})) * {{ span }}u;
+            let x = One({% for field in fields %}{{ restored(field, "source[at_state + " ~ loop.index0 ~ "u]") }}{{ ", " if not loop.last }}{% endfor %});
+            {{ part }}_0 = join_one({{ part }}_0, x);
+            {%- else %}
+            let x = source[base + at({{ step }})];
+            {%- if is_arg %}
+            let from_first = position({{ step }});
+            {%- endif %}
+            {%- for q in range(quads) %}
+            {%- if unit == 8 %}
+            let x_{{ q }} = bitcast<vec4<{{ base }}>>(vec4<u32>(x{{ " >> vec4<u32>(32u)" if q == 1 }}));
+            {%- else %}
+            let x_{{ q }} = {{ typed(value, unit) }}(x);
+            {%- endif %}
+            {%- if source == "states" %}
+            {{ part }}_{{ q }} = join_{{ many }}({{ part }}_{{ q }}, {{ Many }}(x_{{ q }}));
+            {%- else %}
+            {{ part }}_{{ q }} = take_{{ many }}({{ part }}_{{ q }}, x_{{ q }}, {{ place_of(q) }});
+            {%- endif %}
+            {%- endfor %}
+            {%- endif %}
+        }
+{%- endmacro -%}
+{# Which elements of their outputs a vector holds. -#}
+{% macro place_of(q) -%}
+{% if not is_arg %}{{ typed("u32", unit) }}(0u){% elif unit == 1 %}from_first{% elif along == "kept" %}vec4<u32>(from_first){% elif unit == 4 %}from_first + vec4<u32>(0u, 1u, 2u, 3u){% else %}from_first + vec4<u32>({{ q }}u, {{ q + 2 }}u, {{ q + 4 }}u, {{ q + 6 }}u){% endif %}
+{%- endmacro -%}
+
+// Where a step's elements are, from those of the output's first.
+fn at(step: u32) -> u32 {
+    {%- if reduced_rank == 1 %}
+    return step * params.reduced_stride_0;
+    {%- else %}
+    var rest = step;
+    var place = 0u;
+    {%- for d in range(1, reduced_rank) | reverse %}
+    let quotient_{{ d }} = rest / params.reduced_size_{{ d }};
+    place += (rest - quotient_{{ d }} * params.reduced_size_{{ d }}) * params.reduced_stride_{{ d }};
+    rest = quotient_{{ d }};
+    {%- endfor %}
+    return place + rest * params.reduced_stride_0;
+    {%- endif %}
+}
+{%- if is_arg and source == "values" %}
+
+// Which element of its output the first of a step is.
+fn position(step: u32) -> u32 {
+    var rest = step;
+    var place = params.first;
+    {%- for d in range(1, reduced_rank) | reverse %}
+    let quotient_{{ d }} = rest / params.reduced_size_{{ d }};
+    place += (rest - quotient_{{ d }} * params.reduced_size_{{ d }}) * params.weight_{{ d }};
+    rest = quotient_{{ d }};
+    {%- endfor %}
+    return place + rest * params.weight_0;
+}
+{%- endif %}
+
+@compute @workgroup_size({{ workgroup }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    let invocation = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index;
+    let lane = invocation % {{ lanes }}u;
+    let group = invocation / {{ lanes }}u;
+    let output = group % params.outputs;
+    let chunk = group / params.outputs;
+    {%- if tree %}
+    // None leaves before the barriers.
+    let is_there = chunk < params.chunks;
+    {%- else %}
+    if chunk >= params.chunks {
+        return;
+    }
+    {%- endif %}
+    var base = params.in_offset;
+    {%- if placed %}
+    var place = params.out_offset;
+    {%- else %}
+    let place = params.out_offset + output;
+    {%- endif %}
+    var rest = output;
+    {%- for d in range(1, kept_rank) | reverse %}
+    let quotient_{{ d }} = rest / params.kept_size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.kept_size_{{ d }};
+    base += index_{{ d }} * params.kept_stride_{{ d }};
+    {%- if placed %}
+    place += index_{{ d }} * params.out_stride_{{ d }};
+    {%- endif %}
+    rest = quotient_{{ d }};
+    {%- endfor %}
+    base += rest * params.kept_stride_0;
+    {%- if placed %}
+    place += rest * params.out_stride_0;
+    {%- endif %}
+
+    let first = chunk * params.per_chunk;
+    {%- if tree %}
+    let end = select(0u, min(first + params.per_chunk, params.steps), is_there);
+    {%- else %}
+    let end = min(first + params.per_chunk, params.steps);
+    {%- endif %}
+    var step = first + lane;
+    {%- for q in range(quads) %}
+    var total_{{ q }} = empty_{{ many }}();
+    {%- endfor %}
+    while step < end {
+        let block_end = min(step + {{ 64 * lanes }}u, end);
+        {%- for q in range(quads) %}
+        var part_{{ q }} = empty_{{ many }}();
+        {%- endfor %}
+        while step + {{ 3 * lanes }}u < block_end {
+            {%- for i in range(4) %}
+            {{- absorb("part", "step + " ~ i * lanes ~ "u") }}
+            {%- endfor %}
+            step += {{ 4 * lanes }}u;
+        }
+        while step < block_end {
+            {{- absorb("part", "step") }}
+            step += {{ lanes }}u;
+        }
+        {%- for q in range(quads) %}
+        total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
+        {%- endfor %}
+    }
+    {%- if along == "reduced" and unit > 1 %}
+    {%- if quads == 2 %}
+    total_0 = join_many(total_0, total_1);
+    {%- endif %}
+    {%- for i in range(4) %}
+    let total_of_{{ i }} = {{ one_of("total_0", i) }};
+    {%- endfor %}
+    var total = join_one(join_one(total_of_0, total_of_1), join_one(total_of_2, total_of_3));
+    {%- if reduced_rank == 1 %}
+    if params.tail > 0u && lane == 0u && chunk + 1u == params.chunks {
+        let x = source[base + params.steps];
+        {%- for q in range(quads) %}
+        {%- if unit == 8 %}
+        let x_{{ q }} = bitcast<vec4<{{ base }}>>(vec4<u32>(x{{ " >> vec4<u32>(32u)" if q == 1 }}));
+        {%- else %}
+        let x_{{ q }} = vec4<{{ value }}>(x);
+        {%- endif %}
+        {%- endfor %}
+        {%- for i in range(unit - 1) %}
+        {%- set element_of_x = "x_" ~ i % quads ~ "[" ~ i // quads ~ "]" %}
+        if {{ i }}u < params.tail {
+            {%- if source == "states" %}
+            total = join_one(total, One({{ element_of_x }}));
+            {%- else %}
+            total = take_one(total, {{ element_of_x }}, {{ "position(params.steps) + " ~ i ~ "u" if is_arg else "0u" }});
+            {%- endif %}
+        }
+        {%- endfor %}
+    }
+    {%- endif %}
+    {%- elif wide == 1 %}
+    var total = total_0;
+    {%- endif %}
+    {%- if tree %}
+    shared_[local_index] = total;
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] %}
+    {%- if apart < lanes %}
+    workgroupBarrier();
+    if lane < {{ apart }}u {
+        shared_[local_index] = join_one(shared_[local_index], shared_[local_index + {{ apart }}u]);
+    }
+    {%- endif %}
+    {%- endfor %}
+    if lane > 0u || !is_there {
+        return;
+    }
+    total = shared_[local_index];
+    {%- endif %}
+    {%- if target == "state" %}
+    let to = place + {{ "chunk" if tree else "(chunk * " ~ lanes ~ "u + lane)" }} * params.pitch;
+    {%- else %}
+    let to = place;
+    {%- endif %}
+    {%- if target == "result" and wide == 1 %}
+    target_[to] = finish_one(total);
+    {%- elif together == 4 %}
+    {%- for q in range(quads) %}
+    let done_{{ q }} = {{ "finish_many(total_" ~ q ~ ")" if target == "result" else "total_" ~ q ~ ".a" }};
+    {%- endfor %}
+    {%- if unit == 8 %}
+    target_[to * 2u] = vec4<{{ written }}>(done_0.x, done_1.x, done_0.y, done_1.y);
+    target_[to * 2u + 1u] = vec4<{{ written }}>(done_0.z, done_1.z, done_0.w, done_1.w);
+    {%- else %}
+    target_[to] = done_0;
+    {%- endif %}
+    {%- elif wide > 1 %}
+    {%- for i in range(wide) %}
+    {%- for field in fields %}
+    target_[(to * {{ wide }}u + {{ i }}u) * {{ span }}u + {{ loop.index0 }}u] = {{ stored(field, "total_" ~ i % quads ~ "." ~ names[loop.index0] ~ "[" ~ i // quads ~ "]") }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- else %}
+    {%- if placed %}
+    if params.joins != 0u {
+        let before = One({% for field in fields %}{{ restored(field, "target_[to * " ~ span ~ "u + " ~ loop.index0 ~ "u]") }}{{ ", " if not loop.last }}{% endfor %});
+        total = join_one(before, total);
+    }
+    {%- endif %}
+    {%- for field in fields %}
+    target_[to * {{ span }}u + {{ loop.index0 }}u] = {{ stored(field, "total." ~ names[loop.index0]) }};
+    {%- endfor %}
+    {%- endif %}
+}

@@ -1,0 +1,176 @@
+//! The names of the kernels that norms ask for.
+
+use super::Norm;
+use crate::dtype::DType;
+use crate::launch::{KernelKey, Value};
+use crate::ops::plan;
+use crate::ops::reduce::State;
+
+/// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
+pub(super) const RANKS: [usize; 4] = [1, 2, 3, 6];
+pub(super) const ROW_RANKS: [usize; 2] = [1, 6];
+
+/// What all kernels of an op have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub what: Norm,
+    pub element: DType,
+    pub weight: bool,
+    pub bias: bool,
+}
+
+/// What makes a kernel for rows another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub unit: u32,
+    pub along_reduced: bool,
+    pub kept_rank: u32,
+    pub lanes: u32,
+    pub workgroup: u32,
+}
+
+/// What makes a kernel that applies states another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Apply {
+    pub vector: u32,
+    pub along_reduced: bool,
+    pub rank: u32,
+    pub strided: bool,
+}
+
+impl Family {
+    pub(super) fn state(&self) -> State {
+        State::of(self.what.reduction(), self.element)
+    }
+
+    /// The tensor, weight and bias.
+    pub(super) fn inputs(&self) -> u32 {
+        1 + u32::from(self.weight) + u32::from(self.bias)
+    }
+
+    fn values(&self) -> [(&'static str, Value); 10] {
+        let slot_bias = 1 + u32::from(self.weight);
+        [
+            ("norm", self.what.kernel().into()),
+            ("op", self.what.reduction().kernel().into()),
+            ("element", self.element.name().into()),
+            ("accumulator", self.element.accumulator().name().into()),
+            ("target", "state".into()),
+            ("weight", u32::from(self.weight).into()),
+            ("bias", u32::from(self.bias).into()),
+            ("slot_x", 0.into()),
+            ("slot_weight", 1.into()),
+            ("slot_bias", slot_bias.into()),
+        ]
+    }
+
+    pub(super) fn rows(&self, rows: Rows) -> KernelKey {
+        let along = if rows.along_reduced {
+            "reduced"
+        } else {
+            "kept"
+        };
+        let more = [
+            ("slot_out", self.inputs().into()),
+            ("unit", rows.unit.into()),
+            ("along", along.into()),
+            ("kept_rank", rows.kept_rank.into()),
+            ("lanes", rows.lanes.into()),
+            ("workgroup", rows.workgroup.into()),
+        ];
+        KernelKey {
+            template: "normalise/rows",
+            values: self.values().into_iter().chain(more).collect(),
+            bindings: self.inputs() + 1,
+            words: 8 + (rows.kept_rank - 1) + 2 * (1 + rows.kept_rank),
+        }
+    }
+
+    pub(super) fn apply(&self, apply: Apply) -> KernelKey {
+        let along = if apply.along_reduced {
+            "reduced"
+        } else {
+            "kept"
+        };
+        let more = [
+            ("slot_out", self.inputs().into()),
+            ("slot_state", (self.inputs() + 1).into()),
+            ("vector", apply.vector.into()),
+            ("along", along.into()),
+            ("rank", apply.rank.into()),
+            ("strided_out", u32::from(apply.strided).into()),
+        ];
+        let walked = self.inputs() + 1 + u32::from(apply.strided);
+        KernelKey {
+            template: "normalise/apply",
+            values: self.values().into_iter().chain(more).collect(),
+            bindings: self.inputs() + 2,
+            words: 4 + walked + (apply.rank - 1) + walked * apply.rank,
+        }
+    }
+}
+
+/// Every kernel of the family.
+pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    for what in Norm::ALL {
+        let dtypes = plan::IN_KERNELS
+            .into_iter()
+            .filter(|&dtype| dtype.is_float() && what.reduction().in_kernels(dtype));
+        for element in dtypes {
+            for (weight, bias) in [(false, false), (true, false), (false, true), (true, true)] {
+                let exists = match what {
+                    Norm::Softmax | Norm::LogSoftmax => !weight && !bias,
+                    Norm::Rms => !bias,
+                    Norm::Layer => true,
+                };
+                if exists {
+                    let family = Family {
+                        what,
+                        element,
+                        weight,
+                        bias,
+                    };
+                    all.extend(ways(family));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn ways(family: Family) -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    let units = [(1, true), (4, true), (4, false), (8, true), (8, false)];
+    for (unit, along_reduced) in units {
+        if unit < 8 {
+            for rank in RANKS {
+                all.extend([false, true].map(|strided| {
+                    family.apply(Apply {
+                        vector: unit,
+                        along_reduced,
+                        rank: rank as u32,
+                        strided,
+                    })
+                }));
+            }
+        } else if family.element != DType::F32 {
+            continue;
+        }
+        for kept_rank in ROW_RANKS {
+            for (lanes, workgroup) in [(1, 8), (1, 64), (256, 256)] {
+                if lanes == 256 && (unit == 8 || !along_reduced) || workgroup == 64 && unit == 8 {
+                    continue;
+                }
+                all.push(family.rows(Rows {
+                    unit,
+                    along_reduced,
+                    kept_rank: kept_rank as u32,
+                    lanes,
+                    workgroup,
+                }));
+            }
+        }
+    }
+    all
+}

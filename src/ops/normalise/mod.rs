@@ -1,0 +1,220 @@
+//! Rows made normal along any dimensions: softmax, log_softmax, layer and root-mean-square norms.
+
+mod cpu;
+mod kernel;
+mod plan;
+
+use super::reduce::{Along, Axes, Reduction};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::launch::Launches;
+use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+pub(super) use kernel::specialisations;
+
+/// What elements become, by what of their rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Norm {
+    Softmax,
+    LogSoftmax,
+    Layer,
+    Rms,
+}
+
+impl Norm {
+    const ALL: [Norm; 4] = [Norm::Softmax, Norm::LogSoftmax, Norm::Layer, Norm::Rms];
+
+    fn name(self) -> &'static str {
+        match self {
+            Norm::Softmax => "softmax",
+            Norm::LogSoftmax => "log_softmax",
+            Norm::Layer => "layer_norm",
+            Norm::Rms => "rms_norm",
+        }
+    }
+
+    /// As kernels call it.
+    fn kernel(self) -> &'static str {
+        match self {
+            Norm::Softmax => "softmax",
+            Norm::LogSoftmax => "log_softmax",
+            Norm::Layer => "layer",
+            Norm::Rms => "rms",
+        }
+    }
+
+    /// The reduction whose states rows need.
+    fn reduction(self) -> Reduction {
+        match self {
+            Norm::Softmax | Norm::LogSoftmax => Reduction::LogSumExp,
+            Norm::Layer => Reduction::Variance(0),
+            Norm::Rms => Reduction::Norm,
+        }
+    }
+}
+
+struct Normalise {
+    what: Norm,
+    along: Along,
+    epsilon: f32,
+    /// After the tensor itself these are operands, broadcast to its shape.
+    weight: bool,
+    bias: bool,
+}
+
+/// Softmax and norms along any axes: one (`x.softmax(1)`), several as one row (`x.layer_norm([1, 2],
+/// ..)`) or all (`..`).
+///
+/// f16 and bf16 are worked on in f32 and rounded once. Results are the same bits each time on one device.
+/// The bounds are in `docs/numerics.md`.
+impl Tensor {
+    /// `exp(x)` over the sum of `exp` along `axes`, without overflow on the way. NaN in a row makes it
+    /// all NaN, and so does an infinity, or nothing but minus infinity.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for integers, and for an axis that does not exist or is named twice;
+    /// what any op can meet: out of memory, unsupported under strict placement, a lost device.
+    pub fn softmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        normalise(Norm::Softmax, self, axes.into(), [None, None], 0.0)
+    }
+
+    /// The logarithm of [`Tensor::softmax`], accurate where that is near 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::softmax`].
+    pub fn log_softmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        normalise(Norm::LogSoftmax, self, axes.into(), [None, None], 0.0)
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with mean and variance (of everything,
+    /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order.
+    ///
+    /// # Errors
+    /// As [`Tensor::softmax`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for a weight or bias
+    /// of another shape or dtype.
+    pub fn layer_norm(
+        &self,
+        axes: impl Into<Axes>,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        epsilon: f32,
+    ) -> Result<Tensor> {
+        normalise(Norm::Layer, self, axes.into(), [weight, bias], epsilon)
+    }
+
+    /// `x / sqrt(mean of squares + epsilon) * weight`, with the mean along `axes`. `weight` has the sizes of
+    /// these axes, in order.
+    ///
+    /// # Errors
+    /// As [`Tensor::layer_norm`].
+    pub fn rms_norm(
+        &self,
+        axes: impl Into<Axes>,
+        weight: Option<&Tensor>,
+        epsilon: f32,
+    ) -> Result<Tensor> {
+        normalise(Norm::Rms, self, axes.into(), [weight, None], epsilon)
+    }
+}
+
+fn normalise(
+    what: Norm,
+    x: &Tensor,
+    axes: Axes,
+    [weight, bias]: [Option<&Tensor>; 2],
+    epsilon: f32,
+) -> Result<Tensor> {
+    let along = axes.of(what.name(), x.shape())?;
+    let given = |tensor: Option<&Tensor>| -> Result<Option<Tensor>> {
+        tensor
+            .map(|tensor| spread(what.name(), tensor, x, &along))
+            .transpose()
+    };
+    let (weight, bias) = (given(weight)?, given(bias)?);
+    let op = Normalise {
+        what,
+        along,
+        epsilon,
+        weight: weight.is_some(),
+        bias: bias.is_some(),
+    };
+    let operands: smallvec::SmallVec<[&Tensor; 3]> = [Some(x), weight.as_ref(), bias.as_ref()]
+        .into_iter()
+        .flatten()
+        .collect();
+    road::run(&op, &operands)
+}
+
+/// A weight or bias as a view of the tensor's shape, in a storage of its own and without gaps.
+fn spread(op: &'static str, given: &Tensor, x: &Tensor, along: &Along) -> Result<Tensor> {
+    let sizes: Shape = along.axes.iter().map(|&axis| x.shape()[axis]).collect();
+    if given.shape() != &sizes {
+        let rule = "weight and bias have the sizes of the axes along which is normalised";
+        return Err(Error::shape_mismatch(op, &sizes, given.shape(), rule));
+    }
+    if given.dtype() != x.dtype() {
+        return Err(Error::dtype_mismatch(op, x.dtype(), given.dtype()));
+    }
+    let shares = given.shares_storage(x);
+    let own = if shares {
+        given.copy()?
+    } else {
+        given.contiguous()?
+    };
+    let among: Shape = (0..x.rank())
+        .map(|axis| {
+            if along.axes.contains(&axis) {
+                x.shape()[axis]
+            } else {
+                1
+            }
+        })
+        .collect();
+    own.reshape(&among)?.broadcast_to(x.shape())
+}
+
+impl Op for Normalise {
+    fn name(&self) -> &'static str {
+        self.what.name()
+    }
+
+    fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
+        let Some(x) = inputs.first() else {
+            return Err(Error::invalid(self.name(), "takes an operand"));
+        };
+        if !x.dtype.is_float() {
+            return Err(Error::invalid(
+                self.name(),
+                format!(
+                    "{} has none: convert it with `cast(DType::F32)` first",
+                    x.dtype
+                ),
+            ));
+        }
+        Ok((x.layout.shape().clone(), x.dtype))
+    }
+
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        road::missing_dtype(capabilities, inputs, output).or_else(|| {
+            let exists =
+                capabilities.kind == DeviceKind::Cpu || self.what.reduction().in_kernels(output);
+            (!exists).then(|| format!("no kernel has {} of {output}", self.name()))
+        })
+    }
+
+    fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        plan::launches(self, problem, capabilities)
+    }
+
+    fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
+        cpu::twin(self, inputs, output)
+    }
+}

@@ -1,0 +1,363 @@
+//! Which kernels make norms: whole rows by one kernel, or the states of rows by a reduction, then all
+//! elements by them.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Normalise;
+use super::kernel::{Apply, Family, RANKS, ROW_RANKS, Rows};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::launch::{Bound, Launch, Launches, Window, Words};
+use crate::layout::{Layout, Strides, merge};
+use crate::ops::plan;
+use crate::ops::reduce::states;
+use crate::road::Problem;
+use crate::road::window::{self, Limits, Walked};
+
+type Sizes = SmallVec<[usize; 6]>;
+
+/// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
+const MOST_STEPS: usize = 16 << 10;
+/// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
+const SOFT_ROWS: usize = 32;
+const HARD_ROWS: usize = 16 << 10;
+/// Steps that do not pay for more than one kernel.
+const FEW_STEPS: usize = 1024;
+
+pub(super) fn launches(
+    op: &Normalise,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+) -> Result<Launches> {
+    let planner = Planner {
+        op,
+        problem,
+        capabilities,
+        family: Family {
+            what: op.what,
+            element: problem.output.dtype,
+            weight: op.weight,
+            bias: op.bias,
+        },
+    };
+    match planner.rows()? {
+        Some(launch) => Ok(smallvec![launch]),
+        None => planner.by_states(),
+    }
+}
+
+struct Planner<'a, 'b> {
+    op: &'a Normalise,
+    problem: &'a Problem<'b>,
+    capabilities: &'a Capabilities,
+    family: Family,
+}
+
+impl Planner<'_, '_> {
+    /// Elements, and the bytes that pass through the kernel.
+    fn work(&self) -> (f64, f64) {
+        let elements = self.problem.output.layout.elements() as f64;
+        (
+            elements * 32.0,
+            elements * 2.0 * self.family.element.size() as f64,
+        )
+    }
+
+    /// Elements of a row, in two halves, and epsilon.
+    fn of_rows(&self) -> [u32; 3] {
+        let shape = self.problem.output.layout.shape();
+        let length = self
+            .op
+            .along
+            .axes
+            .iter()
+            .map(|&axis| shape[axis])
+            .product::<usize>();
+        [
+            length as u32,
+            (length as u64 >> 32) as u32,
+            self.op.epsilon.to_bits(),
+        ]
+    }
+
+    /// One kernel for whole rows, where they have one dimension and there are enough of them.
+    fn rows(&self) -> Result<Option<Launch>> {
+        let (flops, bytes) = self.work();
+        if !self.problem.fresh
+            || !plan::is_one_launch(self.problem, self.capabilities, flops, bytes)
+        {
+            return Ok(None);
+        }
+        let operands = self.problem.inputs.iter().chain([&self.problem.output]);
+        let layouts: SmallVec<[&Layout; 4]> = operands.map(|operand| operand.layout).collect();
+        let kept = self.op.along.kept(layouts[0].rank());
+        let along = self.op.along.axes.clone();
+        let part = |first: &Sizes, rest: &Sizes| -> Result<SmallVec<[Layout; 4]>> {
+            let order: Sizes = first.iter().chain(rest).copied().collect();
+            let turned = layouts.iter().map(|layout| layout.permute(&order));
+            turned
+                .map(|layout| Ok(layout?.leading(first.len())))
+                .collect()
+        };
+        let rows = part(&kept, &along)?;
+        // Weight and bias are the same for all rows.
+        let mut kept = merge(&[&rows[0], &rows[rows.len() - 1]]);
+        let columns = part(&along, &self.op.along.kept(layouts[0].rank()))?;
+        let reduced = merge(&columns.iter().collect::<SmallVec<[&Layout; 4]>>());
+        let length: usize = reduced.dims.iter().product();
+        let steps_of = |operand: usize| reduced.strides[operand].last().copied().unwrap_or(1);
+        let shared = 1..layouts.len() - 1;
+        if reduced.dims.len() > 1 || shared.clone().any(|operand| steps_of(operand) != 1) {
+            return Ok(None);
+        }
+        let (x_step, out_step) = (steps_of(0), steps_of(layouts.len() - 1));
+        let rank = ROW_RANKS.into_iter().find(|&rank| rank >= kept.dims.len());
+        let added = rank.unwrap_or(kept.dims.len()) - kept.dims.len();
+        for _ in 0..added {
+            kept.dims.insert(0, 1);
+            kept.strides
+                .iter_mut()
+                .for_each(|strides| strides.insert(0, 0));
+        }
+        let (unit, along_reduced) = self.unit(&layouts, &kept, (length, x_step, out_step));
+        let inner = kept.dims.len() - 1;
+        let groups = kept.dims.iter().product::<usize>() / if along_reduced { 1 } else { unit };
+        let steps = if along_reduced { length / unit } else { length };
+        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let lanes = match is_software {
+            false if along_reduced && x_step == 1 && steps >= 64 => 256,
+            _ => 1,
+        };
+        let enough = match (is_software, lanes) {
+            (true, _) => groups >= SOFT_ROWS || groups * steps <= FEW_STEPS,
+            (false, 1) => groups >= HARD_ROWS || steps <= 64,
+            (false, _) => true,
+        };
+        if !enough || steps > MOST_STEPS * lanes {
+            return Ok(None);
+        }
+        let in_units = |value: isize| (value / unit as isize) as u32;
+        let mut words: Words = smallvec![groups as u32, steps as u32];
+        words.extend(self.of_rows());
+        words.push((layouts[0].offset() / unit) as u32);
+        let offset = |there: bool, operand: usize| match (there, along_reduced) {
+            (false, _) => 0,
+            (true, true) => (layouts[operand].offset() / unit) as u32,
+            (true, false) => layouts[operand].offset() as u32,
+        };
+        words.push(offset(self.op.weight, 1));
+        words.push(offset(self.op.bias, 1 + usize::from(self.op.weight)));
+        words.extend(kept.dims.iter().enumerate().skip(1).map(|(at, &size)| {
+            (if at == inner && !along_reduced {
+                size / unit
+            } else {
+                size
+            }) as u32
+        }));
+        for (strides, step) in [(&kept.strides[0], x_step), (&kept.strides[1], out_step)] {
+            words.push(match along_reduced && unit > 1 {
+                true => 1,
+                false => in_units(step),
+            });
+            words.extend(strides.iter().enumerate().map(|(at, &stride)| {
+                match at == inner && !along_reduced && unit > 1 {
+                    true => 1,
+                    false => in_units(stride),
+                }
+            }));
+        }
+        let workgroup = match (lanes, is_software) {
+            (1, true) => 8,
+            (1, false) => 64,
+            _ => 256,
+        };
+        let kernel = self.family.rows(Rows {
+            unit: unit as u32,
+            along_reduced,
+            kept_rank: kept.dims.len() as u32,
+            lanes: lanes as u32,
+            workgroup,
+        });
+        let invocations = (groups * lanes) as u64;
+        let limit = self.capabilities.max_workgroups;
+        let name = self.op.what.name();
+        Ok(Some(Launch {
+            kernel,
+            operands: self.problem.bindings(),
+            texels: SmallVec::new(),
+            dispatches: smallvec![plan::dispatch(
+                name,
+                words,
+                invocations,
+                u64::from(workgroup),
+                limit
+            )?],
+            flops,
+            bytes,
+        }))
+    }
+
+    /// How many neighbours a load takes, and whether they lie in a row.
+    fn unit(
+        &self,
+        layouts: &[&Layout],
+        kept: &crate::layout::Merged,
+        (length, x_step, out_step): (usize, isize, isize),
+    ) -> (usize, bool) {
+        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let is_wide = is_software && self.capabilities.int64 && self.family.element == DType::F32;
+        let units = if is_wide { &[8, 4][..] } else { &[4] };
+        for &unit in units {
+            let is_whole = |stride: &isize| stride % unit as isize == 0;
+            let inputs = &layouts[..layouts.len() - 1];
+            let are_aligned = inputs
+                .iter()
+                .all(|layout| layout.offset().is_multiple_of(unit));
+            let strides = &kept.strides;
+            let all = || strides.iter().all(|strides| strides.iter().all(is_whole));
+            if are_aligned && (x_step, out_step) == (1, 1) && length.is_multiple_of(unit) && all() {
+                return (unit, true);
+            }
+            let inner = kept.dims.len() - 1;
+            let outer = || {
+                strides
+                    .iter()
+                    .all(|strides| strides[..inner].iter().all(is_whole))
+            };
+            if layouts[0].offset().is_multiple_of(unit)
+                && strides.iter().all(|strides| strides[inner] == 1)
+                && kept.dims[inner].is_multiple_of(unit)
+                && is_whole(&x_step)
+                && is_whole(&out_step)
+                && outer()
+            {
+                return (unit, false);
+            }
+        }
+        (1, true)
+    }
+
+    /// The states of all rows into scratch, then all elements by them.
+    fn by_states(&self) -> Result<Launches> {
+        let (problem, state) = (self.problem, self.family.state());
+        let output = problem.inputs.len();
+        let x = &problem.inputs[0];
+        let mut launches = states(
+            (self.op.what.reduction(), &self.op.along),
+            x,
+            output + 1,
+            self.capabilities,
+        )?;
+        // Where the state of each element's row is.
+        let rows = Layout::contiguous(self.op.along.of_one(x.layout.shape()));
+        let of_states = rows.broadcast_to(x.layout.shape())?;
+        let operands = problem.inputs.iter().chain([&problem.output]);
+        let layouts: SmallVec<[&Layout; 5]> = operands
+            .clone()
+            .map(|operand| operand.layout)
+            .chain([&of_states])
+            .collect();
+        let merged = plan::merged(&layouts);
+        let sizes: SmallVec<[usize; 5]> = operands
+            .map(|operand| operand.dtype.size())
+            .chain([state.bytes()])
+            .collect();
+        let (flops, bytes) = self.work();
+        let one = problem.fresh && plan::is_one_launch(problem, self.capabilities, flops, bytes);
+        let scratch = (rows.elements() * state.bytes()) as u64;
+        if one && scratch <= self.capabilities.max_binding_bytes {
+            let offsets: SmallVec<[usize; 5]> = layouts.iter().map(|l| l.offset()).collect();
+            let mut bindings = problem.bindings();
+            bindings.push(Bound {
+                operand: output + 1,
+                window: Some(Window::around(0..scratch)),
+            });
+            launches.push(self.apply(&merged.dims, &merged.strides, &offsets, bindings, false)?);
+            return Ok(launches);
+        }
+        let walked: SmallVec<[Walked<'_>; 5]> = (0..layouts.len())
+            .map(|operand| Walked {
+                storage: operand,
+                element_bytes: sizes[operand],
+                offset: layouts[operand].offset(),
+                strides: &merged.strides[operand],
+            })
+            .collect();
+        let each = 2.0 * self.family.element.size() as f64;
+        let limits = Limits::new(self.capabilities, 32.0, each);
+        for piece in window::pieces(&merged.dims, &walked, limits) {
+            let (dims, strides) = piece.without_single(&walked);
+            let bindings = piece.bindings;
+            launches.push(self.apply(&dims, &strides, &piece.offsets, bindings, true)?);
+        }
+        Ok(launches)
+    }
+
+    /// All elements of a box. The operands are x, weight, bias, output, states.
+    fn apply(
+        &self,
+        dims: &[usize],
+        strides: &[Strides],
+        offsets: &[usize],
+        bindings: SmallVec<[Bound; 4]>,
+        strided: bool,
+    ) -> Result<Launch> {
+        let (dims, strides) = filled(dims, strides);
+        let output = strides.len() - 2;
+        let inner = |operand: usize| strides[operand].last().copied().unwrap_or(0);
+        let along_reduced = inner(output + 1) == 0;
+        // Along a row weights are neighbours and there is one state; else the other way round.
+        let fits = inner(0) == 1
+            && inner(output) == 1
+            && inner(output + 1) == isize::from(!along_reduced)
+            && (1..output).all(|operand| inner(operand) == isize::from(along_reduced));
+        let walked: SmallVec<[usize; 5]> = (0..strides.len())
+            .filter(|&operand| strided || operand != output)
+            .collect();
+        let steps: SmallVec<[Strides; 5]> = walked
+            .iter()
+            .map(|&operand| strides[operand].clone())
+            .collect();
+        let offsets: SmallVec<[usize; 5]> =
+            walked.iter().map(|&operand| offsets[operand]).collect();
+        let walk = plan::Walk::new(&dims, &steps, &offsets, fits, false);
+        let mut words: Words = smallvec![walk.count];
+        words.extend(self.of_rows());
+        words.extend_from_slice(&walk.offsets);
+        words.extend_from_slice(&walk.dims);
+        let kernel = self.family.apply(Apply {
+            vector: walk.vector,
+            along_reduced: walk.vector == 1 || along_reduced,
+            rank: walk.rank,
+            strided,
+        });
+        let elements = dims.iter().product::<usize>() as f64;
+        let limit = self.capabilities.max_workgroups;
+        let name = self.op.what.name();
+        let dispatch = plan::dispatch(name, words, u64::from(walk.count), 1024, limit)?;
+        Ok(Launch {
+            kernel,
+            operands: bindings,
+            texels: SmallVec::new(),
+            dispatches: smallvec![dispatch],
+            flops: elements * 32.0,
+            bytes: elements * 2.0 * self.family.element.size() as f64,
+        })
+    }
+}
+
+/// As many dimensions as a kernel has.
+fn filled(dims: &[usize], strides: &[Strides]) -> (Sizes, SmallVec<[Strides; 5]>) {
+    let rank = RANKS.into_iter().find(|&rank| rank >= dims.len());
+    let added = rank.unwrap_or(dims.len()) - dims.len();
+    let ones = std::iter::repeat_n(1, added);
+    let filled = |strides: &Strides| {
+        let none = std::iter::repeat_n(0, added);
+        none.chain(strides.iter().copied()).collect()
+    };
+    (
+        ones.chain(dims.iter().copied()).collect(),
+        strides.iter().map(filled).collect(),
+    )
+}

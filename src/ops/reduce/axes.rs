@@ -1,0 +1,119 @@
+//! Which dimensions an op goes along.
+
+use std::ops::RangeFull;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// The dimensions that a reduction goes along: one (`1`), several (`[0, 2]`, in any order) or all
+/// (`..`); with [`keepdim`] they stay as dimensions of size 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axes {
+    /// All of them when `None`.
+    named: Option<SmallVec<[usize; 6]>>,
+    keep: bool,
+}
+
+/// The same axes, kept in the result as dimensions of size 1: `x.sum(keepdim(1))`.
+pub fn keepdim(axes: impl Into<Axes>) -> Axes {
+    let axes = axes.into();
+    Axes { keep: true, ..axes }
+}
+
+impl From<usize> for Axes {
+    fn from(axis: usize) -> Self {
+        Axes::from(&[axis][..])
+    }
+}
+
+impl From<RangeFull> for Axes {
+    fn from(_: RangeFull) -> Self {
+        Axes {
+            named: None,
+            keep: false,
+        }
+    }
+}
+
+impl From<&[usize]> for Axes {
+    fn from(axes: &[usize]) -> Self {
+        Axes {
+            named: Some(SmallVec::from_slice(axes)),
+            keep: false,
+        }
+    }
+}
+
+impl From<&Vec<usize>> for Axes {
+    fn from(axes: &Vec<usize>) -> Self {
+        Axes::from(&axes[..])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Axes {
+    fn from(axes: [usize; N]) -> Self {
+        Axes::from(&axes[..])
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for Axes {
+    fn from(axes: &[usize; N]) -> Self {
+        Axes::from(&axes[..])
+    }
+}
+
+/// Axes of a shape: each exists, each once, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::ops) struct Along {
+    pub axes: SmallVec<[usize; 6]>,
+    pub keep: bool,
+}
+
+impl Axes {
+    /// # Errors
+    /// `InvalidArgument` for an axis that does not exist or is named twice.
+    pub(in crate::ops) fn of(self, op: &'static str, shape: &Shape) -> Result<Along> {
+        let rank = shape.rank();
+        let mut axes = self.named.unwrap_or_else(|| (0..rank).collect());
+        axes.sort_unstable();
+        if let Some(axis) = axes.iter().find(|&&axis| axis >= rank) {
+            let problem = format!("there is no axis {axis} in shape {shape}");
+            return Err(Error::invalid(op, problem));
+        }
+        if let Some(pair) = axes.windows(2).find(|pair| pair[0] == pair[1]) {
+            let problem = format!("axis {} of shape {shape} is named twice", pair[0]);
+            return Err(Error::invalid(op, problem));
+        }
+        Ok(Along {
+            axes,
+            keep: self.keep,
+        })
+    }
+}
+
+impl Along {
+    /// The dimensions that stay, in order.
+    pub(in crate::ops) fn kept(&self, rank: usize) -> SmallVec<[usize; 6]> {
+        (0..rank).filter(|axis| !self.axes.contains(axis)).collect()
+    }
+
+    /// What is left of a shape.
+    pub(in crate::ops) fn shape(&self, from: &Shape) -> Shape {
+        let left = |(axis, &size): (usize, &usize)| match self.axes.contains(&axis) {
+            false => Some(size),
+            true => self.keep.then_some(1),
+        };
+        from.iter().enumerate().filter_map(left).collect()
+    }
+
+    /// A shape with sizes of 1 along the axes.
+    pub(in crate::ops) fn of_one(&self, from: &Shape) -> Shape {
+        let size = |(axis, &size): (usize, &usize)| match self.axes.contains(&axis) {
+            true => 1,
+            false => size,
+        };
+        from.iter().enumerate().map(size).collect()
+    }
+}

@@ -1,0 +1,288 @@
+//! The loops of reductions on the CPU: many elements to one state, the same bits whatever the number
+//! of threads.
+
+use super::space::Space;
+use crate::cpu::{host_vec, parallel, vectorised};
+use crate::error::Result;
+use crate::layout::Strides;
+
+/// What elements become: states that are joined.
+pub(super) trait Fold<T>: Sync {
+    type State: Copy + Send + Sync;
+    type Out: Send;
+
+    /// The state of no element.
+    fn empty(&self) -> Self::State;
+
+    /// With one element more, the `at`th of its output.
+    fn take(&self, state: Self::State, x: T, at: usize) -> Self::State;
+
+    /// Of `a`'s elements, then `b`'s.
+    fn join(&self, a: Self::State, b: Self::State) -> Self::State;
+
+    fn finish(&self, state: Self::State) -> Self::Out;
+}
+
+/// Sums that go on side by side.
+const LANES: usize = 32;
+/// Elements after which they are joined: none is longer than 64.
+const BLOCK: usize = 64 * LANES;
+/// Elements of an output that are one piece of work.
+const PART: usize = 32 * BLOCK;
+/// The same where whole rows of outputs are taken, and how many outputs.
+const PART_ROWS: usize = 4096;
+const COLUMNS: usize = 512;
+/// Rows after which sums are joined.
+const BLOCK_ROWS: usize = 64;
+
+/// Reduces the elements of `data` in `space` to one result an output.
+pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
+    op: &'static str,
+    fold: &F,
+    space: &Space,
+    data: &[T],
+    out: &mut [F::Out],
+) -> Result<()> {
+    let length = space.length();
+    let is_columns = space.kept_strides.last() == Some(&1)
+        && space.reduced_strides.last() != Some(&1)
+        && space.kept.last().is_some_and(|&size| size >= 8);
+    let (part, width) = match is_columns {
+        true => (PART_ROWS, COLUMNS),
+        false => (PART, (PART / length.max(1)).max(1)),
+    };
+    let folder = Folder { fold, space, data };
+    let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
+        vectorised(|| match is_columns {
+            true => folder.columns(from, range, states),
+            false => folder.rows(from, range, states),
+        });
+    };
+    let parts = length.div_ceil(part);
+    let alone = out.len().saturating_mul(length) <= parallel::PARALLEL;
+    if parts == 1 {
+        let each = |(at, piece): (usize, &mut [F::Out])| {
+            let mut states = vec![fold.empty(); piece.len()];
+            work(at * width, 0..length, &mut states);
+            for (out, &state) in piece.iter_mut().zip(&states) {
+                *out = fold.finish(state);
+            }
+        };
+        let pieces = out.chunks_mut(width).enumerate();
+        match alone {
+            true => pieces.for_each(each),
+            false => parallel::share(pieces, each),
+        }
+        return Ok(());
+    }
+    let outputs = out.len();
+    let mut states = host_vec(op, outputs * parts)?;
+    states.resize(outputs * parts, fold.empty());
+    let pieces = states
+        .chunks_mut(outputs)
+        .enumerate()
+        .flat_map(|(at, row)| {
+            let pieces = row.chunks_mut(width).enumerate();
+            pieces.map(move |(column, states)| (at, column * width, states))
+        });
+    parallel::share(pieces, |(at, from, states)| {
+        work(from, at * part..length.min((at + 1) * part), states);
+    });
+    for (at, out) in out.iter_mut().enumerate() {
+        let mut tower = Tower::new(fold);
+        for part in 0..parts {
+            tower.push(states[part * outputs + at]);
+        }
+        *out = fold.finish(tower.top());
+    }
+    Ok(())
+}
+
+/// States joined two by two, however many come: a chain of joins is as long as their number has bits.
+struct Tower<'a, T, F: Fold<T>> {
+    fold: &'a F,
+    /// Of 1, 2, 4, ... states, where `count` has the bit.
+    levels: [F::State; usize::BITS as usize],
+    count: usize,
+}
+
+impl<'a, T, F: Fold<T>> Tower<'a, T, F> {
+    fn new(fold: &'a F) -> Self {
+        Self {
+            fold,
+            levels: [fold.empty(); usize::BITS as usize],
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, mut state: F::State) {
+        let full = self.count.trailing_ones() as usize;
+        for level in &self.levels[..full] {
+            state = self.fold.join(*level, state);
+        }
+        self.levels[full] = state;
+        self.count += 1;
+    }
+
+    fn top(&self) -> F::State {
+        let bits = (0..usize::BITS as usize).filter(|bit| self.count >> bit & 1 == 1);
+        bits.map(|bit| self.levels[bit])
+            .reduce(|later, earlier| self.fold.join(earlier, later))
+            .unwrap_or_else(|| self.fold.empty())
+    }
+}
+
+struct Folder<'a, T, F> {
+    fold: &'a F,
+    space: &'a Space,
+    data: &'a [T],
+}
+
+impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
+    /// The states of outputs from `from` on, each of its elements in `range`.
+    #[inline(always)]
+    fn rows(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
+        let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
+        for (at, state) in states.iter_mut().enumerate() {
+            let base = self.base(from + at);
+            let mut tower = Tower::new(self.fold);
+            let mut lanes = [self.fold.empty(); LANES];
+            let mut taken = 0;
+            self.runs(range.clone(), BLOCK, |start, index, count| {
+                let start = base + start;
+                match stride {
+                    1 => {
+                        let run = &self.data[start as usize..][..count];
+                        self.run(&mut lanes, run, index);
+                    }
+                    _ => {
+                        let mut place = start;
+                        for at in 0..count {
+                            let lane = &mut lanes[at % LANES];
+                            *lane = self.fold.take(*lane, self.data[place as usize], index + at);
+                            place += stride;
+                        }
+                    }
+                }
+                taken += count.next_multiple_of(LANES);
+                if taken >= BLOCK {
+                    tower.push(self.joined(&lanes));
+                    lanes = [self.fold.empty(); LANES];
+                    taken = 0;
+                }
+            });
+            if taken > 0 {
+                tower.push(self.joined(&lanes));
+            }
+            *state = tower.top();
+        }
+    }
+
+    #[inline(always)]
+    fn run(&self, lanes: &mut [F::State; LANES], run: &[T], index: usize) {
+        let mut local = *lanes;
+        let whole = run.chunks_exact(LANES);
+        let rest = whole.remainder();
+        let mut at = index;
+        for chunk in whole {
+            for lane in 0..LANES {
+                local[lane] = self.fold.take(local[lane], chunk[lane], at + lane);
+            }
+            at += LANES;
+        }
+        for (lane, &x) in local.iter_mut().zip(rest) {
+            *lane = self.fold.take(*lane, x, at);
+            at += 1;
+        }
+        *lanes = local;
+    }
+
+    #[inline(always)]
+    fn joined(&self, lanes: &[F::State; LANES]) -> F::State {
+        let mut lanes = *lanes;
+        let mut apart = LANES / 2;
+        while apart > 0 {
+            for lane in 0..apart {
+                lanes[lane] = self.fold.join(lanes[lane], lanes[lane + apart]);
+            }
+            apart /= 2;
+        }
+        lanes[0]
+    }
+
+    /// The same for outputs that are neighbours, row by row.
+    #[inline(always)]
+    fn columns(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
+        let inner = self.space.kept.last().copied().unwrap_or(1);
+        let mut done = 0;
+        while done < states.len() {
+            let first = from + done;
+            let count = (inner - first % inner).min(states.len() - done);
+            let base = self.base(first);
+            let states = &mut states[done..done + count];
+            let mut part = [self.fold.empty(); COLUMNS];
+            let part = &mut part[..count];
+            let mut taken = 0;
+            let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
+            self.runs(range.clone(), BLOCK_ROWS, |start, index, rows| {
+                for row in 0..rows {
+                    let start = base + start + row as isize * stride;
+                    let run = &self.data[start as usize..][..count];
+                    for (state, &x) in part.iter_mut().zip(run) {
+                        *state = self.fold.take(*state, x, index + row);
+                    }
+                }
+                taken += rows;
+                if taken >= BLOCK_ROWS {
+                    for (state, part) in states.iter_mut().zip(part.iter_mut()) {
+                        *state = self.fold.join(*state, *part);
+                        *part = self.fold.empty();
+                    }
+                    taken = 0;
+                }
+            });
+            for (state, part) in states.iter_mut().zip(part) {
+                *state = self.fold.join(*state, *part);
+            }
+            done += count;
+        }
+    }
+
+    /// Where the first element of an output is.
+    #[inline(always)]
+    fn base(&self, output: usize) -> isize {
+        let space = self.space;
+        place(output, &space.kept, &space.kept_strides) + space.offset as isize
+    }
+
+    /// Runs along the innermost reduced dimension that cover `range`, each of `most` elements at most:
+    /// where it starts from its output's first element, which element that is, how many.
+    #[inline(always)]
+    fn runs(
+        &self,
+        range: std::ops::Range<usize>,
+        most: usize,
+        mut run: impl FnMut(isize, usize, usize),
+    ) {
+        let inner = self.space.reduced.last().copied().unwrap_or(1);
+        let mut at = range.start;
+        while at < range.end {
+            let start = place(at, &self.space.reduced, &self.space.reduced_strides);
+            let count = (inner - at % inner).min(range.end - at).min(most);
+            run(start, at, count);
+            at += count;
+        }
+    }
+}
+
+/// Where element `at` of these dimensions is, from their first.
+#[inline(always)]
+fn place(at: usize, dims: &[usize], strides: &Strides) -> isize {
+    let mut rest = at;
+    let mut place = 0;
+    for (&size, &stride) in dims.iter().zip(strides).rev() {
+        place += (rest % size) as isize * stride;
+        rest /= size;
+    }
+    place
+}

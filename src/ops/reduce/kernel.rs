@@ -1,0 +1,308 @@
+//! The names of the kernels that reductions ask for.
+
+use super::Reduction;
+use super::plan::{KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source};
+use crate::dtype::DType;
+use crate::launch::{KernelKey, Value};
+use crate::ops::plan;
+
+/// What a kernel keeps of elements, for each output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::ops) struct State {
+    /// The type of the first field.
+    pub accumulator: DType,
+    pub fields: usize,
+}
+
+impl State {
+    pub(in crate::ops) fn of(what: Reduction, element: DType) -> Self {
+        let sums = element.accumulator();
+        let (accumulator, fields) = match what.kernel() {
+            // Floats in the order of integers.
+            "extreme" if sums == DType::F32 => (DType::I32, 1),
+            "place" if sums == DType::F32 => (DType::I32, 2),
+            "place" | "exponential" => (sums, 2),
+            "moment" => (sums, 3),
+            _ => (sums, 1),
+        };
+        Self {
+            accumulator,
+            fields,
+        }
+    }
+
+    pub(in crate::ops) fn bytes(self) -> usize {
+        // Windows begin at multiples of it.
+        self.fields.next_power_of_two() * self.accumulator.size()
+    }
+}
+
+/// Everything that makes a kernel another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    pub what: Reduction,
+    /// Of the op's input.
+    pub element: DType,
+    pub state: State,
+    /// `None`: states are written.
+    pub result: Option<DType>,
+    pub source: Source,
+    pub unit: u32,
+    pub along_reduced: bool,
+    pub kept_rank: u32,
+    pub reduced_rank: u32,
+    pub lanes: u32,
+    pub tree: bool,
+    pub placed: bool,
+}
+
+impl Name {
+    /// Whether it has to know which element of an output it reads.
+    pub(super) fn has_positions(&self) -> bool {
+        self.what.kernel() == "place" && self.source == Source::Values
+    }
+
+    pub(super) fn key(&self, words: usize) -> KernelKey {
+        let accumulator = self.state.accumulator;
+        let (source, element) = match self.source {
+            Source::Values => ("values", self.element),
+            Source::States => ("states", accumulator),
+        };
+        let target = if self.result.is_some() {
+            "result"
+        } else {
+            "state"
+        };
+        KernelKey {
+            template: "reduce",
+            values: [
+                ("op", Value::from(self.what.kernel())),
+                ("element", element.name().into()),
+                ("accumulator", accumulator.name().into()),
+                ("result", self.result.unwrap_or(accumulator).name().into()),
+                ("source", source.into()),
+                ("target", target.into()),
+                ("unit", self.unit.into()),
+                (
+                    "along",
+                    if self.along_reduced {
+                        "reduced"
+                    } else {
+                        "kept"
+                    }
+                    .into(),
+                ),
+                ("kept_rank", self.kept_rank.into()),
+                ("reduced_rank", self.reduced_rank.into()),
+                ("lanes", self.lanes.into()),
+                ("tree", u32::from(self.tree).into()),
+                ("placed", u32::from(self.placed).into()),
+            ]
+            .into_iter()
+            .collect(),
+            bindings: 2,
+            words: words as u32,
+        }
+    }
+
+    /// How many words its `Params` have.
+    fn words(&self) -> usize {
+        let (kept, reduced) = (self.kept_rank as usize, self.reduced_rank as usize);
+        let positions = if self.has_positions() { 1 + reduced } else { 0 };
+        let placed = if self.placed { 1 + kept } else { 0 };
+        8 + placed
+            + positions
+            + self.what.words(self.element, 1).len()
+            + (2 * kept - 1)
+            + (2 * reduced - 1)
+    }
+}
+
+/// Every kernel of the family.
+pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
+    let mut names = Vec::new();
+    for what in Reduction::KERNELS {
+        for element in plan::IN_KERNELS
+            .into_iter()
+            .filter(|&dtype| what.in_kernels(dtype))
+        {
+            let result = what.result(element);
+            for source in [Source::Values, Source::States] {
+                for result in [None, Some(result)] {
+                    let name = Name {
+                        what,
+                        element,
+                        state: State::of(what, element),
+                        result,
+                        source,
+                        unit: 1,
+                        along_reduced: true,
+                        kept_rank: 1,
+                        reduced_rank: 1,
+                        lanes: 1,
+                        tree: false,
+                        placed: false,
+                    };
+                    names.extend(shared(name));
+                }
+            }
+        }
+    }
+    // The kernels of states of f16 are those of f32.
+    let mut seen = std::collections::HashSet::new();
+    let keys = names.iter().map(|name| name.key(name.words()));
+    keys.filter(|key| seen.insert(key.clone())).collect()
+}
+
+/// The same in all units, ranks and ways to share work.
+fn shared(name: Name) -> impl Iterator<Item = Name> {
+    let is_values = name.source == Source::Values;
+    let writes_states = name.result.is_none();
+    let units = [(1, true), (4, true), (4, false), (8, true), (8, false)];
+    let units = units.into_iter().filter(move |&(unit, _)| match unit {
+        8 => is_values && name.element == DType::F32,
+        4 => is_values || name.state.fields == 1,
+        _ => true,
+    });
+    let lanes = [
+        (1, false),
+        (SOFT_LANES as u32, false),
+        (32, true),
+        (256, true),
+    ];
+    let ranks = [KEPT_RANKS[0], KEPT_RANKS[1]]
+        .into_iter()
+        .flat_map(|kept| REDUCED_RANKS.map(|reduced| (kept as u32, reduced as u32)));
+    let ranks: Vec<(u32, u32)> = ranks.collect();
+    units
+        .flat_map(move |unit| lanes.map(|lanes| (unit, lanes)))
+        .flat_map(move |shape| [false, true].map(|placed| (shape, placed)))
+        .flat_map(move |shape| ranks.clone().into_iter().map(move |ranks| (shape, ranks)))
+        .map(
+            move |((((unit, along_reduced), (lanes, tree)), placed), (kept, reduced))| Name {
+                unit,
+                along_reduced,
+                kept_rank: kept,
+                reduced_rank: reduced,
+                lanes,
+                tree,
+                placed,
+                ..name
+            },
+        )
+        .filter(move |name| {
+            !(name.tree && (name.unit == 8 || !name.along_reduced))
+                // Lanes without a tree write states of their own.
+                && (name.tree || name.lanes == 1 || is_values && writes_states && !name.placed)
+                && !(name.placed && (!writes_states || !name.along_reduced))
+                && (is_values || name.reduced_rank == 1 && (name.placed || name.kept_rank == 1))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::capabilities::{Capabilities, DeviceKind};
+    use crate::launch::Launches;
+    use crate::layout::Layout;
+    use crate::ops::reduce::{Axes, Reduce};
+    use crate::road::{Op, Operand, Problem};
+
+    /// What plans ask for, on adapters of each kind, is listed; windows fit bindings.
+    #[test]
+    fn plans_ask_for_what_is_listed() {
+        let listed: HashSet<KernelKey> = specialisations().into_iter().collect();
+        let mut capabilities = Capabilities::cpu();
+        capabilities.max_workgroups = 65_535;
+        let mut asked = HashSet::new();
+        for (kind, int64, binding) in [
+            (DeviceKind::Software, true, 1 << 27),
+            (DeviceKind::Software, false, 1 << 27),
+            (DeviceKind::Software, true, 4096),
+            (DeviceKind::DiscreteGpu, true, 1 << 31),
+            (DeviceKind::DiscreteGpu, true, 4096),
+        ] {
+            capabilities.kind = kind;
+            capabilities.int64 = int64;
+            capabilities.max_binding_bytes = binding;
+            for layout in layouts() {
+                for axes in (0..1 << layout.rank()).map(|bits| chosen(layout.rank(), bits)) {
+                    let cases = Reduction::KERNELS
+                        .into_iter()
+                        .flat_map(|what| plan::IN_KERNELS.map(|dtype| (what, dtype)));
+                    for (what, dtype) in cases.filter(|(what, dtype)| what.in_kernels(*dtype)) {
+                        for launch in planned(what, &layout, &axes, dtype, &capabilities) {
+                            for bound in &launch.operands {
+                                let bytes = bound.window.map_or(0, |window| window.bytes);
+                                assert!(bytes <= binding, "{launch:?}");
+                            }
+                            asked.insert(launch.kernel);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(asked.len() > 200, "{}", asked.len());
+        for key in asked {
+            assert!(listed.contains(&key), "{key:?}");
+        }
+    }
+
+    fn chosen(rank: usize, bits: usize) -> Vec<usize> {
+        (0..rank).filter(|axis| bits >> axis & 1 == 1).collect()
+    }
+
+    fn layouts() -> Vec<Layout> {
+        let shapes = [
+            &[100_000][..],
+            &[60, 4096],
+            &[4096, 61],
+            &[6, 20, 32],
+            &[2, 3, 4, 5, 6, 8],
+        ];
+        let mut layouts = Vec::new();
+        for shape in shapes {
+            let plain = Layout::contiguous(shape);
+            let backward: Vec<usize> = (0..shape.len()).rev().collect();
+            layouts.push(plain.permute(&backward).unwrap());
+            layouts.push(plain.at_offset(3));
+            layouts.push(plain);
+        }
+        layouts
+    }
+
+    fn planned(
+        what: Reduction,
+        layout: &Layout,
+        axes: &[usize],
+        dtype: DType,
+        capabilities: &Capabilities,
+    ) -> Launches {
+        let op = Reduce {
+            what,
+            along: Axes::from(axes).of("sum", layout.shape()).unwrap(),
+        };
+        fn operand(layout: &Layout, dtype: DType) -> Operand<'_> {
+            Operand {
+                layout,
+                dtype,
+                storage_bytes: ((layout.end() * dtype.size()) as u64).next_multiple_of(256),
+            }
+        }
+        let inputs = [operand(layout, dtype)];
+        let (shape, dtype) = op.infer(&inputs).unwrap();
+        let output = Layout::contiguous(shape);
+        let problem = Problem {
+            inputs: inputs.into_iter().collect(),
+            output: operand(&output, dtype),
+            fresh: true,
+            spare: true,
+            slots: smallvec![0],
+        };
+        op.plan(&problem, capabilities).unwrap()
+    }
+}

@@ -1,0 +1,502 @@
+//! Which kernels make a reduction: one pass, or two where reductions are long or outputs few; in
+//! pieces what no binding holds.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::kernel::{Name, State};
+use super::space::{Sizes, Space};
+use super::{Along, Reduce, Reduction};
+use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::launch::{Bound, Launch, Launches, WINDOW_ALIGNMENT, Window, Words};
+use crate::layout::{Layout, Strides};
+use crate::ops::plan;
+use crate::road::window::{self, Limits, Walked};
+use crate::road::{Operand, Problem};
+
+/// Steps that one invocation takes at most: 64 blocks of 64, far below the loops that llvmpipe ends.
+const MOST_STEPS: usize = 4096;
+/// Below it a part of a reduction is not worth an invocation.
+const LEAST_STEPS: usize = 16;
+/// Lanes that share a chunk on software adapters: those of lavapipe's vectors.
+pub(super) const SOFT_LANES: usize = 8;
+/// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
+const SOFT_INVOCATIONS: usize = 512;
+/// Those of a hardware GPU, some for each place in its multiprocessors.
+const HARD_INVOCATIONS: usize = 256 << 10;
+/// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
+pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
+pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
+
+/// What a pass reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    Values,
+    /// Those of a pass before.
+    States,
+}
+
+/// What becomes of outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Result,
+    State,
+    /// A state, joined with the one that is there.
+    Join,
+}
+
+/// Where a pass writes.
+#[derive(Clone, Debug)]
+struct Target {
+    kind: Kind,
+    bound: Bound,
+    offset: usize,
+    /// Those of outputs that are part of something larger.
+    strides: Option<Strides>,
+}
+
+/// What the launches of one op have in common.
+struct Planner<'a> {
+    what: Reduction,
+    element: DType,
+    result: DType,
+    state: State,
+    /// Elements of one output, and how many steps along each dimension go over.
+    length: usize,
+    weights: Sizes,
+    capabilities: &'a Capabilities,
+    /// The operand that scratch is.
+    scratch: usize,
+    launches: Launches,
+}
+
+/// How the steps of a pass are shared.
+#[derive(Clone, Copy)]
+struct Shares {
+    unit: usize,
+    along_reduced: bool,
+    lanes: usize,
+    tree: bool,
+    chunks: usize,
+    per_chunk: usize,
+}
+
+impl Shares {
+    /// States of each output.
+    fn parts(&self) -> usize {
+        if self.tree {
+            self.chunks
+        } else {
+            self.chunks * self.lanes
+        }
+    }
+}
+
+pub(super) fn launches(
+    op: &Reduce,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+) -> Result<Launches> {
+    let [input] = &problem.inputs[..] else {
+        return Ok(Launches::new());
+    };
+    let space = Space::of(input.layout, &op.along, op.what.has_order())?;
+    let scratch = problem.inputs.len() + 1;
+    let mut planner = Planner::new(op.what, input.dtype, &space, scratch, capabilities);
+    let source = (Source::Values, Bound::whole(0));
+    if planner.is_one_piece(&[*input, problem.output]) {
+        let target = Target {
+            kind: Kind::Result,
+            bound: Bound::whole(1),
+            offset: 0,
+            strides: None,
+        };
+        planner.passes(&space, source, &target, 0, 0)?;
+    } else {
+        planner.in_pieces(&space)?;
+        planner.results(space.outputs())?;
+    }
+    Ok(planner.launches)
+}
+
+/// The states of all outputs of the first operand, one after the other from the start of scratch.
+pub(in crate::ops) fn states(
+    (what, along): (Reduction, &Along),
+    input: &Operand<'_>,
+    scratch: usize,
+    capabilities: &Capabilities,
+) -> Result<Launches> {
+    let space = Space::of(input.layout, along, what.has_order())?;
+    let mut planner = Planner::new(what, input.dtype, &space, scratch, capabilities);
+    let bytes = (space.outputs() * planner.state.bytes()) as u64;
+    if bytes <= capabilities.max_binding_bytes && planner.is_one_piece(&[*input]) {
+        let target = Target {
+            kind: Kind::State,
+            bound: Bound {
+                operand: scratch,
+                window: Some(Window::around(0..bytes)),
+            },
+            offset: 0,
+            strides: None,
+        };
+        let source = (Source::Values, Bound::whole(0));
+        planner.passes(&space, source, &target, 0, bytes)?;
+    } else {
+        planner.in_pieces(&space)?;
+    }
+    Ok(planner.launches)
+}
+
+impl<'a> Planner<'a> {
+    fn new(
+        what: Reduction,
+        element: DType,
+        space: &Space,
+        scratch: usize,
+        capabilities: &'a Capabilities,
+    ) -> Self {
+        Self {
+            what,
+            element,
+            result: what.result(element),
+            state: State::of(what, element),
+            length: space.length(),
+            weights: space.weights(),
+            capabilities,
+            scratch,
+            launches: Launches::new(),
+        }
+    }
+
+    /// Whether one launch may bind operands whole.
+    fn is_one_piece(&self, operands: &[Operand<'_>]) -> bool {
+        let elements = operands[0].layout.elements();
+        let bytes = (elements * self.element.size()) as f64;
+        self.capabilities.seconds(elements as f64, bytes) <= LONGEST_LAUNCH
+            && u32::try_from(elements).is_ok()
+            && operands.iter().all(|operand| {
+                operand.storage_bytes <= self.capabilities.max_binding_bytes
+                    && u32::try_from(operand.layout.end()).is_ok()
+            })
+    }
+
+    /// Pieces of the input each give states, which are joined in the order of the pieces, from the start
+    /// of scratch on.
+    fn in_pieces(&mut self, space: &Space) -> Result<()> {
+        let outputs = space.outputs();
+        let dims: Sizes = space.kept.iter().chain(&space.reduced).copied().collect();
+        let strides = space.kept_strides.iter().chain(&space.reduced_strides);
+        let strides: Strides = strides.copied().collect();
+        let mut placed: Strides = Layout::contiguous(&space.kept[..]).strides().into();
+        placed.extend(space.reduced.iter().map(|_| 0));
+        let walked = [
+            Walked {
+                storage: 0,
+                element_bytes: self.element.size(),
+                offset: space.offset,
+                strides: &strides,
+            },
+            Walked {
+                storage: self.scratch,
+                element_bytes: self.state.bytes(),
+                offset: 0,
+                strides: &placed,
+            },
+        ];
+        let limits = Limits::new(self.capabilities, 1.0, self.element.size() as f64);
+        let parts_from = (outputs * self.state.bytes()) as u64;
+        let kept = space.kept.len();
+        for piece in window::pieces(&dims, &walked, limits) {
+            let part = Space {
+                kept: piece.dims[..kept].into(),
+                kept_strides: space.kept_strides.clone(),
+                reduced: piece.dims[kept..].into(),
+                reduced_strides: space.reduced_strides.clone(),
+                offset: piece.offsets[0],
+            };
+            let start = &piece.start[kept..];
+            let bound = |at: usize, operand| Bound {
+                operand,
+                window: piece.bindings[piece.slots[at]].window,
+            };
+            let target = Target {
+                kind: if start.iter().all(|&start| start == 0) {
+                    Kind::State
+                } else {
+                    Kind::Join
+                },
+                bound: bound(1, self.scratch),
+                offset: piece.offsets[1],
+                strides: Some(placed[..kept].into()),
+            };
+            let first = start
+                .iter()
+                .zip(&self.weights)
+                .map(|(start, weight)| start * weight)
+                .sum();
+            self.passes(
+                &part,
+                (Source::Values, bound(0, 0)),
+                &target,
+                first,
+                parts_from,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The states of all outputs at the start of scratch become results.
+    fn results(&mut self, outputs: usize) -> Result<()> {
+        let parts_from = (outputs * self.state.bytes()) as u64;
+        let strides = [1];
+        let walked = [(self.scratch, self.state.bytes()), (1, self.result.size())].map(
+            |(storage, element_bytes)| Walked {
+                storage,
+                element_bytes,
+                offset: 0,
+                strides: &strides,
+            },
+        );
+        let limits = Limits::new(self.capabilities, 1.0, self.state.bytes() as f64);
+        for piece in window::pieces(&[outputs], &walked, limits) {
+            let bound = |at: usize, operand| Bound {
+                operand,
+                window: piece.bindings[piece.slots[at]].window,
+            };
+            let mut states = Space::of_states(piece.dims[0], 1);
+            states.offset = piece.offsets[0];
+            let target = Target {
+                kind: Kind::Result,
+                bound: bound(1, 1),
+                offset: piece.offsets[1],
+                strides: None,
+            };
+            let source = (Source::States, bound(0, self.scratch));
+            self.passes(&states, source, &target, 0, parts_from)?;
+        }
+        Ok(())
+    }
+
+    /// The passes that bring a space, whose outputs' elements count from `first`, to its target; states
+    /// on the way lie in scratch from a byte on.
+    fn passes(
+        &mut self,
+        space: &Space,
+        source: (Source, Bound),
+        target: &Target,
+        first: usize,
+        parts_from: u64,
+    ) -> Result<()> {
+        let shares = self.shares(space, source.0, target);
+        // Outputs that are written by units cannot be placed one by one at the same time.
+        let is_placed = target.strides.is_some() && !shares.along_reduced;
+        if shares.parts() == 1 && !is_placed {
+            return self.launch(space, source, target, &shares, first);
+        }
+        let (outputs, parts) = (space.outputs(), shares.parts());
+        let from = parts_from.next_multiple_of(WINDOW_ALIGNMENT);
+        let bytes = (outputs * parts * self.state.bytes()) as u64;
+        let bound = Bound {
+            operand: self.scratch,
+            window: Some(Window::around(from..from + bytes)),
+        };
+        let on_the_way = Target {
+            kind: Kind::State,
+            bound,
+            offset: 0,
+            strides: None,
+        };
+        self.launch(space, source, &on_the_way, &shares, first)?;
+        let mut states = Space::of_states(outputs, parts);
+        if target.strides.is_some() {
+            states.kept = space.kept.clone();
+            states.kept_strides = Layout::contiguous(&space.kept[..]).strides().into();
+        }
+        self.passes(&states, (Source::States, bound), target, 0, from + bytes)
+    }
+
+    fn shares(&self, space: &Space, source: Source, target: &Target) -> Shares {
+        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let binding = self.capabilities.max_binding_bytes as usize;
+        let state_bytes = space.outputs() * self.state.bytes();
+        let widest = match source {
+            Source::Values
+                if is_software && self.capabilities.int64 && self.element == DType::F32 =>
+            {
+                8
+            }
+            Source::States if self.state.fields > 1 => 1,
+            _ => 4,
+        };
+        let (mut unit, mut along_reduced) = space.unit(widest);
+        if !along_reduced
+            && (!target.offset.is_multiple_of(unit)
+                || (target.strides.is_some()
+                    && (source == Source::States || state_bytes > binding)))
+        {
+            (unit, along_reduced) = (1, true);
+        }
+        let (groups, steps) = match along_reduced {
+            true => (space.outputs(), space.length().div_ceil(unit)),
+            false => (space.outputs() / unit, space.length()),
+        };
+        let is_innermost = space.reduced_strides.last() == Some(&1);
+        let tree = !is_software && is_innermost && steps >= 8;
+        let lanes = match source {
+            _ if tree => {
+                if steps > 256 {
+                    256
+                } else {
+                    32
+                }
+            }
+            Source::Values
+                if is_software
+                    && is_innermost
+                    && steps >= LEAST_STEPS * SOFT_LANES
+                    && state_bytes * SOFT_LANES <= binding =>
+            {
+                SOFT_LANES
+            }
+            _ => 1,
+        };
+        let wanted = match source {
+            Source::States => 1,
+            Source::Values if is_software => SOFT_INVOCATIONS,
+            Source::Values => HARD_INVOCATIONS,
+        };
+        let least = steps.div_ceil(MOST_STEPS * lanes);
+        let most = steps / (LEAST_STEPS * lanes);
+        let wanted = wanted.div_ceil((groups * lanes).max(1));
+        // The states of a pass lie in one binding.
+        let room = binding / (state_bytes * if tree { 1 } else { lanes }).max(1);
+        let chunks = least.max(most.min(wanted)).min(room).max(1);
+        let per_chunk = steps.div_ceil(chunks).next_multiple_of(lanes);
+        Shares {
+            unit,
+            along_reduced,
+            lanes,
+            tree,
+            chunks: steps.div_ceil(per_chunk),
+            per_chunk,
+        }
+    }
+
+    fn launch(
+        &mut self,
+        space: &Space,
+        (source, from): (Source, Bound),
+        target: &Target,
+        shares: &Shares,
+        first: usize,
+    ) -> Result<()> {
+        let (unit, along_reduced) = (shares.unit, shares.along_reduced);
+        let (kept_unit, reduced_unit) = if along_reduced { (1, unit) } else { (unit, 1) };
+        let (kept, kept_strides) = filled(&space.kept, &space.kept_strides, KEPT_RANKS);
+        let (reduced, reduced_strides) =
+            filled(&space.reduced, &space.reduced_strides, REDUCED_RANKS);
+        let (groups, length) = (space.outputs() / kept_unit, space.length());
+        let mut words: Words = smallvec![
+            groups as u32,
+            shares.chunks as u32,
+            shares.per_chunk as u32,
+            (length / reduced_unit) as u32,
+            (length % reduced_unit) as u32,
+            (space.offset / unit) as u32,
+            (target.offset / kept_unit) as u32,
+            groups as u32,
+        ];
+        if target.strides.is_some() {
+            words.push(u32::from(target.kind == Kind::Join));
+        }
+        words.extend(self.what.words(self.element, self.length));
+        let name = Name {
+            what: self.what,
+            element: self.element,
+            state: self.state,
+            result: (target.kind == Kind::Result).then_some(self.result),
+            source,
+            unit: unit as u32,
+            along_reduced,
+            kept_rank: kept.len() as u32,
+            reduced_rank: reduced.len() as u32,
+            lanes: shares.lanes as u32,
+            tree: shares.tree,
+            placed: target.strides.is_some(),
+        };
+        if name.has_positions() {
+            words.push(first as u32);
+            let filled = reduced.len() - space.reduced.len();
+            words.extend((0..filled).map(|_| 0));
+            let mut weights: Words = self.weights.iter().map(|&weight| weight as u32).collect();
+            if let Some(last) = weights.last_mut() {
+                *last *= reduced_unit as u32;
+            }
+            words.extend(weights);
+        }
+        sizes(&mut words, &kept, kept_unit);
+        strides(&mut words, &kept_strides, unit, kept_unit > 1);
+        if let Some(placed) = &target.strides {
+            let (_, placed) = filled(&space.kept, placed, KEPT_RANKS);
+            strides(&mut words, &placed, 1, false);
+        }
+        sizes(&mut words, &reduced, reduced_unit);
+        strides(&mut words, &reduced_strides, unit, reduced_unit > 1);
+        let invocations = (groups * shares.chunks * shares.lanes) as u64;
+        let per_workgroup = if shares.tree { 256 } else { 64 };
+        let limit = self.capabilities.max_workgroups;
+        let elements = (space.outputs() * length) as f64;
+        let size = match source {
+            Source::Values => self.element.size(),
+            Source::States => self.state.bytes(),
+        };
+        let kernel = name.key(words.len());
+        let op = self.what.name();
+        self.launches.push(Launch {
+            kernel,
+            operands: smallvec![from, target.bound],
+            texels: SmallVec::new(),
+            dispatches: smallvec![plan::dispatch(
+                op,
+                words,
+                invocations,
+                per_workgroup,
+                limit
+            )?],
+            flops: elements,
+            bytes: elements * size as f64,
+        });
+        Ok(())
+    }
+}
+
+/// All sizes but the outermost, the innermost in units.
+fn sizes(words: &mut Words, dims: &Sizes, unit: usize) {
+    let inner = dims.len() - 1;
+    let sizes = dims.iter().enumerate().skip(1);
+    words.extend(sizes.map(|(at, &size)| (if at == inner { size / unit } else { size }) as u32));
+}
+
+/// Strides in units; to neighbours it is one unit.
+fn strides(words: &mut Words, strides: &Strides, unit: usize, are_neighbours: bool) {
+    let inner = strides.len() - 1;
+    words.extend(strides.iter().enumerate().map(|(at, &stride)| {
+        match are_neighbours && at == inner {
+            true => 1,
+            false => (stride / unit as isize) as u32,
+        }
+    }));
+}
+
+/// As many dimensions as a kernel has.
+fn filled(dims: &Sizes, strides: &Strides, ranks: [usize; 3]) -> (Sizes, Strides) {
+    let rank = ranks.into_iter().find(|&rank| rank >= dims.len());
+    let added = rank.unwrap_or(dims.len()) - dims.len();
+    let (mut all, mut steps) = (Sizes::new(), Strides::new());
+    all.resize(added, 1);
+    steps.resize(added, 0);
+    all.extend_from_slice(dims);
+    steps.extend_from_slice(strides);
+    (all, steps)
+}

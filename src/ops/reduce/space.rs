@@ -1,0 +1,106 @@
+//! The dimensions of a reduction, merged.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Along;
+use crate::error::Result;
+use crate::layout::{Layout, Strides, merge};
+
+pub(super) type Sizes = SmallVec<[usize; 6]>;
+
+/// What one pass goes through: the dimensions that stay and those that go, merged, outermost first.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    pub kept: Sizes,
+    pub kept_strides: Strides,
+    pub reduced: Sizes,
+    pub reduced_strides: Strides,
+    pub offset: usize,
+}
+
+impl Space {
+    pub(super) fn of(layout: &Layout, along: &Along, has_order: bool) -> Result<Self> {
+        let kept = along.kept(layout.rank());
+        let mut reduced = along.axes.clone();
+        if !has_order {
+            // Neighbours innermost.
+            reduced.sort_by_key(|&axis| std::cmp::Reverse(layout.strides()[axis].unsigned_abs()));
+        }
+        let order: Sizes = kept.iter().chain(&reduced).copied().collect();
+        let kept_layout = layout.permute(&order)?.leading(kept.len());
+        let order: Sizes = reduced.iter().chain(&kept).copied().collect();
+        let reduced_layout = layout.permute(&order)?.leading(reduced.len());
+        // New outputs are contiguous, so that all dimensions that lie evenly here merge.
+        let outputs = Layout::contiguous(kept_layout.shape().clone());
+        let kept = merge(&[&kept_layout, &outputs]);
+        let reduced = merge(&[&reduced_layout]);
+        Ok(Self {
+            kept: kept.dims,
+            kept_strides: kept.strides.into_iter().next().unwrap_or_default(),
+            reduced: reduced.dims,
+            reduced_strides: reduced.strides.into_iter().next().unwrap_or_default(),
+            offset: layout.offset(),
+        })
+    }
+
+    pub(super) fn outputs(&self) -> usize {
+        self.kept.iter().product()
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.reduced.iter().product()
+    }
+
+    /// How many elements of an output one step along each reduced dimension goes over.
+    pub(super) fn weights(&self) -> Sizes {
+        let mut weights = Sizes::from_elem(1, self.reduced.len());
+        for axis in (1..self.reduced.len()).rev() {
+            weights[axis - 1] = weights[axis].saturating_mul(self.reduced[axis]);
+        }
+        weights
+    }
+
+    /// The states of a pass before: `parts` of them for each output, one after the other for all.
+    pub(super) fn of_states(outputs: usize, parts: usize) -> Self {
+        Self {
+            kept: smallvec![outputs],
+            kept_strides: smallvec![1],
+            reduced: smallvec![parts],
+            reduced_strides: smallvec![outputs as isize],
+            offset: 0,
+        }
+    }
+
+    /// How many neighbours a load takes, and whether they lie along the reduced dimensions.
+    pub(super) fn unit(&self, widest: usize) -> (usize, bool) {
+        let aligned = |unit: usize, strides: &[isize]| {
+            strides.iter().all(|stride| stride % unit as isize == 0)
+        };
+        let inner = |strides: &Strides| strides.last() == Some(&1);
+        let outer =
+            |strides: &Strides| -> Strides { strides[..strides.len().saturating_sub(1)].into() };
+        for unit in [8, 4].into_iter().filter(|&unit| unit <= widest) {
+            if !self.offset.is_multiple_of(unit) {
+                continue;
+            }
+            let size = self.reduced.last().copied().unwrap_or(1);
+            let whole = size % unit == 0 || (self.reduced.len() == 1 && size >= unit);
+            if inner(&self.reduced_strides)
+                && whole
+                && aligned(unit, &outer(&self.reduced_strides))
+                && aligned(unit, &self.kept_strides)
+            {
+                return (unit, true);
+            }
+            let size = self.kept.last().copied().unwrap_or(1);
+            if inner(&self.kept_strides)
+                && size % unit == 0
+                && aligned(unit, &outer(&self.kept_strides))
+                && aligned(unit, &self.reduced_strides)
+            {
+                return (unit, false);
+            }
+        }
+        (1, true)
+    }
+}

@@ -1,0 +1,294 @@
+//! softmax, log_softmax, layer_norm, rms_norm against rows of their own in f64, on any strides.
+
+use orlop::{DType, Error, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::number::{Number, Value};
+use crate::operand::Operand;
+use crate::reduce::{groups, random_axes, rounding};
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("normalise::arguments", Scope::Device, arguments),
+        Test::new("normalise::specials", Scope::Kernels, specials),
+    ];
+    macro_rules! floats {
+        ($name:literal, $body:ident) => {
+            all.extend([
+                Test::new(concat!($name, "::f32"), Scope::Kernels, $body::<f32>),
+                Test::new(concat!($name, "::f16"), Scope::Kernels, $body::<orlop::f16>),
+                Test::new(concat!($name, "::f64"), Scope::Kernels, $body::<f64>),
+                Test::new(
+                    concat!($name, "::bf16"),
+                    Scope::Kernels,
+                    $body::<orlop::bf16>,
+                ),
+            ]);
+        };
+    }
+    floats!("normalise::random", random);
+    floats!("normalise::edges", edges);
+    all
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Softmax,
+    LogSoftmax,
+    Layer,
+    Rms,
+}
+
+const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms];
+const EPSILON: f32 = 1e-5;
+
+fn float<T: Number>(x: T) -> f64 {
+    match x.value() {
+        Value::Float(x) => x,
+        Value::Integer(x) => x as f64,
+    }
+}
+
+/// A row in f64, and how far off each element may be.
+fn reference(what: What, row: &[f64], each: f64) -> Vec<(f64, f64)> {
+    let count = row.len() as f64;
+    let chain = each * count.min(400.0);
+    let mean = row.iter().sum::<f64>() / count;
+    match what {
+        What::Softmax | What::LogSoftmax => {
+            let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|x| (x - top).exp()).sum();
+            let one = |x: &f64| {
+                let log = x - top - sum.ln();
+                // The distance from the largest is off by half a step of itself.
+                let slack = chain + each * (16.0 + 2.0 * (x - top).abs());
+                match what {
+                    What::Softmax => (log.exp(), slack * log.exp()),
+                    _ => (log, slack + 4.0 * each * log.abs()),
+                }
+            };
+            row.iter().map(one).collect()
+        }
+        What::Layer => {
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+            let size = row.iter().map(|x| x.abs()).sum::<f64>() / count;
+            let factor = 1.0 / (variance + f64::from(EPSILON)).sqrt();
+            // The mean is off by so much, and the variance in turn.
+            let shift = (chain + 8.0 * each) * size;
+            let spread =
+                (chain + 16.0 * each) * variance + 2.0 * variance.sqrt() * shift + shift * shift;
+            let relative = (spread * factor * factor).min(1.0) + 8.0 * each;
+            let one = |x: &f64| {
+                let y = (x - mean) * factor;
+                (
+                    y,
+                    shift * factor + relative * y.abs() + each * x.abs() * factor,
+                )
+            };
+            row.iter().map(one).collect()
+        }
+        What::Rms => {
+            let square = row.iter().map(|x| x * x).sum::<f64>() / count;
+            let factor = 1.0 / (square + f64::from(EPSILON)).sqrt();
+            let one = |x: &f64| (x * factor, (chain + 16.0 * each) * (x * factor).abs());
+            row.iter().map(one).collect()
+        }
+    }
+}
+
+/// A weight or bias of some sizes, now and then.
+fn given<T: Number>(
+    context: &Context,
+    rng: &mut Rng,
+    sizes: &[usize],
+) -> Result<Option<Operand<T>>> {
+    match rng.one_in(2) {
+        true => Operand::<T>::random_view(context.device(), rng, sizes).map(Some),
+        false => Ok(None),
+    }
+}
+
+fn check<T: Number>(
+    context: &Context,
+    rng: &mut Rng,
+    what: What,
+    x: &Operand<T>,
+    axes: &[usize],
+) -> Result<()> {
+    let story = || format!("{what:?} of {} {} along {axes:?}", T::DTYPE, x.story());
+    let mut sorted = axes.to_vec();
+    sorted.sort_unstable();
+    let sizes: Vec<usize> = sorted.iter().map(|&axis| x.shape()[axis]).collect();
+    let (mut weight, mut bias) = (None, None);
+    if matches!(what, What::Layer | What::Rms) {
+        weight = given::<T>(context, rng, &sizes)?;
+    }
+    if what == What::Layer {
+        bias = given::<T>(context, rng, &sizes)?;
+    }
+    let tensor = |given: &Option<Operand<T>>| given.as_ref().map(|given| given.tensor.clone());
+    let (w, b) = (tensor(&weight), tensor(&bias));
+    let result = match what {
+        What::Softmax => x.tensor.softmax(axes),
+        What::LogSoftmax => x.tensor.log_softmax(axes),
+        What::Layer => x.tensor.layer_norm(axes, w.as_ref(), b.as_ref(), EPSILON),
+        What::Rms => x.tensor.rms_norm(axes, w.as_ref(), EPSILON),
+    };
+    let result = result.unwrap_or_else(|error| panic!("{}: {error}", story()));
+    assert_eq!(result.shape().dims(), x.shape(), "{}", story());
+    assert!(result.is_contiguous());
+    if context.device().capabilities().holds(T::DTYPE) {
+        assert_eq!(result.device(), context.device(), "{}", story());
+    }
+    let got = groups(&result.to_vec::<T>()?, x.shape(), axes);
+    let rows = groups(&x.values(), x.shape(), axes);
+    let values = |given: &Option<Operand<T>>, nothing: f64| -> Vec<f64> {
+        let count = sizes.iter().product();
+        given.as_ref().map_or(vec![nothing; count], |given| {
+            given.values().into_iter().map(float).collect()
+        })
+    };
+    let (weight, bias) = (values(&weight, 1.0), values(&bias, 0.0));
+    let each = rounding(T::DTYPE.accumulator());
+    let smallest = if T::DTYPE == DType::F16 {
+        2f64.powi(-24)
+    } else {
+        1e-37
+    };
+    for (at, (got, row)) in got.iter().zip(&rows).enumerate() {
+        let row: Vec<f64> = row.iter().map(|&x| float(x)).collect();
+        for (column, (&got, (y, slack))) in got.iter().zip(reference(what, &row, each)).enumerate()
+        {
+            let (w, b) = (weight[column], bias[column]);
+            let want = y * w + b;
+            let bound = slack * w.abs()
+                + 4.0 * each * ((y * w).abs() + b.abs())
+                + rounding(T::DTYPE) * want.abs()
+                + smallest;
+            let got = float(got);
+            assert!(
+                (got - want).abs() <= bound,
+                "{}: row {at}, column {column}: {got:e}, not {want:e} within {bound:e}",
+                story()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn random<T: Number>(context: &Context) -> Result<()> {
+    let most = if context.is_slow() { 1500 } else { 4000 };
+    cases(context.times(90), |rng| {
+        let shape = context.shape(rng, 6, most);
+        let x = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let axes = random_axes(rng, shape.len());
+        let what = *rng.pick(&ALL);
+        check(context, rng, what, &x, &axes)
+    })
+}
+
+/// Long rows, many rows, columns, one of each, from offsets that spoil the alignment.
+fn edges<T: Number>(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for (rows, columns) in [
+            (1, 1),
+            (1, 5000),
+            (5000, 1),
+            (40, 64),
+            (64, 40),
+            (33, 257),
+            (48, 1024),
+            (1024, 48),
+            (3, 20_000),
+        ] {
+            if context.is_slow() && rows * columns > 20_000 {
+                continue;
+            }
+            let x = Operand::<T>::random(context.device(), rng, &[rows + 1, columns])?;
+            for what in ALL {
+                for x in [x.range(0..rows), x.range(1..rows + 1)] {
+                    check(context, rng, what, &x?, &[1])?;
+                }
+                let whole = x.slice(&[0..rows, 0..columns])?;
+                check(context, rng, what, &whole, &[0])?;
+                check(context, rng, what, &whole.transpose(0, 1)?, &[rng.below(2)])?;
+            }
+        }
+        let x = Operand::<T>::random(context.device(), rng, &[6, 20, 24])?;
+        for axes in [&[0, 2][..], &[1], &[0, 1], &[1, 2], &[]] {
+            let what = *rng.pick(&ALL);
+            check(context, rng, what, &x, axes)?;
+            check(context, rng, what, &x.permute(&[2, 0, 1])?, axes)?;
+        }
+        Ok(())
+    })
+}
+
+/// Rows with NaN and infinities, large and small numbers.
+fn specials(context: &Context) -> Result<()> {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let device = context.device();
+    // With many rows, and alone; short, and as long as vectors are.
+    for (copies, columns) in [(1, 4), (50, 4), (50, 8), (2, 4000)] {
+        let rows: [(Vec<f32>, bool); 6] = [
+            (vec![1.0, nan], true),
+            (vec![1.0, inf], true),
+            (vec![-inf, -inf], true),
+            (vec![-inf, 2.0], false),
+            (vec![1e30, -1e30], false),
+            (vec![-3e38, 3e38], false),
+        ];
+        for (row, is_none) in rows {
+            let values: Vec<f32> = (0..copies * columns)
+                .map(|at| row[at % columns % 2])
+                .collect();
+            let x = Tensor::from_slice(device, &values, [copies, columns])?;
+            let soft = x.softmax(1)?.to_vec::<f32>()?;
+            let log = x.log_softmax(1)?.to_vec::<f32>()?;
+            let first_wins = row[0] > row[1];
+            for (at, (&soft, &log)) in soft.iter().zip(&log).enumerate() {
+                let story = format!("{row:?} x {columns} x {copies}, element {at}: {soft}, {log}");
+                if is_none {
+                    assert!(soft.is_nan() && log.is_nan(), "{story}");
+                    continue;
+                }
+                let wins = (at % columns).is_multiple_of(2) == first_wins;
+                let want = if wins { 2.0 / columns as f32 } else { 0.0 };
+                assert!((soft - want).abs() <= want * 1e-5, "{story}");
+                assert!(!log.is_nan() && (wins == (log > -20.0)), "{story}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn arguments(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x = Tensor::zeros(device, [2, 3], DType::F32)?;
+    let whole = Tensor::zeros(device, [2, 3], DType::I32)?;
+    for refused in [
+        x.softmax(2),
+        x.log_softmax([0, 0]),
+        whole.softmax(1),
+        whole.rms_norm(1, None, 0.0),
+    ] {
+        let error = refused.expect_err("arguments are wrong");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    let weight = Tensor::zeros(device, [2], DType::F32)?;
+    let error = x
+        .layer_norm(1, Some(&weight), None, 0.0)
+        .expect_err("its shape is another");
+    assert!(matches!(error, Error::ShapeMismatch(_)), "{error}");
+    let weight = Tensor::zeros(device, [3], DType::F64)?;
+    let error = x
+        .rms_norm(1, Some(&weight), 0.0)
+        .expect_err("its dtype is another");
+    assert!(matches!(error, Error::DTypeMismatch(_)), "{error}");
+    let none = Tensor::zeros(device, [0, 3], DType::F32)?;
+    assert_eq!(none.softmax(1)?.shape().dims(), [0, 3]);
+    assert_eq!(none.layer_norm(0, None, None, 0.0)?.elements(), 0);
+    Ok(())
+}

@@ -1,0 +1,486 @@
+//! Reductions against sums of their own in f64, on any strides.
+
+use orlop::{Axes, DType, Device, Error, Result, Tensor, keepdim};
+
+use crate::adapters::Context;
+use crate::number::{Number, Value, for_each_dtype};
+use crate::operand::Operand;
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("reduce::empty", Scope::Device, empty),
+        Test::new("reduce::arguments", Scope::Device, arguments),
+        Test::new("reduce::long", Scope::Device, long),
+    ];
+    for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
+    for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
+    for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges);
+    all
+}
+
+/// For each output, the elements that belong to it, in row-major order of the reduced axes.
+pub fn groups<T: Copy>(values: &[T], shape: &[usize], axes: &[usize]) -> Vec<Vec<T>> {
+    let kept: Vec<usize> = (0..shape.len())
+        .filter(|axis| !axes.contains(axis))
+        .collect();
+    let outputs: usize = kept.iter().map(|&axis| shape[axis]).product();
+    let mut groups = vec![Vec::new(); outputs];
+    for (element, &value) in values.iter().enumerate() {
+        let mut index = vec![0; shape.len()];
+        let mut rest = element;
+        for axis in (0..shape.len()).rev() {
+            index[axis] = rest % shape[axis];
+            rest /= shape[axis];
+        }
+        let output = kept
+            .iter()
+            .fold(0, |at, &axis| at * shape[axis] + index[axis]);
+        groups[output].push(value);
+    }
+    groups
+}
+
+pub fn kept_shape(shape: &[usize], axes: &[usize], keep: bool) -> Vec<usize> {
+    let sizes = shape.iter().enumerate();
+    sizes
+        .filter_map(|(axis, &size)| match axes.contains(&axis) {
+            true => keep.then_some(1),
+            false => Some(size),
+        })
+        .collect()
+}
+
+pub fn random_axes(rng: &mut Rng, rank: usize) -> Vec<usize> {
+    let order = rng.shuffled(rank);
+    order[..rng.between(0, rank)].to_vec()
+}
+
+/// Relative step of a float dtype, half of it: what one rounding costs.
+pub fn rounding(dtype: DType) -> f64 {
+    2f64.powi(match dtype {
+        DType::F16 => -11,
+        DType::BF16 => -8,
+        DType::F64 => -53,
+        _ => -24,
+    })
+}
+
+fn float<T: Number>(x: T) -> f64 {
+    match x.value() {
+        Value::Float(x) => x,
+        Value::Integer(x) => x as f64,
+    }
+}
+
+/// What is reduced to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Sum,
+    Mean,
+    Norm,
+    Prod,
+    Max,
+    Min,
+    ArgMax,
+    ArgMin,
+    Var,
+    Std,
+    LogSumExp,
+}
+
+impl What {
+    const ALL: [What; 11] = [
+        What::Sum,
+        What::Mean,
+        What::Norm,
+        What::Prod,
+        What::Max,
+        What::Min,
+        What::ArgMax,
+        What::ArgMin,
+        What::Var,
+        What::Std,
+        What::LogSumExp,
+    ];
+    const OF_INTEGERS: [What; 6] = [
+        What::Sum,
+        What::Prod,
+        What::Max,
+        What::Min,
+        What::ArgMax,
+        What::ArgMin,
+    ];
+
+    fn of(dtype: DType) -> &'static [What] {
+        match dtype.is_float() {
+            true => &What::ALL,
+            false => &What::OF_INTEGERS,
+        }
+    }
+
+    fn run(self, x: &Tensor, axes: Axes) -> Result<Tensor> {
+        match self {
+            What::Sum => x.sum(axes),
+            What::Mean => x.mean(axes),
+            What::Norm => x.norm(axes),
+            What::Prod => x.prod(axes),
+            What::Max => x.max(axes),
+            What::Min => x.min(axes),
+            What::ArgMax => x.argmax(axes),
+            What::ArgMin => x.argmin(axes),
+            What::Var => x.var(axes, 0),
+            What::Std => x.std(axes, 1),
+            What::LogSumExp => x.logsumexp(axes),
+        }
+    }
+}
+
+type Verdict = std::result::Result<(), String>;
+
+/// One output against its elements.
+fn judge<T: Number>(what: What, got: T, elements: &[T]) -> Verdict {
+    if matches!(what, What::Max | What::Min) {
+        let best = elements[best(what == What::Min, elements)];
+        let is_zero = float(best) == 0.0 && float(got) == 0.0;
+        return match is_zero || T::is_same(best, got, false) {
+            true => Ok(()),
+            false => Err(format!("{got}, not {best}")),
+        };
+    }
+    if !T::DTYPE.is_float() {
+        let start = i64::from(what == What::Prod);
+        let all: i64 = elements
+            .iter()
+            .fold(start, |all, x| match (x.value(), what) {
+                (Value::Integer(x), What::Sum) => all.wrapping_add(x),
+                (Value::Integer(x), _) => all.wrapping_mul(x),
+                (Value::Float(_), _) => all,
+            });
+        // `as` of i64 to 32 bits wraps.
+        let want = T::from_value(Value::Integer(all & 0xffff_ffff));
+        return match want.bits() == got.bits() {
+            true => Ok(()),
+            false => Err(format!("{got}, not {want}")),
+        };
+    }
+    let values: Vec<f64> = elements.iter().map(|&x| float(x)).collect();
+    // Parts of a product go over or under, whatever it is as a whole.
+    let sizes = values.iter().filter(|&&x| x != 0.0);
+    if what == What::Prod && sizes.map(|x| x.abs().log2().abs()).sum::<f64>() > 100.0 {
+        return Ok(());
+    }
+    let each = rounding(T::DTYPE.accumulator());
+    let (want, slack) = reference(what, &values, each);
+    let bound = slack + rounding(T::DTYPE) * want.abs();
+    let got = float(got);
+    let largest = if T::DTYPE == DType::F16 {
+        65_504.0
+    } else {
+        3e38
+    };
+    let is_beyond = want.abs() > largest * 0.999 && got.abs() > largest * 0.999;
+    let smallest = if T::DTYPE == DType::F16 {
+        2f64.powi(-24)
+    } else {
+        1e-37
+    };
+    let is_same = (want.is_nan() && got.is_nan()) || want == got;
+    match is_same || is_beyond || (got - want).abs() <= bound + smallest {
+        true => Ok(()),
+        false => Err(format!("{got:e}, not {want:e} within {bound:e}")),
+    }
+}
+
+/// The value in f64, and how far off one may be that rounds by `each` (relative) at each step, in
+/// chains of at most 256.
+fn reference(what: What, values: &[f64], each: f64) -> (f64, f64) {
+    let count = values.len() as f64;
+    let chain = each * count.min(256.0);
+    let sum: f64 = values.iter().sum();
+    let size: f64 = values.iter().map(|x| x.abs()).sum();
+    let mean = sum / count;
+    let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+    // The mean is off by so much.
+    let shift = (chain + 8.0 * each) * size / count;
+    let spread = (chain + 16.0 * each) * squares
+        + 2.0 * (squares * count).sqrt() * shift
+        + count * shift * shift;
+    match what {
+        What::Sum => (sum, chain * size),
+        What::Mean => (mean, (chain * size + 4.0 * each * sum.abs()) / count),
+        What::Norm => {
+            let norm = values.iter().map(|x| x * x).sum::<f64>().sqrt();
+            (norm, (chain + 8.0 * each) * norm)
+        }
+        What::Prod => {
+            let product: f64 = values.iter().product();
+            (product, each * count * product.abs() * 1.1)
+        }
+        What::Var => (squares / count, spread / count),
+        What::Std => {
+            let std = (squares / (count - 1.0)).sqrt();
+            let spread = spread / (count - 1.0);
+            (
+                std,
+                (spread / std.max(1e-300)).min(spread.sqrt()) + 8.0 * each * std,
+            )
+        }
+        _ => {
+            let top = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let parts = values.iter().map(|x| (x - top).exp()).sum::<f64>();
+            let want = match (
+                sum.is_nan() && values.iter().any(|x| x.is_nan()),
+                top.is_infinite(),
+            ) {
+                (true, _) => f64::NAN,
+                (false, true) => top,
+                (false, false) => top + parts.ln(),
+            };
+            // exp of distances that are off by half a step of themselves.
+            (want, chain + each * (16.0 + 4.0 * (top.abs() + parts.ln())))
+        }
+    }
+}
+
+/// The first of the best ones; NaN is best.
+fn best<T: Number>(least: bool, elements: &[T]) -> usize {
+    let mut at = 0;
+    for (place, x) in elements.iter().enumerate() {
+        let is_better = match (x.value(), elements[at].value()) {
+            (Value::Integer(x), Value::Integer(y)) => {
+                if least {
+                    x < y
+                } else {
+                    x > y
+                }
+            }
+            (Value::Float(_), Value::Float(y)) if y.is_nan() => false,
+            (Value::Float(x), Value::Float(y)) => x.is_nan() || if least { x < y } else { x > y },
+            _ => false,
+        };
+        if is_better {
+            at = place;
+        }
+    }
+    at
+}
+
+fn check<T: Number>(
+    context: &Context,
+    what: What,
+    x: &Operand<T>,
+    axes: &[usize],
+    keep: bool,
+) -> Result<()> {
+    let story = || format!("{what:?} of {} {} along {axes:?}", T::DTYPE, x.story());
+    let named = if keep { keepdim(axes) } else { axes.into() };
+    let groups = groups(&x.values(), x.shape(), axes);
+    let lengths = axes.iter().map(|&axis| x.shape()[axis]);
+    let length: usize = lengths.product();
+    let result = what.run(&x.tensor, named);
+    if (length == 0 && what != What::Sum && what != What::Prod) || (length < 2 && what == What::Std)
+    {
+        // Its own test.
+        return Ok(());
+    }
+    let result = result.unwrap_or_else(|error| panic!("{}: {error}", story()));
+    assert_eq!(
+        result.shape().dims(),
+        kept_shape(x.shape(), axes, keep),
+        "{}",
+        story()
+    );
+    if context.device().capabilities().holds(T::DTYPE) {
+        assert_eq!(result.device(), context.device(), "{}", story());
+    }
+    let is_place = matches!(what, What::ArgMax | What::ArgMin);
+    if is_place {
+        let got = result.to_vec::<u32>()?;
+        let want: Vec<u32> = groups
+            .iter()
+            .map(|group| best(what == What::ArgMin, group) as u32)
+            .collect();
+        assert_eq!(got, want, "{}", story());
+        return Ok(());
+    }
+    assert_eq!(result.dtype(), T::DTYPE);
+    let got = result.to_vec::<T>()?;
+    assert_eq!(got.len(), groups.len(), "{}", story());
+    for (at, (&got, group)) in got.iter().zip(&groups).enumerate() {
+        if let Err(problem) = judge(what, got, group) {
+            panic!("{}: output {at}: {problem}", story());
+        }
+    }
+    Ok(())
+}
+
+fn random<T: Number>(context: &Context) -> Result<()> {
+    let most = if context.is_slow() { 1500 } else { 6000 };
+    cases(context.times(120), |rng| {
+        let shape = context.shape(rng, 7, most);
+        let x = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        let axes = random_axes(rng, shape.len());
+        let what = *rng.pick(What::of(T::DTYPE));
+        check(context, what, &x, &axes, rng.one_in(2))
+    })
+}
+
+/// Sizes around vectors, lanes, blocks and chunks, from offsets that spoil the alignment.
+fn edges<T: Number>(context: &Context) -> Result<()> {
+    let mut sizes = vec![
+        1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 511, 512, 513, 4095, 4096, 4099,
+    ];
+    if !context.is_slow() {
+        sizes.extend([65_535, 65_537, 262_144, 262_147]);
+    }
+    cases(1, |rng| {
+        for &size in &sizes {
+            let x = Operand::<T>::random(context.device(), rng, &[size + 8])?;
+            for first in [0, 1, 4, 8] {
+                check(
+                    context,
+                    *rng.pick(What::of(T::DTYPE)),
+                    &x.range(first..first + size)?,
+                    &[0],
+                    false,
+                )?;
+            }
+        }
+        for (rows, columns) in [
+            (1, 700),
+            (700, 1),
+            (3, 1000),
+            (1000, 3),
+            (33, 257),
+            (257, 33),
+            (64, 512),
+            (513, 64),
+            (2000, 8),
+            (9, 4096),
+        ] {
+            if context.is_slow() && rows * columns > 20_000 {
+                continue;
+            }
+            let x = Operand::<T>::random(context.device(), rng, &[rows, columns])?;
+            for axes in [&[0][..], &[1], &[0, 1], &[]] {
+                check(context, *rng.pick(What::of(T::DTYPE)), &x, axes, false)?;
+                check(
+                    context,
+                    *rng.pick(What::of(T::DTYPE)),
+                    &x.transpose(0, 1)?,
+                    axes,
+                    true,
+                )?;
+            }
+        }
+        let x = Operand::<T>::random(context.device(), rng, &[6, 20, 24])?;
+        for axes in [&[0, 2][..], &[1], &[0, 1], &[1, 2]] {
+            check(context, *rng.pick(What::of(T::DTYPE)), &x, axes, false)?;
+            check(
+                context,
+                *rng.pick(What::of(T::DTYPE)),
+                &x.permute(&[2, 0, 1])?,
+                axes,
+                false,
+            )?;
+        }
+        Ok(())
+    })
+}
+
+/// 2^22 values, with equal ones whose roundings all go one way; the same bits each time.
+fn long(context: &Context) -> Result<()> {
+    let count = if context.is_slow() { 1 << 20 } else { 1 << 22 };
+    let device = context.device();
+    let values: Vec<f32> = (0..count).map(|at| 0.1 + (at % 7) as f32 * 1e-3).collect();
+    let x = Tensor::from_slice(device, &values, [count])?;
+    let got: f32 = x.sum(..)?.item()?;
+    judge(What::Sum, got, &values).unwrap_or_else(|problem| panic!("{problem}"));
+    for _ in 0..3 {
+        assert_eq!(x.sum(..)?.item::<f32>()?.to_bits(), got.to_bits());
+    }
+    Ok(())
+}
+
+fn empty(context: &Context) -> Result<()> {
+    let device: &Device = context.device();
+    let none = Tensor::zeros(device, [3, 0, 2], DType::F32)?;
+    assert_eq!(none.sum(1)?.to_vec::<f32>()?, [0.0; 6]);
+    assert_eq!(none.sum(keepdim(..))?.shape().dims(), [1, 1, 1]);
+    assert_eq!(none.sum(0)?.shape().dims(), [0, 2]);
+    let scalar = Tensor::scalar(device, 5.0f32)?;
+    assert_eq!(scalar.sum(..)?.item::<f32>()?, 5.0);
+    assert_eq!(scalar.sum([])?.item::<f32>()?, 5.0);
+    assert_eq!(scalar.argmax(..)?.item::<u32>()?, 0);
+    assert_eq!(none.prod(1)?.to_vec::<f32>()?, [1.0; 6]);
+    assert_eq!(none.norm(1)?.to_vec::<f32>()?, [0.0; 6]);
+    assert_eq!(none.logsumexp(1)?.to_vec::<f32>()?, [f32::NEG_INFINITY; 6]);
+    assert!(none.mean(1)?.to_vec::<f32>()?.iter().all(|x| x.is_nan()));
+    for refused in [
+        none.max(1),
+        none.min(..),
+        none.argmax(1),
+        none.argmin(1),
+        none.var(1, 0),
+        scalar.std(.., 1),
+    ] {
+        let error = refused.expect_err("there are no elements");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    let whole = Tensor::zeros(device, [2, 3], DType::I32)?;
+    for refused in [
+        whole.mean(1),
+        whole.var(1, 0),
+        whole.norm(..),
+        whole.logsumexp(0),
+    ] {
+        let error = refused.expect_err("integers have none");
+        assert!(error.to_string().contains("cast"), "{error}");
+    }
+    Ok(())
+}
+
+fn arguments(context: &Context) -> Result<()> {
+    let x = Tensor::zeros(context.device(), [2, 3], DType::F32)?;
+    for wrong in [&[2][..], &[0, 0], &[0, 1, 2]] {
+        let error = x.sum(wrong).expect_err("these are no axes");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    Ok(())
+}
+
+/// NaN, infinities, zeros and the ends of the integers, one, two or many at a time.
+fn specials<T: Number>(context: &Context) -> Result<()> {
+    let values = T::specials();
+    let ops = [What::Max, What::Min, What::ArgMax, What::ArgMin];
+    cases(context.times(30), |rng| {
+        for (rows, columns) in [(40, 1), (40, 2), (9, 40), (2, 700)] {
+            let picked = (0..rows * columns).map(|_| *rng.pick(&values)).collect();
+            let x = Operand::new(context.device(), picked, &[rows, columns])?;
+            for what in ops {
+                check(context, what, &x, &[1], false)?;
+                check(context, what, &x.transpose(0, 1)?, &[0], false)?;
+            }
+            // Infinities and NaN alone: what is near the largest float may overflow on the way.
+            if T::DTYPE.is_float() {
+                let few = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, 1.5, -2.0];
+                let few = if rng.one_in(2) { &few[1..] } else { &few[2..] };
+                let with_nan = rng.one_in(3);
+                let picked = (0..rows * columns)
+                    .map(|_| match with_nan && rng.one_in(columns) {
+                        true => T::from_value(Value::Float(f64::NAN)),
+                        false => T::from_value(Value::Float(*rng.pick(few))),
+                    })
+                    .collect();
+                let x = Operand::new(context.device(), picked, &[rows, columns])?;
+                for what in [What::Sum, What::Mean, What::Norm, What::LogSumExp] {
+                    check(context, what, &x, &[1], false)?;
+                    check(context, what, &x.transpose(0, 1)?, &[0], false)?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
