@@ -174,3 +174,119 @@ fn ways(family: Family) -> Vec<KernelKey> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::capabilities::{Capabilities, DeviceKind};
+    use crate::layout::Layout;
+    use crate::ops::normalise::Normalise;
+    use crate::ops::reduce::{self, Axes};
+    use crate::road::{Op, Operand, Problem};
+
+    /// What plans ask for, on adapters of each kind, is listed; windows fit bindings.
+    #[test]
+    fn plans_ask_for_what_is_listed() {
+        let listed = specialisations()
+            .into_iter()
+            .chain(reduce::specialisations());
+        let listed: HashSet<KernelKey> = listed.collect();
+        let mut capabilities = Capabilities::cpu();
+        capabilities.max_workgroups = 65_535;
+        let mut asked = HashSet::new();
+        for (kind, int64, binding) in [
+            (DeviceKind::Software, true, 1 << 27),
+            (DeviceKind::Software, false, 1 << 27),
+            (DeviceKind::Software, true, 4096),
+            (DeviceKind::DiscreteGpu, true, 1 << 31),
+        ] {
+            capabilities.kind = kind;
+            capabilities.int64 = int64;
+            capabilities.max_binding_bytes = binding;
+            for shape in [
+                &[64, 4096][..],
+                &[4096, 61],
+                &[3, 20_000],
+                &[6, 20, 32],
+                &[2, 3, 4, 5, 8],
+            ] {
+                let plain = Layout::contiguous(shape);
+                let backward: Vec<usize> = (0..shape.len()).rev().collect();
+                let turned = plain.permute(&backward).unwrap();
+                for layout in [&plain, &turned, &plain.at_offset(3)] {
+                    for bits in 0..1usize << shape.len() {
+                        let axes: Vec<usize> = (0..shape.len())
+                            .filter(|axis| bits >> axis & 1 == 1)
+                            .collect();
+                        for what in Norm::ALL {
+                            for launch in planned(what, layout, &axes, &capabilities) {
+                                let windows = launch.operands.iter().filter_map(|b| b.window);
+                                windows.for_each(|window| assert!(window.bytes <= binding));
+                                asked.insert(launch.kernel);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(asked.len() > 80, "{}", asked.len());
+        for key in asked {
+            assert!(listed.contains(&key), "{key:?}");
+        }
+    }
+
+    fn planned(
+        what: Norm,
+        layout: &Layout,
+        axes: &[usize],
+        capabilities: &Capabilities,
+    ) -> crate::launch::Launches {
+        let along = Axes::from(axes).of("norm", layout.shape()).unwrap();
+        let sizes = along.axes.iter().map(|&axis| layout.shape()[axis]);
+        let among: Vec<usize> = (0..layout.rank())
+            .map(|axis| {
+                if along.axes.contains(&axis) {
+                    layout.shape()[axis]
+                } else {
+                    1
+                }
+            })
+            .collect();
+        assert_eq!(sizes.product::<usize>(), among.iter().product());
+        let row = Layout::contiguous(among)
+            .broadcast_to(layout.shape())
+            .unwrap();
+        let is_layer = what == Norm::Layer;
+        let op = Normalise {
+            what,
+            along,
+            epsilon: 1e-5,
+            weight: is_layer,
+            bias: is_layer,
+        };
+        fn operand(layout: &Layout) -> Operand<'_> {
+            Operand {
+                layout,
+                dtype: DType::F32,
+                storage_bytes: ((layout.end() * 4) as u64).next_multiple_of(256),
+            }
+        }
+        let output = Layout::contiguous(layout.shape().clone());
+        let mut problem = Problem {
+            inputs: smallvec![operand(layout)],
+            output: operand(&output),
+            fresh: true,
+            spare: true,
+            slots: smallvec![0],
+        };
+        if is_layer {
+            problem.inputs.extend([operand(&row), operand(&row)]);
+            problem.slots.extend([1, 2]);
+        }
+        op.plan(&problem, capabilities).unwrap()
+    }
+}

@@ -1,0 +1,137 @@
+//! What passes through kernels, in GB/s, beside a copy of as many bytes on the same device in the same run:
+//! elementwise ops, reductions, norms, transposition, gathers.
+//!
+//! `cargo bench --bench kernels [-- --device NAME]... [--quick] [--json]`
+
+#[path = "common/args.rs"]
+mod args;
+
+use std::time::Instant;
+
+use args::{Args, or_exit};
+use orlop::{DType, Device, Result, Tensor};
+
+const BENCH: &str = "kernels";
+
+fn main() {
+    let args = Args::of(BENCH);
+    for selector in or_exit(BENCH, args.selectors()) {
+        let filled = Device::select(&selector).and_then(|device| {
+            Table {
+                device: &device,
+                json: args.json,
+                runs: if args.quick { 3 } else { 9 },
+            }
+            .fill(args.quick)
+        });
+        or_exit(BENCH, filled);
+    }
+}
+
+struct Table<'a> {
+    device: &'a Device,
+    json: bool,
+    runs: usize,
+}
+
+impl Table<'_> {
+    fn fill(&self, quick: bool) -> Result<()> {
+        let device = self.device;
+        if !self.json {
+            println!("\n{device}");
+            println!(
+                "  {:<34}{:>10}{:>10}{:>12}{:>8}",
+                "", "ms", "GB/s", "copy, GB/s", "of it"
+            );
+        }
+        let is_slow = device.to_string().contains("SwiftShader") || device.info().backend == "Gl";
+        let size: usize = if quick || is_slow { 1024 } else { 4096 };
+        let elements = size * size;
+        let all = 4 * elements;
+        let x = Tensor::rand(device, [size, size], DType::F32, 1)?;
+        let y = Tensor::rand(device, [size, size], DType::F32, 2)?;
+        let (weight, bias) = (
+            Tensor::rand(device, [size], DType::F32, 3)?,
+            Tensor::rand(device, [size], DType::F32, 4)?,
+        );
+        let order: Vec<u32> = (0..size)
+            .map(|at| ((at * 7919 + 13) % size) as u32)
+            .collect();
+        let order = Tensor::from_slice(device, &order, [size])?;
+
+        self.line("add", 3 * all, || x.add(&y))?;
+        self.line("copy", 2 * all, || x.copy())?;
+        self.line("transpose", 2 * all, || x.transpose(0, 1)?.copy())?;
+        self.line("gather of rows", 2 * all, || x.index_select(0, &order))?;
+
+        self.line("sum of all", all, || x.sum(..))?;
+        self.line("sum of rows", all, || x.sum(1))?;
+        self.line("sum of columns", all, || x.sum(0))?;
+        self.line("sum of a transposed one's rows", all, || {
+            x.transpose(0, 1)?.sum(1)
+        })?;
+        self.line("max of rows", all, || x.max(1))?;
+        self.line("argmax of rows", all, || x.argmax(1))?;
+        self.line("argmax of columns", all, || x.argmax(0))?;
+        self.line("var of rows", all, || x.var(1, 1))?;
+        self.line("logsumexp of rows", all, || x.logsumexp(1))?;
+
+        self.line("softmax of rows", 2 * all, || x.softmax(1))?;
+        self.line("softmax of columns", 2 * all, || x.softmax(0))?;
+        self.line("log_softmax of rows", 2 * all, || x.log_softmax(1))?;
+        self.line("layer_norm of rows", 2 * all, || {
+            x.layer_norm(1, Some(&weight), Some(&bias), 1e-5)
+        })?;
+        self.line("rms_norm of rows", 2 * all, || {
+            x.rms_norm(1, Some(&weight), 1e-5)
+        })?;
+        let long = x.reshape([8, elements / 8])?;
+        self.line("softmax of 8 long rows", 2 * all, || long.softmax(1))?;
+        let short = x.reshape([elements / 64, 64])?;
+        self.line("sum of short rows", all, || short.sum(1))?;
+        self.line("softmax of short rows", 2 * all, || short.softmax(1))
+    }
+
+    /// An op that reads and writes `bytes`, and a copy of as many, in turns; medians.
+    fn line(&self, what: &str, bytes: usize, op: impl Fn() -> Result<Tensor>) -> Result<()> {
+        let from = Tensor::empty(self.device, [bytes / 8], DType::F32)?;
+        from.fill(1.0)?;
+        let copy = || from.copy();
+        let mut seconds = [Vec::new(), Vec::new()];
+        for round in 0..=self.runs {
+            for (is_copy, seconds) in seconds.iter_mut().enumerate() {
+                self.device.synchronize()?;
+                let start = Instant::now();
+                let result = if is_copy == 1 { copy()? } else { op()? };
+                self.device.synchronize()?;
+                // The first compiles.
+                if round > 0 {
+                    seconds.push(start.elapsed().as_secs_f64());
+                }
+                drop(result);
+            }
+        }
+        let [op, copy] = seconds.map(|mut seconds| {
+            seconds.sort_by(f64::total_cmp);
+            seconds[seconds.len() / 2]
+        });
+        let speed = |seconds: f64| bytes as f64 / seconds / 1e9;
+        if self.json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "device": self.device.to_string(), "what": what, "bytes": bytes,
+                    "seconds": op, "copy_seconds": copy,
+                })
+            );
+        } else {
+            let (op_speed, copy_speed) = (speed(op), speed(copy));
+            println!(
+                "  {what:<34}{:>10.3}{op_speed:>10.2}{copy_speed:>12.2}{:>8.2}",
+                op * 1e3,
+                op_speed / copy_speed
+            );
+        }
+        Ok(())
+    }
+}
