@@ -22,12 +22,13 @@
 //! | | f32 | f16 | i32 | u32 | f64 | bf16 |
 //! |---|---|---|---|---|---|---|
 //! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all | as f16 |
-//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn` (on the CPU) | |
+//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all but `randn`, `logsumexp`, `softmax` and `log_softmax` (on the CPU) | |
 //! | GPU without it | | lives there; creation, views, transfers and products, sums in f32; other ops on the CPU | | | lives on the CPU | as f16 |
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
-//! `mul`, `div`, `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
+//! `mul`, `div`, `sum`, `prod`, `max`, `min`, `argmax`, `argmin` (and of floats `mean`, `var`, `std`, `norm`,
+//! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`
 //! only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back

@@ -93,8 +93,9 @@ impl Profile {
             && (!source.subgroups || self.subgroups)
             && (!source.immediates || facts.params <= self.immediates)
             && facts.invocations <= self.invocations
-            // Epilogues go elsewhere where their operands are too many.
-            && (facts.storage_bindings <= self.bindings || !source.name.contains("finishes=1"))
+            // Epilogues and norms with a weight and a bias go elsewhere where their operands are too many.
+            && (facts.storage_bindings <= self.bindings
+                || !["finishes=1", "normalise/apply"].iter().any(|part| source.name.contains(part)))
             && facts.workgroup_bytes <= self.workgroup_bytes
     }
 }

@@ -203,6 +203,14 @@ impl Op for Normalise {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
+        // The output and the states of rows come on top.
+        let bindings = inputs.len() as u32 + 2;
+        if bindings > capabilities.max_bindings {
+            let most = capabilities.max_bindings;
+            return Some(format!(
+                "a kernel binds {most} storage buffers, not {bindings}"
+            ));
+        }
         road::missing_dtype(capabilities, inputs, output).or_else(|| {
             let exists =
                 capabilities.kind == DeviceKind::Cpu || self.what.reduction().in_kernels(output);
