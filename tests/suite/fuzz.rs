@@ -48,6 +48,20 @@ fn table<T: Number>() -> Vec<Case<T>> {
         ("relu", |f| {
             f.unary("relu", 1.0, Tensor::relu, |x| x.max(0.0))
         }),
+        ("sum", |f| {
+            f.reduction(2000, Tensor::sum, |row| row.iter().sum())
+        }),
+        ("max", |f| {
+            f.reduction(2000, Tensor::max, |row| {
+                row.iter().copied().fold(f64::MIN, f64::max)
+            })
+        }),
+        ("min", |f| {
+            f.reduction(2000, Tensor::min, |row| {
+                row.iter().copied().fold(f64::MAX, f64::min)
+            })
+        }),
+        ("argmax", |f| f.largest()),
         ("matmul", |f| f.matmul()),
         ("copy", |f| {
             let a = f.any(6)?;
@@ -72,9 +86,39 @@ fn table<T: Number>() -> Vec<Case<T>> {
     if T::DTYPE.is_float() {
         all.push(("exp", |f| f.unary("exp", 16.0, Tensor::exp, f64::exp)));
         all.push(("sqrt", |f| f.unary("sqrt", 4.0, Tensor::sqrt, f64::sqrt)));
+        all.push(("mean", |f| f.reduction(2000, Tensor::mean, mean)));
+        all.push(("prod", |f| {
+            f.reduction(30, Tensor::prod, |row| row.iter().product())
+        }));
+        all.push(("var", |f| {
+            f.reduction(
+                2000,
+                |x, axes| x.var(axes, 0),
+                |row| {
+                    let mean = mean(row);
+                    row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / row.len() as f64
+                },
+            )
+        }));
+        all.push(("norm", |f| {
+            f.reduction(2000, Tensor::norm, |row| {
+                row.iter().map(|x| x * x).sum::<f64>().sqrt()
+            })
+        }));
+        all.push(("logsumexp", |f| {
+            f.reduction(2000, Tensor::logsumexp, |row| {
+                row.iter().map(|x| x.exp()).sum::<f64>().ln()
+            })
+        }));
+        all.push(("softmax", |f| f.softmax()));
+        all.push(("layer_norm", |f| f.layer_norm()));
         all.push(("linear", |f| f.linear()));
     }
     all
+}
+
+fn mean(row: &[f64]) -> f64 {
+    row.iter().sum::<f64>() / row.len() as f64
 }
 
 fn ops<T: Number>(context: &Context) -> Result<()> {
@@ -261,6 +305,99 @@ impl<T: Number> Fuzz<'_, T> {
         let want = a.array.mapv(reference);
         let bound = want.mapv(|want| steps * epsilon(T::DTYPE) * want.abs());
         self.check_within(name, &a, &op(&a.tensor)?, &want, &bound)
+    }
+
+    /// Sizes above 0, and some axes of them.
+    fn along(&mut self) -> Result<(Drawn<T>, Vec<usize>)> {
+        let shape: Vec<usize> = self.shape(1, 5).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axes = self.rng.shuffled(shape.len());
+        Ok((a, axes[..self.rng.between(1, shape.len())].to_vec()))
+    }
+
+    /// Rows of the elements along some axes, those of the others in order, and the shape that is left.
+    fn rows(a: &Drawn<T>, axes: &[usize]) -> (Vec<Vec<f64>>, Vec<usize>) {
+        let mut order: Vec<usize> = (0..a.array.ndim())
+            .filter(|at| !axes.contains(at))
+            .collect();
+        let left: Vec<usize> = order.iter().map(|&at| a.array.shape()[at]).collect();
+        let mut inner = axes.to_vec();
+        inner.sort_unstable();
+        order.extend(&inner);
+        let length: usize = axes.iter().map(|&at| a.array.shape()[at]).product();
+        let all: Vec<f64> = a
+            .array
+            .view()
+            .permuted_axes(order)
+            .iter()
+            .copied()
+            .collect();
+        (all.chunks(length).map(<[f64]>::to_vec).collect(), left)
+    }
+
+    fn reduction(
+        &mut self,
+        longest: usize,
+        op: fn(&Tensor, orlop::Axes) -> Result<Tensor>,
+        reference: fn(&[f64]) -> f64,
+    ) -> Result<()> {
+        let (mut a, mut axes) = self.along()?;
+        // Products of many floats overflow.
+        while Self::rows(&a, &axes).0[0].len() > longest {
+            (a, axes) = self.along()?;
+        }
+        let (rows, left) = Self::rows(&a, &axes);
+        let want: Vec<f64> = rows.iter().map(|row| reference(row)).collect();
+        // Of sums and means by their absolute terms, of products by their size.
+        let bound = rows.iter().zip(&want).map(|(row, want)| {
+            let size = row.iter().map(|x| x.abs()).sum::<f64>() + 1.0;
+            8.0 * (epsilon(DType::F32) * size * size.max(1.0).ln().max(1.0))
+                + 8.0 * row.len() as f64 * epsilon(DType::F32) * want.abs()
+                + 2.0 * epsilon(T::DTYPE) * want.abs()
+        });
+        let bound = ArrayD::from_shape_vec(IxDyn(&left), bound.collect()).unwrap();
+        let want = ArrayD::from_shape_vec(IxDyn(&left), want).unwrap();
+        let got = op(&a.tensor, (&axes).into())?;
+        self.check_within("a reduction", &a, &got, &want, &bound)
+    }
+
+    fn largest(&mut self) -> Result<()> {
+        let (a, axes) = self.along()?;
+        let (rows, _) = Self::rows(&a, &axes);
+        let got = a.tensor.argmax(&axes)?.to_vec::<u32>()?;
+        for (row, at) in rows.iter().zip(got) {
+            let most = row.iter().copied().fold(f64::MIN, f64::max);
+            let first = row.iter().position(|&x| x == most).unwrap();
+            assert_eq!(at as usize, first, "argmax of {}", a.operand.story());
+        }
+        Ok(())
+    }
+
+    fn softmax(&mut self) -> Result<()> {
+        let (a, axes) = self.along()?;
+        let at = axes[0];
+        let mut want = a.array.mapv(f64::exp);
+        let sums = want.sum_axis(Axis(at)).insert_axis(Axis(at));
+        want /= &sums;
+        let bound = want.mapv(|want| (64.0 * epsilon(DType::F32) + 2.0 * epsilon(T::DTYPE)) * want);
+        self.check_within("softmax", &a, &a.tensor.softmax(at)?, &want, &bound)
+    }
+
+    fn layer_norm(&mut self) -> Result<()> {
+        let (a, axes) = self.along()?;
+        let at = axes[0];
+        let mean = a.array.mean_axis(Axis(at)).unwrap().insert_axis(Axis(at));
+        let centred = &a.array - &mean;
+        let var = centred
+            .mapv(|x| x * x)
+            .mean_axis(Axis(at))
+            .unwrap()
+            .insert_axis(Axis(at));
+        let want = centred / (var + 0.01).mapv(f64::sqrt);
+        let bound =
+            want.mapv(|want| 200.0 * epsilon(DType::F32) + 2.0 * epsilon(T::DTYPE) * want.abs());
+        let got = a.tensor.layer_norm(at, None, None, 0.01)?;
+        self.check_within("layer_norm", &a, &got, &want, &bound)
     }
 
     /// A product of matrices, and the sum of absolute products.

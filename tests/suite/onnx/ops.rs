@@ -22,7 +22,7 @@ impl From<Error> for Skip {
 
 pub type Answer<T> = Result<T, Skip>;
 
-fn unsupported<T>(what: impl Into<String>) -> Answer<T> {
+pub fn unsupported<T>(what: impl Into<String>) -> Answer<T> {
     Err(Skip::Unsupported(what.into()))
 }
 
@@ -34,18 +34,18 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn has(&self, at: usize) -> bool {
+    pub fn has(&self, at: usize) -> bool {
         self.inputs.get(at).is_some_and(Option::is_some)
     }
 
-    fn value(&self, at: usize) -> Answer<&Value> {
+    pub fn value(&self, at: usize) -> Answer<&Value> {
         match self.inputs.get(at) {
             Some(Some(value)) => Ok(value),
             _ => unsupported(format!("no input {at}")),
         }
     }
 
-    fn tensor(&self, at: usize) -> Answer<&Tensor> {
+    pub fn tensor(&self, at: usize) -> Answer<&Tensor> {
         let value = self.value(at)?;
         match &value.tensor {
             Some(tensor) => Ok(tensor),
@@ -53,34 +53,34 @@ impl Call<'_> {
         }
     }
 
-    fn tensors(&self) -> Answer<Vec<&Tensor>> {
+    pub fn tensors(&self) -> Answer<Vec<&Tensor>> {
         (0..self.inputs.len()).map(|at| self.tensor(at)).collect()
     }
 
-    fn attribute(&self, name: &str) -> Option<&Attribute> {
+    pub fn attribute(&self, name: &str) -> Option<&Attribute> {
         self.node
             .attributes
             .iter()
             .find(|attribute| attribute.name == name)
     }
 
-    fn int(&self, name: &str, default: i64) -> i64 {
+    pub fn int(&self, name: &str, default: i64) -> i64 {
         self.attribute(name)
             .map_or(default, |attribute| attribute.int)
     }
 
-    fn float(&self, name: &str, default: f32) -> f32 {
+    pub fn float(&self, name: &str, default: f32) -> f32 {
         self.attribute(name)
             .map_or(default, |attribute| attribute.float)
     }
 
-    fn text(&self, name: &str, default: &str) -> String {
+    pub fn text(&self, name: &str, default: &str) -> String {
         let text = self.attribute(name);
         text.map_or(default.to_owned(), |a| a.text.clone())
     }
 
     /// A list that is an input in newer versions and was an attribute in older ones.
-    fn list(&self, at: usize, name: &str) -> Answer<Option<Vec<i64>>> {
+    pub fn list(&self, at: usize, name: &str) -> Answer<Option<Vec<i64>>> {
         if self.has(at) {
             return self.value(at)?.integers().map(Some);
         }
@@ -88,7 +88,7 @@ impl Call<'_> {
     }
 
     /// Results of the first input's kind.
-    fn like(&self, tensors: Vec<Tensor>) -> Answer<Vec<Value>> {
+    pub fn like(&self, tensors: Vec<Tensor>) -> Answer<Vec<Value>> {
         let kind = self.value(0)?.kind;
         let values = tensors.into_iter().map(|tensor| Value::made(tensor, kind));
         Ok(values.collect())
@@ -96,7 +96,7 @@ impl Call<'_> {
 }
 
 /// An axis from the end, or not.
-fn axis(given: i64, rank: usize) -> usize {
+pub fn axis(given: i64, rank: usize) -> usize {
     (if given < 0 {
         given + rank as i64
     } else {
@@ -115,10 +115,6 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
         "Sub" => one(call.tensor(0)?.sub(call.tensor(1)?)),
         "Mul" => one(call.tensor(0)?.mul(call.tensor(1)?)),
         "Div" => one(call.tensor(0)?.div(call.tensor(1)?)),
-        "Neg" => one(call.tensor(0)?.neg()),
-        "Relu" => one(call.tensor(0)?.relu()),
-        "Exp" => one(call.tensor(0)?.exp()),
-        "Sqrt" => one(call.tensor(0)?.sqrt()),
         "Sum" => {
             let tensors = call.tensors()?;
             let mut sum = tensors[0].clone();
@@ -243,7 +239,7 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
             integers(call, vec![count as i64], Vec::new())
         }
         "DepthToSpace" | "SpaceToDepth" => depth(call, op == "DepthToSpace"),
-        _ => unsupported(op),
+        _ => super::math::run(call),
     }
 }
 
