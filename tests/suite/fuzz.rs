@@ -34,15 +34,18 @@ type Case<T> = (&'static str, fn(&mut Fuzz<'_, T>) -> Result<()>);
 /// Each op, in f64 by the most direct way that `ndarray` has.
 fn table<T: Number>() -> Vec<Case<T>> {
     let mut all: Vec<Case<T>> = vec![
-        ("add", |f| f.binary(Tensor::add, |a, b| a + b)),
-        ("sub", |f| f.binary(Tensor::sub, |a, b| a - b)),
-        ("mul", |f| f.binary(Tensor::mul, |a, b| a * b)),
+        ("add", |f| f.binary(|a, b| a.add(b), |a, b| a + b)),
+        ("sub", |f| f.binary(|a, b| a.sub(b), |a, b| a - b)),
+        ("mul", |f| f.binary(|a, b| a.mul(b), |a, b| a * b)),
         ("div", |f| {
-            f.binary(Tensor::div, |a, b| match (T::DTYPE.is_float(), b == 0.0) {
-                (true, _) => a / b,
-                (false, true) => 0.0,
-                (false, false) => (a / b).trunc(),
-            })
+            f.binary(
+                |a, b| a.div(b),
+                |a, b| match (T::DTYPE.is_float(), b == 0.0) {
+                    (true, _) => a / b,
+                    (false, true) => 0.0,
+                    (false, false) => (a / b).trunc(),
+                },
+            )
         }),
         ("neg", |f| f.unary("neg", 1.0, Tensor::neg, |x| -x)),
         ("relu", |f| {
@@ -448,6 +451,9 @@ impl<T: Number> Fuzz<'_, T> {
         let a = self.any(6)?;
         let to = *self.rng.pick(&DType::ALL);
         let (want, slack) = match (T::DTYPE.is_float(), to) {
+            (_, to) if to.name() == "bool" => {
+                (a.array.mapv(|x| f64::from(u8::from(x != 0.0))), 0.0)
+            }
             (_, DType::U32) => (a.array.mapv(|x| x.trunc().max(0.0)), 0.0),
             (_, DType::I32) => (a.array.mapv(f64::trunc), 0.0),
             (true, to) => (a.array.clone(), epsilon(to)),
