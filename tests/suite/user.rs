@@ -43,13 +43,14 @@ pub fn tests_once() -> Vec<OnceTest> {
 }
 
 const SAXPY: &str = "
+fn doubled() -> f32 { var<function> x = 1.0; var<function> params = x; return x + params; }
 struct Params { a: f32, x_length: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> y: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x < params.x_length { out[id.x] = params.a * x[id.x] + y[id.x]; }
+    if id.x < params.x_length { out[id.x] = 0.5 * doubled() * params.a * x[id.x] + y[id.x]; }
 }";
 
 fn saxpy() -> Result<Kernel> {
@@ -528,6 +529,18 @@ fn launches_refused(context: &Context) -> Result<()> {
     );
     is_refused(only().input("y", &long).run(), &["[4]", "[5]"]);
     is_refused(launch().output("x", 4).run(), &["no output `x`"]);
+    is_refused(launch().output("out", 5).run(), &["[4]", "[5]"]);
+    is_refused(launch().output("out", [2, 2]).run(), &["[2, 2]"]);
+    for absurd in [usize::MAX / 4, usize::MAX / 8] {
+        let counts = histogram
+            .launch()
+            .input("x", &whole)
+            .output("counts", absurd);
+        is_refused(
+            counts.scalar("bins", 3).workgroups([1; 3]).run_all(),
+            &["counts"],
+        );
+    }
     is_refused(launch().workgroups([1; 3]).run(), &["grid"]);
     let two = saxpy
         .launch()
@@ -560,10 +573,9 @@ fn launches_refused(context: &Context) -> Result<()> {
         .workgroups([1; 3]);
     assert!(absurd.run_all().is_err());
     let fixed = SAXPY.replace("x: array<f32>", "x: array<f32, 1000>");
-    let fixed = Kernel::wgsl("fixed", &fixed)?
-        .elementwise()
-        .twin(|_| Ok(()))?;
+    let fixed = Kernel::wgsl("fixed", &fixed)?.twin(|_| Ok(()))?;
     let short = fixed.launch().input("x", &x).input("y", &x).scalar("a", 1);
+    let short = short.output("out", 4).workgroups([1; 3]);
     is_refused(short.run(), &["`x`", "4000"]);
     assert_eq!(device.memory().allocated, before.allocated);
     same(&x, &[1.0f32; 4])
@@ -571,10 +583,14 @@ fn launches_refused(context: &Context) -> Result<()> {
 
 /// Dtypes and limits that the device has not: the twin runs and it is said, or an error.
 fn what_a_device_lacks(context: &Context) -> Result<()> {
-    let large = SAXPY.replace("workgroup_size(64)", "workgroup_size(1024, 64)");
+    let large = SAXPY.replace("workgroup_size(64)", "workgroup_size(16384)");
+    let huge = "var<workgroup> a: array<f32, 0x10000000>; var<workgroup> b: array<f32, 0x10000000>;
+        var<workgroup> c: array<f32, 0x10000000>; var<workgroup> d: array<f32, 0x10000000>; struct Params";
+    let huge = SAXPY.replace("struct Params", huge);
     let doubles = SAXPY
         .replace("array<f32>", "array<f64>")
-        .replace("params.a *", "f64(params.a) *");
+        .replace("0.5 * doubled() * params.a *", "f64(params.a) *");
+    let hidden = SAXPY.replace("0.5 * doubled()", "f32(f64(0.5) * f64(doubled()))");
     let twin = |call: &KernelCall<'_>| {
         let (x, y) = (call.input::<f32>("x")?, call.input::<f32>("y")?);
         for ((out, x), y) in call.output("out")?.iter_mut().zip(x).zip(y) {
@@ -583,6 +599,7 @@ fn what_a_device_lacks(context: &Context) -> Result<()> {
         Ok(())
     };
     let large = Kernel::wgsl("large", &large)?.elementwise().twin(twin)?;
+    let huge = Kernel::wgsl("huge", &huge)?.elementwise().twin(twin)?;
     let doubles = Kernel::wgsl("doubles", &doubles)?
         .elementwise()
         .twin(|call| {
@@ -604,6 +621,12 @@ fn what_a_device_lacks(context: &Context) -> Result<()> {
         return Ok(());
     }
     assert_eq!(last(&soft).op, "large");
+    huge.launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .run()?;
+    assert_eq!(last(&soft).op, "huge");
     let strict = open(context, Placement::Strict)?;
     let x = Tensor::from_slice(&strict, &values, [2])?;
     let refused = large
@@ -613,7 +636,17 @@ fn what_a_device_lacks(context: &Context) -> Result<()> {
         .scalar("a", 1)
         .run();
     is_unsupported(refused, &["large"]);
+    let hidden = Kernel::wgsl("hidden", &hidden)?.elementwise().twin(twin)?;
+    let x = Tensor::from_slice(&soft, &values, [2])?;
+    let made = hidden
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .run()?;
+    same(&made, &[2.0f32, 4.0])?;
     if !soft.capabilities().f64 {
+        assert_eq!(last(&soft).op, "hidden");
         let x = Tensor::ones(&soft, [2], DType::F64)?;
         assert!(x.device().is_cpu());
         let made = doubles
@@ -774,7 +807,7 @@ fn sources_refused() -> Result<()> {
     refused("@compute fn main( {", &["^"]);
     refused(
         &SAXPY.replace("params.a *", "params.b *"),
-        &["^", "params.b", "8 │"],
+        &["^", "params.b", "9 │"],
     );
     refused(&SAXPY.replace("out[id.x] =", "x[id.x] ="), &["^"]);
     refused(&SAXPY.replace("binding(2)", "binding(3)"), &["@binding(2)"]);
@@ -799,6 +832,28 @@ fn sources_refused() -> Result<()> {
         &["entry point"],
     );
     refused(&format!("{out} @fragment fn main() {{}}"), &["main"]);
+    let second = "var<immediate> more: Params; struct Params";
+    refused(
+        &SAXPY.replace("struct Params", second),
+        &["second var<immediate>"],
+    );
+    let pointer = SAXPY
+        .replace("0.5 *", "0.5 * *p *")
+        .replace("if id", "let p: ptr<storage, f32, read> = &x[0]; if id");
+    refused(&pointer, &["^", "read_write"]);
+    refused(
+        &HISTOGRAM.replace("atomic<u32>", "atomic<f32>"),
+        &["counts"],
+    );
+    let shared = SAXPY.replace(
+        "struct Params",
+        "var<private> w: array<f32, 20000>; struct Params",
+    );
+    refused(&shared, &["80008 bytes", "invocation"]);
+    refused(
+        &format!("{SAXPY}{}", " ".repeat(64 << 10)),
+        &["bytes of WGSL"],
+    );
     let nested = SAXPY.replace("a: f32,", "a: f32, more: array<f32, 4>,");
     refused(&nested, &["`params`", "member"]);
     let twin = Kernel::wgsl("saxpy", SAXPY)?
@@ -810,6 +865,16 @@ fn sources_refused() -> Result<()> {
         .elementwise()
         .twin(|_| Ok(()));
     is_refused(both, &["elementwise"]);
+    let flat = SAXPY.replace("workgroup_size(64)", "workgroup_size(8, 8)");
+    let flat = Kernel::wgsl("saxpy", &flat)?.elementwise().twin(|_| Ok(()));
+    is_refused(flat, &["along x"]);
+    let fixed = SAXPY.replace("x: array<f32>", "x: array<f32, 600>");
+    let fixed = Kernel::wgsl("saxpy", &fixed)?
+        .elementwise()
+        .twin(|_| Ok(()));
+    is_refused(fixed, &["`x`", "fixed length"]);
+    let large = SAXPY.replace("a: f32", "@size(20000) a: f32");
+    refused(&large, &["`params`", "bytes"]);
     let device = Device::cpu();
     let x = Tensor::ones(&device, [3], DType::F32)?;
     let wrong = Kernel::wgsl("wrong", SAXPY)?.elementwise().twin(|call| {

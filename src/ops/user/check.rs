@@ -8,7 +8,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// How far a kernel may be from its twin: an element `x` for the twin's `y` passes when
-/// `|x - y| <= absolute + relative |y|`, when both are NaN, or when they are equal.
+/// `y` is finite and `|x - y| <= absolute + relative |y|`, when both are NaN, or when they are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// A part of the twin's value.
@@ -103,7 +103,8 @@ impl KernelLaunch<'_> {
         for ((output, made), wanted) in outputs.zip(&made).zip(&wanted) {
             let (made, wanted) = (numbers(made)?, numbers(wanted)?);
             let differs = |(x, y): (&f64, &f64)| {
-                let is_near = (x - y).abs() <= tolerance.absolute + tolerance.relative * y.abs();
+                let bound = tolerance.absolute + tolerance.relative * y.abs();
+                let is_near = y.is_finite() && (x - y).abs() <= bound;
                 !(x == y || is_near || (x.is_nan() && y.is_nan()))
             };
             let Some(at) = made.iter().zip(&wanted).position(differs) else {

@@ -27,6 +27,9 @@ pub struct KernelLaunch<'k> {
     grid: Option<Grid>,
 }
 
+/// Above what any device has, and far from where sums of such numbers overflow.
+const MOST_BYTES: u128 = 1 << 60;
+
 #[derive(Clone, Copy, Debug)]
 enum Grid {
     Workgroups([u32; 3]),
@@ -217,11 +220,14 @@ impl<'k> KernelLaunch<'k> {
         shape: &Shape,
         binding: &super::source::Binding,
     ) -> Result<()> {
-        let bytes = shape.count(self.kernel.name)? as u64 * binding.dtype.size() as u64;
+        let bytes = shape.count(self.kernel.name)? as u128 * binding.dtype.size() as u128;
+        if bytes > MOST_BYTES {
+            let problem = format!("`{name}` of shape {shape} takes {bytes} bytes");
+            return Err(Error::invalid(self.kernel.name, problem));
+        }
+        let bytes = bytes as u64;
         // Of an array of any length one element is enough, and padding may be it.
-        let there = bytes
-            .next_multiple_of(WINDOW_ALIGNMENT)
-            .max(WINDOW_ALIGNMENT);
+        let there = bytes.max(1).next_multiple_of(WINDOW_ALIGNMENT);
         if there >= binding.least_bytes {
             return Ok(());
         }
@@ -261,14 +267,10 @@ impl<'k> KernelLaunch<'k> {
                 continue;
             }
             let shape = self.output_shape(&binding.name, &shapes)?;
-            if kernel.elementwise && outputs.first().is_some_and(|first| first.shape != shape) {
-                let rule = "outputs of an elementwise kernel have one shape";
-                return Err(Error::shape_mismatch(
-                    kernel.name,
-                    &outputs[0].shape,
-                    &shape,
-                    rule,
-                ));
+            let first = shapes.first().or(outputs.first().map(|first| &first.shape));
+            if let Some(first) = first.filter(|first| kernel.elementwise && **first != shape) {
+                let rule = "operands of an elementwise kernel have one shape: broadcast_to";
+                return Err(Error::shape_mismatch(kernel.name, first, &shape, rule));
             }
             self.check_size(&binding.name, &shape, binding)?;
             let output = Output {
@@ -277,10 +279,6 @@ impl<'k> KernelLaunch<'k> {
                 dtype: binding.dtype,
                 shape,
             };
-            let bytes = output.shape.elements() as u128 * output.dtype.size() as u128;
-            if bytes + u128::from(end) > i64::MAX as u128 {
-                return Err(Error::invalid(kernel.name, "its outputs overflow"));
-            }
             end += output.room();
             outputs.push(output);
         }

@@ -62,15 +62,15 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// # What the WGSL says
 /// - `var<storage, read>` is an input, `var<storage, read_write>` an output, all in `@group(0)`,
 ///   their bindings counted from 0. Each is an array (of any length, or of a fixed one) of `f32`,
-///   `f16`, `f64`, `i32` or `u32`, of vectors of two or four of them, or of atomics. The name of
+///   `f16`, `f64`, `i32` or `u32`, of vectors of two or four of them, or of atomic `i32` or `u32`. The name of
 ///   the variable is that of the operand.
 /// - Numbers are members of a struct in `var<immediate>`: `f32`, `i32`, `u32` or vectors of them.
 ///   Where an adapter has no immediates (or too few) they become a uniform.
-/// - One `@compute` entry point.
+/// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation.
 ///
 /// # What holds for operands
 /// - Inputs arrive row-major, without gaps, from their first element: other views are copied
-///   first. A kernel that declares itself [`strided`](KernelBuilder::strided) gets them as they lie.
+///   first, and so is a tensor that is given for a second input. A kernel that declares itself [`strided`](KernelBuilder::strided) gets them as they lie.
 /// - `arrayLength` counts padding (up to 256 bytes). So a member of the params that is called
 ///   `NAME_length` is given the elements of operand `NAME`.
 /// - Outputs are new tensors, of zeros unless the kernel [overwrites](KernelBuilder::overwrites)
@@ -81,7 +81,9 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///
 /// # What cannot happen
 /// Kernels of a program run with naga's checks: accesses outside of a binding reach no other
-/// tensor, loops end, workgroup memory begins as zeros. GL has no such checks: there the twin runs.
+/// tensor, and workgroup memory begins as zeros. GL has no such checks: there the twin runs. A loop
+/// without an end is the adapter's to end: naga bounds it at 2^64 turns, lavapipe at 65,535, a
+/// driver's watchdog loses the device.
 pub struct Kernel {
     name: &'static str,
     source: Source,
@@ -208,14 +210,9 @@ impl Kernel {
         KernelLaunch::new(self)
     }
 
-    /// Invocations of a workgroup.
+    /// Elements that a workgroup of an elementwise kernel has.
     fn per_workgroup(&self) -> usize {
-        self.source
-            .workgroup
-            .iter()
-            .map(|&size| size as usize)
-            .product::<usize>()
-            .max(1)
+        self.source.workgroup[0].max(1) as usize
     }
 }
 
@@ -278,8 +275,9 @@ impl KernelBuilder {
     /// the WGSL needs, and in [`Kernel::check`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a shape rule of an output that is not there, and for a kernel
-    /// that is both elementwise and strided.
+    /// [`Error::InvalidArgument`] for a shape rule of an output that is not there, for a kernel
+    /// that is both elementwise and strided, and for an elementwise one whose workgroup goes along
+    /// y or z or whose arrays have a length.
     pub fn twin(
         self,
         twin: impl Fn(&KernelCall<'_>) -> Result<()> + Send + Sync + 'static,
@@ -295,6 +293,21 @@ impl KernelBuilder {
             return Err(Error::invalid(
                 self.name,
                 "an elementwise kernel gets its operands without strides: declare it one or the other",
+            ));
+        }
+        let mut bindings = self.source.bindings.iter();
+        if let Some(fixed) = bindings.find(|binding| self.elementwise && binding.is_fixed) {
+            let name = &fixed.name;
+            return Err(Error::invalid(
+                self.name,
+                format!("`{name}` has a fixed length, an elementwise kernel gets pieces of any"),
+            ));
+        }
+        let [_, y, z] = self.source.workgroup;
+        if self.elementwise && (y, z) != (1, 1) {
+            return Err(Error::invalid(
+                self.name,
+                "the workgroup of an elementwise kernel lies along x: @workgroup_size(64), say",
             ));
         }
         Ok(Kernel {

@@ -1,33 +1,81 @@
-//! Puts another address space into a variable's declaration, and leaves the rest of the text as it is.
+//! Puts other address spaces into declarations of variables, and leaves the rest of a text as it is.
 
-/// The source with the declaration `var<..> name` as `before var<space> name`. `None` when there is none.
-pub(super) fn respace(source: &str, name: &str, before: &str, space: &str) -> Option<String> {
-    let mut at = 0;
-    while let Some(start) = next_word(source, &mut at) {
-        if &source[start..at] != "var" {
-            continue;
-        }
-        let mut rest = skip_blank(source, at);
-        if !source[rest..].starts_with('<') {
-            continue;
-        }
-        let close = rest + source[rest..].find('>')?;
-        rest = close + 1;
-        let Some(word) = next_word(source, &mut rest) else {
-            continue;
-        };
-        if &source[word..rest] == name {
-            let head = &source[..start];
-            let tail = &source[close + 1..];
-            return Some(format!("{head}{before}var<{space}>{tail}"));
+use std::ops::Range;
+
+/// What is put into a text, and where.
+pub(super) struct Edit {
+    place: Range<usize>,
+    text: String,
+}
+
+impl Edit {
+    /// Turns `var<..>` of the declaration that `span` holds into `before var<space>`. `None` when it
+    /// holds none.
+    pub(super) fn respace(
+        source: &str,
+        span: Range<usize>,
+        before: &str,
+        space: &str,
+    ) -> Option<Self> {
+        let end = span.end.min(source.len());
+        let text = source.get(..end)?;
+        let mut at = span.start;
+        loop {
+            let start = next_word(text, &mut at)?;
+            if &text[start..at] == "var" {
+                let open = skip_blank(text, at);
+                text[open..].strip_prefix('<')?;
+                return Some(Self {
+                    place: start..close(text, open + 1)?,
+                    text: format!("{before}var<{space}>"),
+                });
+            }
         }
     }
-    None
+}
+
+/// The text with edits that do not overlap.
+pub(super) fn edited(source: &str, edits: &mut [Edit]) -> String {
+    edits.sort_by_key(|edit| edit.place.start);
+    let mut made = String::with_capacity(source.len() + 64);
+    let mut at = 0;
+    for edit in edits {
+        made.push_str(&source[at..edit.place.start]);
+        made.push_str(&edit.text);
+        at = edit.place.end;
+    }
+    made + &source[at..]
+}
+
+/// True when `enable name;` is among the text's directives.
+pub(super) fn enables(source: &str, name: &str) -> bool {
+    let (mut at, mut in_directive) = (0, false);
+    while let Some(start) = next_word(source, &mut at) {
+        let word = &source[start..at];
+        if in_directive && word == name {
+            return true;
+        }
+        in_directive |= word == "enable";
+        in_directive &= !source[skip_blank(source, at)..].starts_with(';');
+    }
+    false
+}
+
+/// One past the `>` that ends a template, from inside of it.
+fn close(source: &str, mut at: usize) -> Option<usize> {
+    loop {
+        at = skip_blank(source, at);
+        let next = source[at..].chars().next()?;
+        at += next.len_utf8();
+        if next == '>' {
+            return Some(at);
+        }
+    }
 }
 
 /// The start of the next word outside of comments; `at` is left behind its end.
 fn next_word(source: &str, at: &mut usize) -> Option<usize> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || !(c.is_ascii() || is_blank(c));
     loop {
         *at = skip_blank(source, *at);
         let first = source[*at..].chars().next()?;
@@ -41,14 +89,24 @@ fn next_word(source: &str, at: &mut usize) -> Option<usize> {
     }
 }
 
+/// White space as WGSL has it.
+fn is_blank(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{200e}' | '\u{200f}')
+}
+
+/// What ends a line in WGSL.
+const LINE_ENDS: [char; 7] = [
+    '\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}',
+];
+
 /// Where what is neither blank nor a comment begins.
 fn skip_blank(source: &str, mut at: usize) -> usize {
     loop {
         let rest = &source[at..];
-        let trimmed = rest.trim_start();
+        let trimmed = rest.trim_start_matches(is_blank);
         at += rest.len() - trimmed.len();
         at += if trimmed.starts_with("//") {
-            trimmed.find('\n').unwrap_or(trimmed.len())
+            trimmed.find(LINE_ENDS).unwrap_or(trimmed.len())
         } else if trimmed.starts_with("/*") {
             comment(trimmed)
         } else {
@@ -79,25 +137,43 @@ fn comment(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::respace;
+    use super::{Edit, edited, enables};
+
+    fn respaced(source: &str, from: &str, space: &str) -> Option<String> {
+        let start = source.find(from)?;
+        let edit = Edit::respace(source, start..source.len(), "", space)?;
+        Some(edited(source, &mut [edit]))
+    }
 
     #[test]
-    fn finds_the_declaration_alone() {
-        let source = "// var<storage> x : y;\n/* var<storage> x /* nested */ */ var < storage , read > /* é */ x: f32; var<private> xy: u32;";
-        let made = respace(source, "x", "", "storage, read_write").unwrap();
-        assert_eq!(
-            made,
-            source.replace("var < storage , read >", "var<storage, read_write>")
-        );
-        assert!(
-            respace(source, "xy", "@group(1) ", "uniform")
-                .unwrap()
-                .contains("@group(1) var<uniform> xy")
-        );
-        assert_eq!(respace(source, "y", "", "uniform"), None);
-        assert_eq!(
-            respace("fn f() { var x = 1; } /* open", "x", "", "uniform"),
-            None
-        );
+    fn declarations_are_found_whatever_is_in_them() {
+        for declaration in [
+            "var<storage>",
+            "var < storage , read >",
+            "var<storage, /* > /* nested > */ */ read>",
+            "var\u{200e}<storage, // a > b \r read>",
+            "var // var<x> \u{2028}<storage>",
+        ] {
+            let source = format!("// var<private> y\n@group(0) {declaration} x: array<f32>;");
+            let want = source.replace(declaration, "var<storage, read_write>");
+            assert_eq!(
+                respaced(&source, "@group", "storage, read_write"),
+                Some(want)
+            );
+        }
+        assert_eq!(respaced("fn f() { let x = 1; }", "fn", "uniform"), None);
+        assert_eq!(respaced("var x = 1;", "var", "uniform"), None);
+        assert_eq!(respaced("var<storage", "var", "uniform"), None);
+        assert_eq!(respaced("/* open", "/", "uniform"), None);
+    }
+
+    #[test]
+    fn directives_are_found() {
+        assert!(enables("/* */ enable f16;", "f16"));
+        assert!(enables("enable subgroups, f16 ;", "f16"));
+        assert!(!enables(
+            "// enable f16;\nenable subgroups; const f16x = 1; fn f16() {}",
+            "f16"
+        ));
     }
 }

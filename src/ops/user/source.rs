@@ -6,10 +6,19 @@ use std::sync::Arc;
 use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
 use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
 
-use super::rewrite::respace;
+use super::rewrite::{Edit, edited, enables};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, KernelCompile, Result};
+
+/// Bytes of WGSL: naga and drivers work on expressions by recursion.
+const LONGEST: usize = 64 << 10;
+/// Bytes of private and function memory of an invocation: eight times what WGSL promises.
+const PRIVATE_BYTES: u64 = 64 << 10;
+/// Bytes of params: some launches of them go into one buffer of uniforms.
+const PARAMS_BYTES: u32 = 16 << 10;
+/// What WebGPU promises of the third dimension of a workgroup.
+const DEPTH: u64 = 64;
 
 /// One storage binding.
 #[derive(Debug)]
@@ -21,6 +30,8 @@ pub(super) struct Binding {
     pub dtype: DType,
     /// Bytes that the kernel's type takes at least.
     pub least_bytes: u64,
+    /// Its array has a length.
+    pub is_fixed: bool,
 }
 
 /// One number of the params.
@@ -47,7 +58,7 @@ pub(super) struct Source {
     /// 32-bit words of the params.
     pub words: usize,
     pub workgroup: [u32; 3],
-    pub workgroup_bytes: u32,
+    pub workgroup_bytes: u64,
     f16: bool,
     f64: bool,
     int64: bool,
@@ -65,20 +76,36 @@ impl Source {
                 rendered,
             }))
         };
-        let module = naga::front::wgsl::parse_str(text)
-            .map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))?;
+        if text.len() > LONGEST {
+            let bytes = text.len();
+            return Err(broken(format!("{bytes} bytes of WGSL are above {LONGEST}")));
+        }
+        let parse = |text: &str| {
+            let parsed = naga::front::wgsl::parse_str(text);
+            parsed.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
+        };
+        let module = parse(text)?;
         let validate = |features| {
             let checked = Validator::new(ValidationFlags::all(), features).validate(&module);
             checked.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
         };
         validate(Features::all())?;
-        let subgroups = validate(Features::all() - Features::SUBGROUP).is_err();
-        Reader {
+        let needs = |feature| validate(Features::all() - feature).is_err();
+        let reader = Reader {
             module: &module,
             text,
+        };
+        let mut source = reader.source().map_err(broken)?;
+        // They may come and go within an expression: no type tells.
+        source.f16 = enables(text, "f16") || needs(Features::SHADER_FLOAT16);
+        source.f64 = needs(Features::FLOAT64);
+        source.int64 = needs(Features::SHADER_INT64);
+        source.subgroups = needs(Features::SUBGROUP);
+        // What devices get is read too: a pointer that is declared `read`, say, fits it no more.
+        for text in [&source.immediate, &source.uniform] {
+            parse(text)?;
         }
-        .source(subgroups)
-        .map_err(broken)
+        Ok(source)
     }
 
     /// What of it a device lacks, if anything.
@@ -105,25 +132,24 @@ impl Source {
             (
                 "workgroup of",
                 x * y * z,
-                capabilities.max_invocations,
+                u64::from(capabilities.max_invocations),
                 "invocations",
             ),
+            ("workgroup of a depth of", z, DEPTH, "invocations"),
             (
                 "kernel with",
                 u64::from(bindings),
-                capabilities.max_bindings,
+                u64::from(capabilities.max_bindings),
                 "bindings",
             ),
             (
                 "workgroup with",
-                u64::from(self.workgroup_bytes),
-                capabilities.workgroup_memory_bytes,
+                self.workgroup_bytes,
+                u64::from(capabilities.workgroup_memory_bytes),
                 "bytes of memory",
             ),
         ];
-        let above = limits
-            .into_iter()
-            .find(|&(_, has, most, _)| has > u64::from(most));
+        let above = limits.into_iter().find(|&(_, has, most, _)| has > most);
         lacking
             .into_iter()
             .find(|&(lacks, _)| lacks)
@@ -143,7 +169,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn source(&self, subgroups: bool) -> std::result::Result<Source, String> {
+    fn source(&self) -> std::result::Result<Source, String> {
         let module = self.module;
         let [entry] = &module.entry_points[..] else {
             return Err(format!(
@@ -159,10 +185,14 @@ impl Reader<'_> {
         }
         let mut bindings = Vec::new();
         let mut params = None;
-        let mut workgroup_bytes = 0;
-        let mut text = self.text.to_owned();
-        for (_, variable) in module.global_variables.iter() {
+        let (mut workgroup_bytes, mut private_bytes) = (0u64, 0u64);
+        let mut edits = Vec::new();
+        let size = |ty| u64::from(module.types[ty].inner.size(module.to_ctx()));
+        for (handle, variable) in module.global_variables.iter() {
             let name = variable.name.clone().unwrap_or_default();
+            let span = module.global_variables.get_span(handle).to_range();
+            let lost = || format!("the declaration of `{name}` was not found");
+            let span = span.ok_or_else(lost)?;
             match variable.space {
                 AddressSpace::Storage { access } => {
                     let number = match &variable.binding {
@@ -172,14 +202,21 @@ impl Reader<'_> {
                     let is_input = !access.contains(StorageAccess::STORE);
                     bindings.push((number, self.binding(name.clone(), variable.ty, is_input)?));
                     // Memory of a pool is bound for reading and writing, as are its neighbours.
-                    text = respace(&text, &name, "", "storage, read_write")
-                        .ok_or_else(|| format!("the declaration of `{name}` was not found"))?;
+                    let edit = Edit::respace(self.text, span, "", "storage, read_write");
+                    edits.push(edit.ok_or_else(lost)?);
                 }
-                AddressSpace::Immediate => params = Some((name, variable.ty)),
+                AddressSpace::Immediate if params.is_some() => {
+                    return Err(format!("`{name}` is a second var<immediate>"));
+                }
+                AddressSpace::Immediate => {
+                    let group = "@group(1) @binding(0) ";
+                    let edit = Edit::respace(self.text, span, group, "uniform");
+                    params = Some((name.clone(), variable.ty, edit.ok_or_else(lost)?));
+                }
                 AddressSpace::WorkGroup => {
-                    workgroup_bytes += module.types[variable.ty].inner.size(module.to_ctx());
+                    workgroup_bytes = workgroup_bytes.saturating_add(size(variable.ty));
                 }
-                AddressSpace::Private => {}
+                AddressSpace::Private => private_bytes += size(variable.ty),
                 _ => {
                     return Err(format!(
                         "`{name}` is neither var<storage>, var<immediate>, var<workgroup> nor \
@@ -202,22 +239,24 @@ impl Reader<'_> {
         if bindings.iter().all(|binding| binding.is_input) {
             return Err("it has no output: a var<storage, read_write>".into());
         }
-        let immediate: Arc<str> = text.as_str().into();
+        let functions = module.functions.iter().map(|(_, function)| function);
+        for function in functions.chain([&entry.function]) {
+            let locals = function.local_variables.iter();
+            private_bytes += locals.map(|(_, local)| size(local.ty)).sum::<u64>();
+        }
+        if private_bytes > PRIVATE_BYTES {
+            return Err(format!(
+                "its variables take {private_bytes} bytes of an invocation, above {PRIVATE_BYTES}"
+            ));
+        }
+        let immediate: Arc<str> = edited(self.text, &mut edits).into();
         let (members, words, uniform) = match params {
             None => (Vec::new(), 0, Arc::clone(&immediate)),
-            Some((name, ty)) => {
-                let group = "@group(1) @binding(0) ";
-                let uniform = respace(&text, &name, group, "uniform")
-                    .ok_or_else(|| format!("the declaration of `{name}` was not found"))?;
+            Some((name, ty, edit)) => {
+                edits.push(edit);
                 let (members, words) = self.params(&name, ty)?;
-                (members, words, uniform.into())
+                (members, words, edited(self.text, &mut edits).into())
             }
-        };
-        let has = |wanted: fn(&naga::Scalar) -> bool| {
-            module
-                .types
-                .iter()
-                .any(|(_, ty)| ty.inner.scalar().is_some_and(|scalar| wanted(&scalar)))
         };
         Ok(Source {
             immediate,
@@ -227,10 +266,10 @@ impl Reader<'_> {
             words,
             workgroup: entry.workgroup_size,
             workgroup_bytes,
-            f16: has(|scalar| scalar.kind == ScalarKind::Float && scalar.width == 2),
-            f64: has(|scalar| scalar.kind == ScalarKind::Float && scalar.width == 8),
-            int64: has(|scalar| scalar.kind != ScalarKind::Float && scalar.width == 8),
-            subgroups,
+            f16: false,
+            f64: false,
+            int64: false,
+            subgroups: false,
         })
     }
 
@@ -244,7 +283,7 @@ impl Reader<'_> {
         let what = || {
             format!(
                 "`{name}` is no array of f32, f16, f64, i32, u32, vectors of two or four of them, \
-                 or atomics"
+                 or atomics of i32 or u32"
             )
         };
         let inner = &self.module.types[ty].inner;
@@ -253,7 +292,8 @@ impl Reader<'_> {
         };
         let element = &self.module.types[*base].inner;
         let scalar = match element {
-            TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => scalar,
+            TypeInner::Scalar(scalar) => scalar,
+            TypeInner::Atomic(scalar) if scalar.kind != ScalarKind::Float => scalar,
             TypeInner::Vector { size, scalar } if *size != naga::VectorSize::Tri => scalar,
             _ => return Err(what()),
         };
@@ -274,6 +314,7 @@ impl Reader<'_> {
             is_input,
             dtype,
             least_bytes: u64::from(least_bytes),
+            is_fixed: !matches!(size, ArraySize::Dynamic),
         })
     }
 
@@ -309,6 +350,9 @@ impl Reader<'_> {
         let members = members.ok_or_else(|| {
             format!("`{name}` has a member that is no f32, i32, u32 or vector of them")
         })?;
+        if *span > PARAMS_BYTES {
+            return Err(format!("`{name}` takes {span} bytes, above {PARAMS_BYTES}"));
+        }
         Ok((members, *span as usize / 4))
     }
 }
