@@ -8,7 +8,7 @@ mod simd;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
 pub(crate) use exp::exp;
-pub(crate) use simd::vectorised;
+pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};
 

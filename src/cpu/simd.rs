@@ -3,11 +3,27 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// Runs loops that the compiler turns into vectors, compiled for the widest that the processor has: what
-/// `work` calls has to be inlined into it.
+/// Loops that the compiler turns into vectors. `run` and what it calls have to be inlined always: closures
+/// that are not stay what any processor can do.
+pub(crate) trait Loops {
+    fn run(self);
+}
+
+/// Runs loops compiled for the widest vectors that the processor has.
 #[inline]
-pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
-    Arch::new().dispatch(work)
+pub(crate) fn vectorised(loops: impl Loops) {
+    struct Wide<L>(L);
+
+    impl<L: Loops> WithSimd for Wide<L> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            self.0.run();
+        }
+    }
+
+    Arch::new().dispatch(Wide(loops));
 }
 
 /// A float type with its loops.

@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("reduce::empty", Scope::Device, empty),
         Test::new("reduce::arguments", Scope::Device, arguments),
         Test::new("reduce::long", Scope::Device, long),
+        Test::new("reduce::huge", Scope::Large, huge),
     ];
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
@@ -401,6 +402,37 @@ fn long(context: &Context) -> Result<()> {
     for _ in 0..3 {
         assert_eq!(x.sum(..)?.item::<f32>()?.to_bits(), got.to_bits());
     }
+    Ok(())
+}
+
+/// 2^26 values, more than a binding of lavapipe: all at once, by rows and by columns.
+fn huge(context: &Context) -> Result<()> {
+    let (device, size) = (context.device(), 1 << 13);
+    let x = Tensor::rand(device, [size * size], DType::F32, 5)?;
+    let values = x.to_vec::<f32>()?;
+    let right = |what, got: f32, elements: &[f32]| {
+        judge(what, got, elements).unwrap_or_else(|problem| panic!("{what:?}: {problem}"));
+    };
+    right(What::Sum, x.sum(..)?.item()?, &values);
+    right(What::Mean, x.mean(..)?.item()?, &values);
+    right(What::Max, x.max(..)?.item()?, &values);
+    assert_eq!(x.argmin(..)?.item::<u32>()? as usize, best(true, &values));
+    let square = x.reshape([size, size])?;
+    let rows = square.sum(1)?.to_vec::<f32>()?;
+    let columns = square.sum(0)?.to_vec::<f32>()?;
+    for at in [0, 1, 4095, 4097, size - 1] {
+        right(What::Sum, rows[at], &values[at * size..][..size]);
+        let column: Vec<f32> = values.iter().skip(at).step_by(size).copied().collect();
+        right(What::Sum, columns[at], &column);
+    }
+    // Equal ones, whose roundings all go one way.
+    let tenths = Tensor::full(device, [size * size], 0.1, DType::F32)?;
+    let want = f64::from(0.1f32) * (size * size) as f64;
+    let got = f64::from(tenths.sum(..)?.item::<f32>()?);
+    assert!(
+        (got - want).abs() <= want * 2f64.powi(-16),
+        "{got}, not {want}"
+    );
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Norms on the CPU: row by row, in the type that sums are kept in.
 
 use super::{Norm, Normalise};
-use crate::cpu::{parallel, vectorised};
+use crate::cpu::{Loops, parallel, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, Merged, merge};
@@ -119,7 +119,7 @@ fn typed<T: Number<Wide: Float>>(
             for (index, out) in piece.chunks_mut(length).enumerate() {
                 let place = Places::place(&places.rows, 0, at * width + index);
                 let start = (places.offset as isize + place) as usize;
-                vectorised(|| row.work(&data[start..start + length], &mut buffer, out));
+                row.run(&data[start..start + length], &mut buffer, out);
             }
         };
         match elements <= parallel::PARALLEL {
@@ -152,7 +152,7 @@ fn typed<T: Number<Wide: Float>>(
                 &gathered[at * length..][..length],
                 &mut made[at * length..][..length],
             );
-            vectorised(|| row.work(from, &mut buffer, to));
+            row.run(from, &mut buffer, to);
         }
         for (column, &[_, place]) in columns.iter().enumerate() {
             for (at, &[_, start]) in starts.iter().enumerate() {
@@ -170,7 +170,31 @@ struct Row<'a, W> {
     bias: &'a [W],
 }
 
+/// One row's loops.
+struct Work<'a, T: Number> {
+    row: &'a Row<'a, T::Wide>,
+    x: &'a [T],
+    buffer: &'a mut [T::Wide],
+    out: &'a mut [T],
+}
+
+impl<T: Number<Wide: Float>> Loops for Work<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        self.row.work(self.x, self.buffer, self.out);
+    }
+}
+
 impl<W: Float> Row<'_, W> {
+    fn run<T: Number<Wide = W>>(&self, x: &[T], buffer: &mut [W], out: &mut [T]) {
+        vectorised(Work {
+            row: self,
+            x,
+            buffer,
+            out,
+        });
+    }
+
     #[inline(always)]
     fn work<T: Number<Wide = W>>(&self, x: &[T], buffer: &mut [W], out: &mut [T]) {
         for (to, x) in buffer.iter_mut().zip(x) {
@@ -183,7 +207,9 @@ impl<W: Float> Row<'_, W> {
                 // Where the largest is infinite, or one is NaN, nothing has a value.
                 let is_soft = self.what == Norm::Softmax;
                 if is_soft {
-                    buffer.iter_mut().for_each(|x| *x = (*x - top).exp());
+                    for x in buffer.iter_mut() {
+                        *x = (*x - top).exp();
+                    }
                     let share = W::of(1.0 / sum(buffer, |x| x));
                     for (out, &x) in out.iter_mut().zip(&*buffer) {
                         *out = T::narrow(x * share);

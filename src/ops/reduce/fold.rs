@@ -2,7 +2,7 @@
 //! of threads.
 
 use super::space::Space;
-use crate::cpu::{host_vec, parallel, vectorised};
+use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
 use crate::layout::Strides;
 
@@ -53,9 +53,12 @@ pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
     };
     let folder = Folder { fold, space, data };
     let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
-        vectorised(|| match is_columns {
-            true => folder.columns(from, range, states),
-            false => folder.rows(from, range, states),
+        vectorised(Work {
+            folder: &folder,
+            is_columns,
+            from,
+            range,
+            states,
         });
     };
     let parts = length.div_ceil(part);
@@ -132,6 +135,25 @@ impl<'a, T, F: Fold<T>> Tower<'a, T, F> {
     }
 }
 
+/// The states of outputs from `from` on, each of its elements in `range`.
+struct Work<'a, T, F: Fold<T>> {
+    folder: &'a Folder<'a, T, F>,
+    is_columns: bool,
+    from: usize,
+    range: std::ops::Range<usize>,
+    states: &'a mut [F::State],
+}
+
+impl<T: Copy + Sync, F: Fold<T>> Loops for Work<'_, T, F> {
+    #[inline(always)]
+    fn run(self) {
+        match self.is_columns {
+            true => self.folder.columns(self.from, self.range, self.states),
+            false => self.folder.rows(self.from, self.range, self.states),
+        }
+    }
+}
+
 struct Folder<'a, T, F> {
     fold: &'a F,
     space: &'a Space,
@@ -148,29 +170,29 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
             let mut tower = Tower::new(self.fold);
             let mut lanes = [self.fold.empty(); LANES];
             let mut taken = 0;
-            self.runs(range.clone(), BLOCK, |start, index, count| {
-                let start = base + start;
-                match stride {
-                    1 => {
-                        let run = &self.data[start as usize..][..count];
-                        self.run(&mut lanes, run, index);
-                    }
-                    _ => {
-                        let mut place = start;
-                        for at in 0..count {
-                            let lane = &mut lanes[at % LANES];
-                            *lane = self.fold.take(*lane, self.data[place as usize], index + at);
-                            place += stride;
-                        }
+            let mut index = range.start;
+            while index < range.end {
+                let (from_first, count) = self.next_run(index, range.end, BLOCK);
+                let start = base + from_first;
+                if stride == 1 {
+                    let run = &self.data[start as usize..][..count];
+                    self.run(&mut lanes, run, index);
+                } else {
+                    let mut place = start;
+                    for at in 0..count {
+                        let lane = &mut lanes[at % LANES];
+                        *lane = self.fold.take(*lane, self.data[place as usize], index + at);
+                        place += stride;
                     }
                 }
+                index += count;
                 taken += count.next_multiple_of(LANES);
                 if taken >= BLOCK {
                     tower.push(self.joined(&lanes));
                     lanes = [self.fold.empty(); LANES];
                     taken = 0;
                 }
-            });
+            }
             if taken > 0 {
                 tower.push(self.joined(&lanes));
             }
@@ -224,14 +246,17 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
             let part = &mut part[..count];
             let mut taken = 0;
             let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
-            self.runs(range.clone(), BLOCK_ROWS, |start, index, rows| {
+            let mut index = range.start;
+            while index < range.end {
+                let (from_first, rows) = self.next_run(index, range.end, BLOCK_ROWS);
                 for row in 0..rows {
-                    let start = base + start + row as isize * stride;
+                    let start = base + from_first + row as isize * stride;
                     let run = &self.data[start as usize..][..count];
                     for (state, &x) in part.iter_mut().zip(run) {
                         *state = self.fold.take(*state, x, index + row);
                     }
                 }
+                index += rows;
                 taken += rows;
                 if taken >= BLOCK_ROWS {
                     for (state, part) in states.iter_mut().zip(part.iter_mut()) {
@@ -240,7 +265,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
                     }
                     taken = 0;
                 }
-            });
+            }
             for (state, part) in states.iter_mut().zip(part) {
                 *state = self.fold.join(*state, *part);
             }
@@ -255,23 +280,14 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
         place(output, &space.kept, &space.kept_strides) + space.offset as isize
     }
 
-    /// Runs along the innermost reduced dimension that cover `range`, each of `most` elements at most:
-    /// where it starts from its output's first element, which element that is, how many.
+    /// The run along the innermost reduced dimension that begins with element `at`, before `end`: where
+    /// it starts from its output's first element, and how many it has, `most` at most.
     #[inline(always)]
-    fn runs(
-        &self,
-        range: std::ops::Range<usize>,
-        most: usize,
-        mut run: impl FnMut(isize, usize, usize),
-    ) {
-        let inner = self.space.reduced.last().copied().unwrap_or(1);
-        let mut at = range.start;
-        while at < range.end {
-            let start = place(at, &self.space.reduced, &self.space.reduced_strides);
-            let count = (inner - at % inner).min(range.end - at).min(most);
-            run(start, at, count);
-            at += count;
-        }
+    fn next_run(&self, at: usize, end: usize, most: usize) -> (isize, usize) {
+        let space = self.space;
+        let inner = space.reduced.last().copied().unwrap_or(1);
+        let start = place(at, &space.reduced, &space.reduced_strides);
+        (start, (inner - at % inner).min(end - at).min(most))
     }
 }
 
