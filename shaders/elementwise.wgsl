@@ -1,177 +1,154 @@
-{{ enables }}
-// out[i] = op(a[i], b[i]) over any strides; copies and casts have one input.
+{% import "part/storage" as storage -%}
+// out[i] = apply(inputs[i]) over any strides; `apply` is generated from an expression.
 //
-// op                 "add", "sub", "mul", "div", "copy", "cast"
-// element_in, element_out   storage types; "copy" moves bits, so its types are unsigned
-// kind               "float", "signed", "unsigned" (of element_in) and kind_out
+// body               `fn apply(a0: F, ...) -> F`, of the types below; `old` is what the output held
+// buffers            the dtype of each binding, apart by spaces; bits alone: "bits8", "bits16", "u32",
+//                    "vec2<u32>"
+// operands           "dtype/binding/inner" of each input, then of the output; with vector 4 `inner`
+//                    is the inner stride, 1 or 0 (one value for all four)
+// reads_old          1: what the output holds is an argument too, after the inputs
+// scalars            words of numbers at the end of the params
 // vector             4: four neighbours of the innermost dimension per step; then every outer
 //                    stride, the offsets and the inner size count in fours
-// inner_a, inner_b   with vector 4: the inner stride, 1 or 0 (one value for all four)
 // rank               dimensions after merging; the outermost size is not needed
 // strided_out        1: out has an offset and strides as the others (pieces of large tensors, views);
-//                    0: it is written at i
+//                    0: it is new, and written at i
 // per_thread         steps per invocation, a workgroup apart, so that neighbours read neighbours
-{% set two = op not in ["copy", "cast"] -%}
-{% set names = ["a", "b"] if two else ["a"] -%}
-{% set walked = names + ["out"] if strided_out == 1 else names -%}
-{% set inner = {"a": inner_a, "b": inner_b, "out": 1} -%}
-{% set slots = {"a": slot_a, "b": slot_b} -%}
-{% macro typed(element) -%}
-{% if vector == 4 %}vec4<{{ element }}>{% else %}{{ element }}{% endif %}
-{%- endmacro -%}
-{% set value_in = typed(element_in) -%}
-{% set value_out = typed(element_out) %}
+//
+// Elements narrower than a word are written in whole words where out is new, else bit by bit.
+{% set four = vector == 4 -%}
+{% set operands = operands | split -%}
+{% set inputs = operands[:-1] -%}
+{% set walked = operands if strided_out == 1 else inputs -%}
+{% set out = operands | length - 1 -%}
+{% set out_dtype, out_slot, _ = operands[-1] | split("/") -%}
+{% set lanes_of_word = storage.lanes(out_dtype) | int -%}
+{% set narrow = lanes_of_word > 1 -%}
+{% set atomic = narrow and strided_out == 1 and not four -%}
+{% set lanes = lanes_of_word if narrow and strided_out == 0 and not four else 1 -%}
+alias F = {{ "vec4<f32>" if four else "f32" }};
+alias I = {{ "vec4<i32>" if four else "i32" }};
+alias U = {{ "vec4<u32>" if four else "u32" }};
+alias B = {{ "vec4<bool>" if four else "bool" }};
+{%- if "f64" in buffers %}
+alias D = {{ "vec4<f64>" if four else "f64" }};
+{%- endif %}
+
 struct Params {
     count: u32,
-    {%- for name in walked %}
-    {{ name }}_offset: u32,
+    {%- for _ in walked %}
+    offset_{{ loop.index0 }}: u32,
     {%- endfor %}
     {%- for d in range(1, rank) %}
     size_{{ d }}: u32,
     {%- endfor %}
-    {%- for name in walked %}
+    {%- for _ in walked %}
+    {%- set operand = loop.index0 %}
     {%- for d in range(rank) %}
-    {{ name }}_stride_{{ d }}: u32,
+    stride_{{ operand }}_{{ d }}: u32,
     {%- endfor %}
+    {%- endfor %}
+    {%- for i in range(scalars) %}
+    scalar_{{ i }}: u32,
     {%- endfor %}
 }
 {{ params_var }}
+{% for dtype in buffers | split %}
+{%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit(dtype, four) %}
+@group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ unit }}>;
+{%- endfor %}
+{% set dtypes = buffers | split -%}
+{% for dtype in ["f16", "bf16", "bool", "bits16", "bits8"] -%}
+{% if dtype in dtypes or "rounded_" ~ dtype in body %}
+{{ storage.functions(dtype) }}
+{% endif -%}
+{% endfor %}
+{% include "part/functions" %}
+{{ body }}
 
-@group(0) @binding({{ slot_a }}) var<storage, read_write> buffer{{ slot_a }}: array<{{ value_in }}>;
-{%- if two and slot_b != slot_a %}
-@group(0) @binding({{ slot_b }}) var<storage, read_write> buffer{{ slot_b }}: array<{{ value_in }}>;
-{%- endif %}
-@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ value_out }}>;
-
-{% if op == "div" and kind == "unsigned" -%}
-// Division by zero is zero, on every device.
-fn divide_one(a: u32, b: u32) -> u32 {
-    let safe = select(b, 1u, b == 0u);
-    return select(a / safe, 0u, b == 0u);
-}
-{%- elif op == "div" and kind == "signed" -%}
-// Division by zero is zero, and the smallest value over -1 wraps to itself, on every device.
-fn divide_one(a: i32, b: i32) -> i32 {
-    let special = b == 0 || b == -1;
-    let quotient = a / select(b, 1, special);
-    return select(select(quotient, 0 - a, b == -1), 0, b == 0);
-}
-{%- endif %}
-{%- if op == "cast" and kind == "float" and kind_out != "float" -%}
-{% set low, high, last = ("-2147483648.0", "2147483648.0", "2147483647") if kind_out == "signed" else ("0.0", "4294967296.0", "4294967295u") -%}
-{% set wide = "f64" if element_in == "f64" else "f32" -%}
-{% set suffix = "lf" if element_in == "f64" else "f" -%}
-// Toward zero, saturating, NaN to zero: as Rust's `as`.
-fn convert_one(x: {{ element_in }}) -> {{ element_out }} {
-    let value = {{ wide }}(x);
-    {%- if element_in == "f64" %}
-    let is_number = value == value;
-    {%- else %}
-    // By bits: shaders may assume that comparisons meet no NaN.
-    let is_number = (bitcast<u32>(value) & 0x7fffffffu) <= 0x7f800000u;
-    {%- endif %}
-    if !is_number || value <= {{ low }}{{ suffix }} {
-        {%- if kind_out == "signed" %}
-        return select(0, -2147483647 - 1, is_number);
-        {%- else %}
-        return 0u;
-        {%- endif %}
-    }
-    if value >= {{ high }}{{ suffix }} {
-        return {{ last }};
-    }
-    return {{ element_out }}(value);
-}
-{%- endif %}
-
-{% set narrows = op == "cast" and element_in == "f64" and element_out == "f16" -%}
-{% if narrows -%}
-// Through the f32 that lies toward zero, odd where it is not exact, so that only f16 rounds:
-// lavapipe's own conversion rounds to f32 first.
-fn narrow_one(x: f64) -> f16 {
-    let near = f32(x);
-    var bits = bitcast<u32>(near);
-    if (bits & 0x7fffffffu) < 0x7f800000u && f64(near) != x {
-        let is_beyond = select(f64(near) > x, f64(near) < x, x < 0.0lf);
-        bits = (bits - select(0u, 1u, is_beyond)) | 1u;
-    }
-    return f16(bitcast<f32>(bits));
-}
-{%- endif %}
-
-{% set halves = op == "cast" and kind == "unsigned" and kind_out == "float" and element_out != "f64" -%}
-{% if halves -%}
-// In exact halves, so that the sum rounds once: SwiftShader's own conversion rounds wrongly above 2^31.
-fn convert_halves(x: {{ value_in }}) -> {{ typed("f32") }} {
-    return {{ typed("f32") }}(x >> {{ value_in }}(16u)) * 65536.0 + {{ typed("f32") }}(x & {{ value_in }}(0xffffu));
-}
-{%- endif %}
-
-fn apply(a: {{ value_in }}{% if two %}, b: {{ value_in }}{% endif %}) -> {{ value_out }} {
-    {%- if op == "copy" %}
-    return a;
-    {%- elif op == "cast" %}
-    {%- if kind == "float" and kind_out != "float" %}
-    {%- if vector == 4 %}
-    return {{ value_out }}(convert_one(a.x), convert_one(a.y), convert_one(a.z), convert_one(a.w));
-    {%- else %}
-    return convert_one(a);
-    {%- endif %}
-    {%- elif halves %}
-    return {{ value_out }}(convert_halves(a));
-    {%- elif narrows and vector == 4 %}
-    return {{ value_out }}(narrow_one(a.x), narrow_one(a.y), narrow_one(a.z), narrow_one(a.w));
-    {%- elif narrows %}
-    return narrow_one(a);
-    {%- else %}
-    return {{ value_out }}(a);
-    {%- endif %}
-    {%- elif op == "div" and kind != "float" %}
-    {%- if vector == 4 %}
-    return {{ value_out }}(divide_one(a.x, b.x), divide_one(a.y, b.y), divide_one(a.z, b.z), divide_one(a.w, b.w));
-    {%- else %}
-    return divide_one(a, b);
-    {%- endif %}
-    {%- else %}
-    return a {{ {"add": "+", "sub": "-", "mul": "*", "div": "/"}[op] }} b;
-    {%- endif %}
-}
-
-fn step(index: u32) {
-    {%- for name in walked %}
-    var {{ name }}_index = params.{{ name }}_offset;
+// The arguments at a step, and what becomes of them.
+fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% endif %}) -> {{ {"f32": "F", "i32": "I", "u32": "U", "bool": "B", "f64": "D"}[storage.value(out_dtype)] | default(out_dtype) }} {
+    {%- for _ in walked %}
+    var index_{{ loop.index0 }} = params.offset_{{ loop.index0 }};
     {%- endfor %}
     var rest = index;
     {%- for d in range(1, rank) | reverse %}
     let quotient_{{ d }} = rest / params.size_{{ d }};
-    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    let along_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
     rest = quotient_{{ d }};
-    {%- for name in walked %}
-    {%- if not (vector == 4 and d == rank - 1) %}
-    {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
-    {%- elif inner[name] == 1 %}
-    {{ name }}_index += index_{{ d }};
+    {%- for operand in walked %}
+    {%- if not (four and d == rank - 1) %}
+    index_{{ loop.index0 }} += along_{{ d }} * params.stride_{{ loop.index0 }}_{{ d }};
+    {%- elif (operand | split("/"))[2] == "1" %}
+    index_{{ loop.index0 }} += along_{{ d }};
     {%- endif %}
     {%- endfor %}
     {%- endfor %}
-    {%- for name in walked %}
-    {%- if vector == 4 and rank == 1 %}
-    {%- if inner[name] == 1 %}
-    {{ name }}_index += rest;
+    {%- for operand in walked %}
+    {%- if four and rank == 1 %}
+    {%- if (operand | split("/"))[2] == "1" %}
+    index_{{ loop.index0 }} += rest;
     {%- endif %}
     {%- else %}
-    {{ name }}_index += rest * params.{{ name }}_stride_0;
+    index_{{ loop.index0 }} += rest * params.stride_{{ loop.index0 }}_0;
     {%- endif %}
     {%- endfor %}
-    {%- for name in names %}
-    {%- if vector == 4 and inner[name] == 0 %}
+    {%- for operand in inputs %}
+    {%- set dtype, slot, inner = operand | split("/") %}
+    {%- set buffer = "buffer" ~ slot %}
+    {%- set at = "index_" ~ loop.index0 %}
+    {%- if not four %}
+    let a{{ loop.index0 }} = {{ storage.load1(dtype, buffer, at) }};
+    {%- elif inner == "1" %}
+    let a{{ loop.index0 }} = {{ storage.load4(dtype, buffer, at) }};
+    {%- else %}
     // One value for all four; its index counts in elements.
-    let {{ name }} = {{ value_in }}(buffer{{ slots[name] }}[{{ name }}_index >> 2u][{{ name }}_index & 3u]);
-    {%- else %}
-    let {{ name }} = buffer{{ slots[name] }}[{{ name }}_index];
+    let a{{ loop.index0 }} = vec4<{{ storage.value(dtype) }}>({{ storage.load_of4(dtype, buffer, at) }});
     {%- endif %}
     {%- endfor %}
-    buffer{{ slot_out }}[{{ "out_index" if strided_out == 1 else "index" }}] = apply({{ names | join(", ") }});
+    {%- if strided_out == 1 %}
+    *out_index = index_{{ out }};
+    {%- endif %}
+    {%- if reads_old == 1 %}
+    {%- set buffer = "buffer" ~ out_slot %}
+    {%- set at = "index_" ~ out if strided_out == 1 else "index" %}
+    {%- if atomic %}
+    let old = {{ storage.load_atomic(out_dtype, buffer, at) }};
+    {%- elif four %}
+    let old = {{ storage.load4(out_dtype, buffer, at) }};
+    {%- else %}
+    let old = {{ storage.load1(out_dtype, buffer, at) }};
+    {%- endif %}
+    {%- endif %}
+    return apply({% for _ in inputs %}a{{ loop.index0 }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old" if reads_old == 1 }});
+}
+
+fn step(index: u32) {
+    {%- if lanes > 1 %}
+    // A word of neighbours; those past the end of the last word do not matter.
+    var word = 0u;
+    {%- for lane in range(lanes) %}
+    word |= {{ storage.bits1(out_dtype, "value(min(index * " ~ lanes ~ "u + " ~ lane ~ "u, params.count - 1u))") }} << {{ lane * (32 // lanes) }}u;
+    {%- endfor %}
+    buffer{{ out_slot }}[index] = word;
+    {%- elif strided_out == 0 %}
+    buffer{{ out_slot }}[index] = {% if four %}{{ storage.stored4(out_dtype, "value(index)") }}{% else %}value(index){% endif %};
+    {%- else %}
+    var out_index = 0u;
+    let result = value(index, &out_index);
+    {%- if atomic %}
+    // Neighbours in the word belong to others.
+    {%- set mask = "0xffu" if lanes_of_word == 4 else "0xffffu" %}
+    let shift = out_index % {{ lanes_of_word }}u * {{ 32 // lanes_of_word }}u;
+    let word = out_index / {{ lanes_of_word }}u;
+    atomicAnd(&buffer{{ out_slot }}[word], ~({{ mask }} << shift));
+    atomicOr(&buffer{{ out_slot }}[word], {{ storage.bits1(out_dtype, "result") }} << shift);
+    {%- elif four %}
+    buffer{{ out_slot }}[out_index] = {{ storage.stored4(out_dtype, "result") }};
+    {%- else %}
+    buffer{{ out_slot }}[out_index] = result;
+    {%- endif %}
+    {%- endif %}
 }
 
 @compute @workgroup_size(256)
@@ -182,8 +159,9 @@ fn main(
 ) {
     // The grid is folded into two dimensions.
     let first = (workgroup.x + workgroup.y * workgroups.x) * {{ 256 * per_thread }}u + local_index;
+    let steps = {% if lanes > 1 %}(params.count + {{ lanes - 1 }}u) / {{ lanes }}u{% else %}params.count{% endif %};
     {%- for i in range(per_thread) %}
-    if first + {{ i * 256 }}u < params.count {
+    if first + {{ i * 256 }}u < steps {
         step(first + {{ i * 256 }}u);
     }
     {%- endfor %}

@@ -1,8 +1,10 @@
 {{ enables }}
 // Writes one value to every element of a view with any strides.
 //
-// element   "u32" (any 4-byte dtype, or pairs of f16), "vec2<u32>" (8-byte dtypes), "f16"
+// element   "u32" (any 4-byte dtype, or words of narrower ones), "vec2<u32>" (8-byte dtypes);
+//           "bits16" and "bits8": narrower ones alone, beside others in their words
 // rank      dimensions after merging; the outermost size is not needed
+{% set lanes = {"bits16": 2, "bits8": 4}[element] | default(1) -%}
 struct Params {
     count: u32,
     offset: u32,
@@ -17,7 +19,7 @@ struct Params {
 }
 {{ params_var }}
 
-@group(0) @binding(0) var<storage, read_write> buffer0: array<{{ element }}>;
+@group(0) @binding(0) var<storage, read_write> buffer0: array<{{ "atomic<u32>" if lanes > 1 else element }}>;
 
 @compute @workgroup_size(256)
 fn main(
@@ -25,13 +27,10 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
 ) {
-    {%- if element == "f16" %}
-    // As the bits of an f32: f16 has no bitcast of its own here.
-    let value = f16(bitcast<f32>(params.value_low));
-    {%- elif element == "u32" %}
-    let value = params.value_low;
-    {%- else %}
+    {%- if element == "vec2<u32>" %}
     let value = vec2<u32>(params.value_low, params.value_high);
+    {%- else %}
+    let value = params.value_low;
     {%- endif %}
     // The grid is folded into two dimensions; neighbours write neighbours.
     let first = (workgroup.x + workgroup.y * workgroups.x) * 1024u + local_index;
@@ -43,7 +42,14 @@ fn main(
             index += rest % params.size_{{ d }} * params.stride_{{ d }};
             rest /= params.size_{{ d }};
             {%- endfor %}
-            buffer0[index + rest * params.stride_0] = value;
+            index += rest * params.stride_0;
+            {%- if lanes > 1 %}
+            let mask = {{ "0xffffu" if lanes == 2 else "0xffu" }} << (index % {{ lanes }}u * {{ 32 // lanes }}u);
+            atomicAnd(&buffer0[index / {{ lanes }}u], ~mask);
+            atomicOr(&buffer0[index / {{ lanes }}u], value & mask);
+            {%- else %}
+            buffer0[index] = value;
+            {%- endif %}
         }
     }
 }

@@ -128,7 +128,7 @@ impl Capabilities {
     /// True when kernels on the device can compute with `dtype`.
     pub fn computes(&self, dtype: DType) -> bool {
         match dtype {
-            DType::F32 | DType::I32 | DType::U32 => true,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => true,
             DType::F16 => self.f16,
             DType::BF16 => self.kind == DeviceKind::Cpu,
             DType::F64 => self.f64,

@@ -22,22 +22,26 @@ pub enum DType {
     F64,
     /// The upper half of an f32, "brain float": for storage; sums are kept in f32.
     BF16,
+    /// True or false: a byte that is 1 or 0.
+    Bool,
 }
 
 impl DType {
     /// Every dtype.
-    pub const ALL: [DType; 6] = [
+    pub const ALL: [DType; 7] = [
         DType::F32,
         DType::F16,
         DType::I32,
         DType::U32,
         DType::F64,
         DType::BF16,
+        DType::Bool,
     ];
 
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
+            DType::Bool => 1,
             DType::F16 | DType::BF16 => 2,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F64 => 8,
@@ -45,7 +49,7 @@ impl DType {
     }
 
     /// The name, which is also the Rust name and, but for `bf16`, the WGSL name: `f32`, `f16`,
-    /// `i32`, `u32`, `f64`, `bf16`.
+    /// `i32`, `u32`, `f64`, `bf16`, `bool`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -54,6 +58,7 @@ impl DType {
             DType::U32 => "u32",
             DType::F64 => "f64",
             DType::BF16 => "bf16",
+            DType::Bool => "bool",
         }
     }
 
@@ -93,27 +98,73 @@ impl std::str::FromStr for DType {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    /// Elements from the bytes of a tensor, which may lie at any address.
+    pub trait Sealed: Sized {
+        fn extend(data: &mut Vec<Self>, bytes: &[u8]);
+        fn read(into: &mut [Self], bytes: &[u8]);
+    }
 }
 
 /// A Rust type that is a tensor's element type: `f32`, [`half::f16`], `i32`, `u32`, `f64`,
-/// [`half::bf16`].
+/// [`half::bf16`], `bool`.
 pub trait Element:
-    sealed::Sealed + bytemuck::Pod + PartialEq + fmt::Debug + fmt::Display + Send + Sync
+    sealed::Sealed + bytemuck::NoUninit + PartialEq + fmt::Debug + fmt::Display + Send + Sync
 {
     /// The dtype of this Rust type.
     const DTYPE: DType;
 }
 
+/// Appends the elements of whole elements' bytes.
+pub(crate) fn extend<T: Element>(data: &mut Vec<T>, bytes: &[u8]) {
+    T::extend(data, bytes);
+}
+
+/// Overwrites as many elements as there are bytes for.
+pub(crate) fn read<T: Element>(into: &mut [T], bytes: &[u8]) {
+    T::read(into, bytes);
+}
+
 macro_rules! element {
     ($($rust:ty => $dtype:ident),*) => {$(
-        impl sealed::Sealed for $rust {}
+        impl sealed::Sealed for $rust {
+            fn extend(data: &mut Vec<Self>, bytes: &[u8]) {
+                match bytemuck::try_cast_slice(bytes) {
+                    Ok(elements) => data.extend_from_slice(elements),
+                    Err(_) => data.extend(
+                        bytes
+                            .chunks_exact(size_of::<Self>())
+                            .map(bytemuck::pod_read_unaligned::<Self>),
+                    ),
+                }
+            }
+            fn read(into: &mut [Self], bytes: &[u8]) {
+                let into: &mut [u8] = bytemuck::cast_slice_mut(into);
+                if let Some(into) = into.get_mut(..bytes.len()) {
+                    into.copy_from_slice(bytes);
+                }
+            }
+        }
         impl Element for $rust {
             const DTYPE: DType = DType::$dtype;
         }
     )*};
 }
 element!(f32 => F32, f16 => F16, i32 => I32, u32 => U32, f64 => F64, bf16 => BF16);
+
+impl sealed::Sealed for bool {
+    fn extend(data: &mut Vec<Self>, bytes: &[u8]) {
+        data.extend(bytes.iter().map(|&byte| byte != 0));
+    }
+    fn read(into: &mut [Self], bytes: &[u8]) {
+        for (into, &byte) in into.iter_mut().zip(bytes) {
+            *into = byte != 0;
+        }
+    }
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+}
 
 /// One number given by the caller, before the dtype of its tensor is known.
 ///
@@ -136,7 +187,7 @@ macro_rules! scalar {
     )*};
 }
 scalar!(Float as f64: f64, f32, f16, bf16);
-scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8);
+scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8, bool);
 
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +200,7 @@ impl fmt::Display for Scalar {
 
 impl Scalar {
     /// The little-endian bytes of this number as one element of `dtype`, or `None` when an
-    /// integer dtype cannot hold it exactly (a fraction, or out of range). Floats round to
+    /// integer or bool dtype cannot hold it exactly (a fraction, or out of range). Floats round to
     /// nearest even.
     pub(crate) fn to_bytes(self, dtype: DType) -> Option<ElementBytes> {
         let integer = match self {
@@ -174,6 +225,11 @@ impl Scalar {
             DType::F64 => ElementBytes::of(float),
             DType::I32 => ElementBytes::of(i32::try_from(integer?).ok()?),
             DType::U32 => ElementBytes::of(u32::try_from(integer?).ok()?),
+            DType::Bool => match integer? {
+                0 => ElementBytes::of(false),
+                1 => ElementBytes::of(true),
+                _ => return None,
+            },
         })
     }
 }
@@ -191,7 +247,7 @@ pub(crate) fn bf16_of(value: f64) -> bf16 {
 
 /// The f32 that is `value`, or else that one of its two neighbours whose last bit is set: it is on
 /// the same side of every tie of a narrower type as `value`.
-fn to_odd(value: f64) -> f32 {
+pub(crate) fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let wide = f64::from(nearest);
     if wide == value || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
@@ -229,6 +285,7 @@ impl ElementBytes {
         match dtype {
             DType::F16 => f16::from_bits(word as u16).to_f32().to_bits(),
             DType::BF16 => bf16::from_bits(word as u16).to_f32().to_bits(),
+            DType::Bool => word & 1,
             _ => word,
         }
     }

@@ -93,10 +93,10 @@ pub use matmul_kernel::MatmulKernel;
 pub use matmul_table::{MatmulChoice, MatmulTable};
 pub use memory::tagged;
 pub use ops::{
-    Activation, Axes, Epilogue, HostMatrix, Kernel, KernelBuilder, KernelCall, KernelLaunch,
-    KernelValue, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource, MatrixTarget, Sizes,
-    Streamed, Tolerance, explain_matmuls, keepdim, matmul_streamed, plan_matmul,
-    with_matmul_kernel, with_matmul_split,
+    Activation, Argument, Axes, Epilogue, Expr, ExprArgument, Fusion, HostMatrix, Kernel,
+    KernelBuilder, KernelCall, KernelLaunch, KernelValue, MatmulOperand, MatmulPlan, MatmulProblem,
+    MatrixSource, MatrixTarget, Sizes, Streamed, Tolerance, explain_matmuls, fused, keepdim,
+    matmul_streamed, plan_matmul, with_matmul_kernel, with_matmul_split,
 };
 pub use promise::Pending;
 pub use shape::Shape;

@@ -238,6 +238,7 @@ impl MatmulKernel {
     /// True when the kernel can multiply elements of `dtype`.
     pub(crate) fn takes(&self, dtype: DType) -> bool {
         match self.kind {
+            _ if dtype == DType::Bool => false,
             // f64 shuffles are slower than loads.
             Kernel::Subgroup { .. } => dtype != DType::F64,
             // Elements are made of the halves of 64-bit words.

@@ -1,25 +1,26 @@
 {# Macros of kernels for every dtype: elements as they lie in memory, and as kernels compute with them. Those -#}
-{# narrower than a word lie in words: "f16" and "bf16" two, computed with as f32; "bool" four, as bool. -#}
+{# narrower than a word lie in words: "f16" and "bf16" two, computed with as f32; "bool" four, as bool; -#}
+{# "bits16" and "bits8" are the bits of any such element, as u32. -#}
 {# Four neighbours at a time (`four`), `index` counts in fours; else in elements. -#}
 
 {# Elements of a word. -#}
 {% macro lanes(dtype) -%}
-{{ {"f16": 2, "bf16": 2, "bool": 4}[dtype] | default(1) }}
+{{ {"f16": 2, "bf16": 2, "bits16": 2, "bool": 4, "bits8": 4}[dtype] | default(1) }}
 {%- endmacro -%}
 
 {# What a kernel computes with. -#}
 {% macro value(dtype) -%}
-{{ {"f16": "f32", "bf16": "f32"}[dtype] | default(dtype) }}
+{{ {"f16": "f32", "bf16": "f32", "bits16": "u32", "bits8": "u32"}[dtype] | default(dtype) }}
 {%- endmacro -%}
 
 {# An element of the array that a buffer is. -#}
 {% macro unit(dtype, four) -%}
-{% if dtype in ["f16", "bf16"] %}{{ "vec2<u32>" if four else "u32" }}{% elif dtype == "bool" %}u32{% elif four %}vec4<{{ dtype }}>{% else %}{{ dtype }}{% endif %}
+{% if dtype in ["f16", "bf16", "bits16"] %}{{ "vec2<u32>" if four else "u32" }}{% elif dtype in ["bool", "bits8"] %}u32{% elif four %}vec4<{{ dtype }}>{% else %}{{ dtype }}{% endif %}
 {%- endmacro -%}
 
 {# Four neighbours. -#}
 {% macro load4(dtype, buffer, index) -%}
-{% if dtype in ["f16", "bf16", "bool"] %}four_{{ dtype }}({{ buffer }}[{{ index }}]){% else %}{{ buffer }}[{{ index }}]{% endif %}
+{% if dtype in ["f16", "bf16", "bits16", "bool", "bits8"] %}four_{{ dtype }}({{ buffer }}[{{ index }}]){% else %}{{ buffer }}[{{ index }}]{% endif %}
 {%- endmacro -%}
 
 {# One element of a buffer of single units. -#}
@@ -33,21 +34,21 @@
 {%- endmacro -%}
 
 {% macro word_of(dtype, index) -%}
-{% if dtype == "bool" %}({{ index }}) >> 2u{% elif dtype in ["f16", "bf16"] %}({{ index }}) >> 1u{% else %}{{ index }}{% endif %}
+{% if dtype in ["bool", "bits8"] %}({{ index }}) >> 2u{% elif dtype in ["f16", "bf16", "bits16"] %}({{ index }}) >> 1u{% else %}{{ index }}{% endif %}
 {%- endmacro -%}
 
 {% macro loaded1(dtype, word, index) -%}
-{% if dtype == "bool" %}one_bool({{ word }} >> ((({{ index }}) & 3u) << 3u)){% elif dtype in ["f16", "bf16"] %}one_{{ dtype }}({{ word }} >> ((({{ index }}) & 1u) << 4u)){% else %}{{ word }}{% endif %}
+{% if dtype in ["bool", "bits8"] %}one_{{ dtype }}({{ word }} >> ((({{ index }}) & 3u) << 3u)){% elif dtype in ["f16", "bf16", "bits16"] %}one_{{ dtype }}({{ word }} >> ((({{ index }}) & 1u) << 4u)){% else %}{{ word }}{% endif %}
 {%- endmacro -%}
 
 {# One element of a buffer of fours; `index` counts elements. -#}
 {% macro load_of4(dtype, buffer, index) -%}
-{% if dtype == "bool" %}{{ load1(dtype, buffer, index) }}{% elif dtype in ["f16", "bf16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 2u][(({{ index }}) >> 1u) & 1u] >> ((({{ index }}) & 1u) << 4u)){% else %}{{ buffer }}[({{ index }}) >> 2u][({{ index }}) & 3u]{% endif %}
+{% if dtype in ["bool", "bits8"] %}{{ load1(dtype, buffer, index) }}{% elif dtype in ["f16", "bf16", "bits16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 2u][(({{ index }}) >> 1u) & 1u] >> ((({{ index }}) & 1u) << 4u)){% else %}{{ buffer }}[({{ index }}) >> 2u][({{ index }}) & 3u]{% endif %}
 {%- endmacro -%}
 
 {# Four values as they are stored. -#}
 {% macro stored4(dtype, value) -%}
-{% if dtype in ["f16", "bf16", "bool"] %}packed_{{ dtype }}({{ value }}){% else %}{{ value }}{% endif %}
+{% if dtype in ["f16", "bf16", "bits16", "bool", "bits8"] %}packed_{{ dtype }}({{ value }}){% else %}{{ value }}{% endif %}
 {%- endmacro -%}
 
 {# The bits of one value in the low end of a word, for dtypes narrower than one. -#}
@@ -70,6 +71,32 @@ fn bits_bool(value: bool) -> u32 {
 fn packed_bool(values: vec4<bool>) -> u32 {
     let bits = select(vec4<u32>(0u), vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u), values);
     return bits.x | bits.y | bits.z | bits.w;
+}
+{%- elif dtype == "bits8" -%}
+fn one_bits8(bits: u32) -> u32 {
+    return bits & 0xffu;
+}
+fn four_bits8(word: u32) -> vec4<u32> {
+    return vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u) & vec4<u32>(0xffu);
+}
+fn bits_bits8(value: u32) -> u32 {
+    return value;
+}
+fn packed_bits8(values: vec4<u32>) -> u32 {
+    return values.x | (values.y << 8u) | (values.z << 16u) | (values.w << 24u);
+}
+{%- elif dtype == "bits16" -%}
+fn one_bits16(bits: u32) -> u32 {
+    return bits & 0xffffu;
+}
+fn four_bits16(words: vec2<u32>) -> vec4<u32> {
+    return vec4<u32>(words.x & 0xffffu, words.x >> 16u, words.y & 0xffffu, words.y >> 16u);
+}
+fn bits_bits16(value: u32) -> u32 {
+    return value;
+}
+fn packed_bits16(values: vec4<u32>) -> vec2<u32> {
+    return vec2<u32>(values.x | (values.y << 16u), values.z | (values.w << 16u));
 }
 {%- else -%}
 fn widened_{{ dtype }}(halves: vec4<u32>) -> vec4<f32> {

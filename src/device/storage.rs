@@ -42,6 +42,15 @@ impl Storage {
         })
     }
 
+    /// True when this is the one handle on the bytes.
+    pub(crate) fn is_held_once(&self) -> bool {
+        match self {
+            Storage::Gpu(block) => Arc::strong_count(block) == 1,
+            Storage::Host(block) => Arc::strong_count(block) == 1,
+            Storage::Empty => true,
+        }
+    }
+
     /// True when both are the same bytes.
     pub(crate) fn is_same(&self, other: &Storage) -> bool {
         match (self, other) {

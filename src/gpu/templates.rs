@@ -17,12 +17,12 @@ macro_rules! templates {
 /// The templates of `shaders/`, by their path without `.wgsl`; those in `part/` are included by others.
 const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
-    "expression",
     "fill",
     "index/scatter",
     "index/take",
     "part/functions",
     "part/storage",
+    "part/transcendental",
     "position",
     "normalise/apply",
     "normalise/rows",

@@ -131,6 +131,7 @@ impl<R: Read + Seek> SafeTensors<R> {
             Dtype::I32 => DType::I32,
             Dtype::U32 => DType::U32,
             Dtype::F64 => DType::F64,
+            Dtype::BOOL => DType::Bool,
             other => {
                 return Err(failing.problem(format!(
                     "tensor `{name}` is {other}; F32, F16, BF16, F64, I32 and U32 can be read: \
@@ -203,6 +204,7 @@ fn write<W: Write>(
                     DType::I32 => Dtype::I32,
                     DType::U32 => Dtype::U32,
                     DType::F64 => Dtype::F64,
+                    DType::Bool => Dtype::BOOL,
                 },
                 shape: tensor.shape().dims().to_vec(),
                 data_offsets: (start, end),

@@ -1,6 +1,8 @@
 //! Copies of views, row-major and without gaps.
 
-use super::plan;
+use std::sync::Arc;
+
+use super::elementwise::Body;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::DType;
@@ -13,13 +15,18 @@ use crate::tensor::Tensor;
 /// Moves bits, so NaN payloads and subnormals stay.
 pub(super) struct Copy;
 
+/// What moves the bits of an element, or of four.
+pub(super) fn copy_code(dtype: DType) -> Arc<str> {
+    let of = if dtype.size() == 8 { "vec2<u32>" } else { "U" };
+    format!("fn apply(a0: {of}) -> {of} {{\n    return a0;\n}}").into()
+}
+
 impl Tensor {
     /// The same elements row-major and without gaps: the tensor itself when they lie so already,
     /// else a copy.
     ///
     /// # Errors
-    /// Out of memory, unsupported under strict placement (f16 where kernels have none), a lost
-    /// device.
+    /// Out of memory, a lost device.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() {
             return Ok(self.clone());
@@ -48,12 +55,24 @@ impl Op for Copy {
         }
     }
 
+    /// Moving bits needs no dtype in kernels.
+    fn missing(
+        &self,
+        capabilities: &Capabilities,
+        _inputs: &[Operand<'_>],
+        output: DType,
+    ) -> Option<String> {
+        (!capabilities.holds(output)).then(|| road::lacks(output))
+    }
+
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        let (element, vectors) = plan::bits(problem.output.dtype);
-        plan::Elementwise {
+        Body {
             op: self.name(),
-            elements: (element, element),
-            vectors,
+            code: copy_code(problem.output.dtype),
+            bits: true,
+            reads_old: false,
+            scalars: &[],
+            flops: 0.0,
         }
         .launches(problem, capabilities)
     }
@@ -61,6 +80,7 @@ impl Op for Copy {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         // By the size of the element alone.
         match output.dtype.size() {
+            1 => twin::<u8>(inputs, output),
             2 => twin::<u16>(inputs, output),
             4 => twin::<u32>(inputs, output),
             _ => twin::<u64>(inputs, output),

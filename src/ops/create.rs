@@ -21,7 +21,7 @@ fn filled(
     value: Scalar,
     dtype: DType,
 ) -> Result<Tensor> {
-    road::create(&Fill::new(op, shape, value, dtype, true)?, device)
+    road::create(&Fill::new(op, shape, value, dtype)?, device)
 }
 
 impl Tensor {

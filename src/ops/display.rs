@@ -76,6 +76,7 @@ impl Tensor {
             DType::F64 => texts(&self.to_vec::<f64>()?),
             DType::I32 => texts(&self.to_vec::<i32>()?),
             DType::U32 => texts(&self.to_vec::<u32>()?),
+            DType::Bool => texts(&self.to_vec::<bool>()?),
         })
     }
 

@@ -1,6 +1,5 @@
 //! One value in every element: new tensors, and views in place.
 
-use half::f16;
 use smallvec::smallvec;
 
 use super::plan;
@@ -23,20 +22,12 @@ pub(super) struct Fill {
     shape: Shape,
     dtype: DType,
     value: ElementBytes,
-    /// The output is a new tensor: whole words can be written.
-    fresh: bool,
 }
 
 impl Fill {
     /// # Errors
     /// `InvalidArgument` when an integer dtype cannot hold the value.
-    pub(super) fn new(
-        op: &'static str,
-        shape: Shape,
-        value: Scalar,
-        dtype: DType,
-        fresh: bool,
-    ) -> Result<Self> {
+    pub(super) fn new(op: &'static str, shape: Shape, value: Scalar, dtype: DType) -> Result<Self> {
         let value = value
             .to_bytes(dtype)
             .ok_or_else(|| Error::invalid(op, format!("{dtype} cannot hold the value {value}")))?;
@@ -45,7 +36,6 @@ impl Fill {
             shape,
             dtype,
             value,
-            fresh,
         })
     }
 }
@@ -54,18 +44,11 @@ impl Tensor {
     /// Writes `value` to every element, in place: all views of the storage see it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when an integer dtype cannot hold the value; unsupported under
-    /// strict placement (f16 where kernels have none); a lost device.
+    /// [`Error::InvalidArgument`] when an integer or bool dtype cannot hold the value; a lost device.
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
         let each = self.view(self.layout().distinct());
-        let fill = Fill::new(
-            "fill",
-            each.shape().clone(),
-            value.into(),
-            self.dtype(),
-            false,
-        )?;
-        road::write(&fill, &each)
+        let fill = Fill::new("fill", each.shape().clone(), value.into(), self.dtype())?;
+        road::write(&fill, &[], &each)
     }
 }
 
@@ -84,21 +67,21 @@ impl Op for Fill {
         _inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
-        let possible = capabilities.computes(output) || (self.fresh && capabilities.holds(output));
-        (!possible).then(|| road::lacks(output))
+        (!capabilities.holds(output)).then(|| road::lacks(output))
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
-        let [mut low, high] = self.value.words();
-        // New tensors of halves are filled two elements at a time: every device has 32-bit words.
-        let words_of_pairs = Layout::contiguous(problem.output.layout.elements().div_ceil(2));
-        let (element, layout, element_bytes) = match (self.dtype, problem.fresh) {
-            (DType::F16 | DType::BF16, true) => ("u32", &words_of_pairs, 4),
-            (dtype, _) => (plan::bits(dtype).0, problem.output.layout, dtype.size()),
+        let [low, high] = self.value.words();
+        // New tensors are filled by whole words; in views neighbours of a word may be others'.
+        let of_word = (4 / self.dtype.size()).max(1);
+        let words = Layout::contiguous(problem.output.layout.elements().div_ceil(of_word));
+        let (element, layout, element_bytes) = match (self.dtype.size(), problem.fresh) {
+            (1 | 2, true) => ("u32", &words, 4),
+            (1, false) => ("bits8", problem.output.layout, 1),
+            (2, false) => ("bits16", problem.output.layout, 2),
+            (4, _) => ("u32", problem.output.layout, 4),
+            (size, _) => ("vec2<u32>", problem.output.layout, size),
         };
-        if element == "f16" {
-            low = f16::from_bits(low as u16).to_f32().to_bits();
-        }
         let launch = |dims: &[usize], strides: &[isize], offset: usize, bound| {
             let count: usize = dims.iter().product();
             let mut words: Words = smallvec![count as u32, offset as u32, low, high];
@@ -151,6 +134,7 @@ impl Op for Fill {
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let value = self.value.as_slice();
         match self.dtype.size() {
+            1 => twin(output, bytemuck::pod_read_unaligned::<u8>(value)),
             2 => twin(output, bytemuck::pod_read_unaligned::<u16>(value)),
             4 => twin(output, bytemuck::pod_read_unaligned::<u32>(value)),
             _ => twin(output, bytemuck::pod_read_unaligned::<u64>(value)),

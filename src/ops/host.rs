@@ -2,7 +2,7 @@
 
 use crate::cpu::host_vec;
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{self, Element};
 use crate::error::{Error, Result};
 use crate::memory::Tag;
 use crate::promise::Pending;
@@ -20,9 +20,9 @@ impl Tensor {
         self.check_dtype::<T>("to_vec")?;
         let source = self.contiguous()?;
         let mut data = host_vec("to_vec", source.elements())?;
-        source
-            .storage()
-            .read(source.byte_range(), &mut |piece| extend(&mut data, piece))?;
+        source.storage().read(source.byte_range(), &mut |piece| {
+            dtype::extend(&mut data, piece)
+        })?;
         Ok(data)
     }
 
@@ -45,13 +45,13 @@ impl Tensor {
             ));
         }
         let source = self.contiguous()?;
-        let target: &mut [u8] = bytemuck::cast_slice_mut(target);
         let mut at = 0;
         source.storage().read(source.byte_range(), &mut |piece| {
-            if let Some(place) = target.get_mut(at..at + piece.len()) {
-                place.copy_from_slice(piece);
+            let count = piece.len() / size_of::<T>();
+            if let Some(place) = target.get_mut(at..at + count) {
+                dtype::read(place, piece);
             }
-            at += piece.len();
+            at += count;
         })
     }
 
@@ -101,7 +101,7 @@ impl Tensor {
         drop(self);
         let mut data = host_vec(op, source.elements())?;
         let range = source.byte_range();
-        let mut sink = |piece: &[u8]| extend(&mut data, piece);
+        let mut sink = |piece: &[u8]| dtype::extend(&mut data, piece);
         source.storage().read_in_turn(turn, range, &mut sink)?;
         Ok(data)
     }
@@ -153,18 +153,6 @@ impl Tensor {
         let size = self.dtype().size() as u64;
         let start = self.layout().offset() as u64 * size;
         start..start + self.elements() as u64 * size
-    }
-}
-
-/// Pieces are whole elements, but mapped memory may lie at any address.
-fn extend<T: Element>(data: &mut Vec<T>, piece: &[u8]) {
-    match bytemuck::try_cast_slice(piece) {
-        Ok(elements) => data.extend_from_slice(elements),
-        Err(_) => data.extend(
-            piece
-                .chunks_exact(size_of::<T>())
-                .map(bytemuck::pod_read_unaligned::<T>),
-        ),
     }
 }
 

@@ -23,6 +23,7 @@ mod reshape;
 mod specialisations;
 mod user;
 
+pub use elementwise::{Argument, Expr, ExprArgument, Fusion, fused};
 pub use matmul::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
     MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,

@@ -1,9 +1,9 @@
-//! `+ - * /` on references, on results and with numbers: `(&a * &b + &c)?`, `(&a * 2.0)?`.
+//! `+ - * / %` on references, on results and with numbers: `(&a * &b + &c)?`, `(&a * 2.0)?`.
 //!
 //! Numbers are `f64`, `i64` or [`Scalar`]: with one float and one integer type a literal needs no
 //! annotation. An `f32` goes through `f64::from(x)`, which loses nothing.
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 use super::elementwise::{Elementwise, Function};
 use crate::dtype::Scalar;
@@ -36,13 +36,13 @@ macro_rules! operator {
         impl $trait<$number> for &Tensor {
             type Output = Result<Tensor>;
             fn $method(self, other: $number) -> Result<Tensor> {
-                Elementwise::with_number(Function::$trait, other.into(), false).run(&[self])
+                Elementwise::call(Function::$trait, &[self.into(), other.into()])
             }
         }
         impl $trait<&Tensor> for $number {
             type Output = Result<Tensor>;
             fn $method(self, other: &Tensor) -> Result<Tensor> {
-                Elementwise::with_number(Function::$trait, self.into(), true).run(&[other])
+                Elementwise::call(Function::$trait, &[self.into(), other.into()])
             }
         }
     )*};
@@ -51,3 +51,11 @@ operator!(Add, add);
 operator!(Sub, sub);
 operator!(Mul, mul);
 operator!(Div, div);
+operator!(Rem, rem);
+
+impl Neg for &Tensor {
+    type Output = Result<Tensor>;
+    fn neg(self) -> Result<Tensor> {
+        Tensor::neg(self)
+    }
+}

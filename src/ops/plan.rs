@@ -1,14 +1,13 @@
 //! What the plans of elementwise kernels share: merged dimensions as params, vector loads.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Bound, Dispatch, KernelKey, Launch, Launches, Words, fold_grid};
+use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
 use crate::layout::{Layout, Merged, Strides, merge};
-use crate::road::window::{self, Limits, Walked};
-use crate::road::{Operand, Problem};
+use crate::road::Problem;
 
 /// Steps per invocation of elementwise kernels: neighbours of a workgroup read neighbours of memory
 /// in each.
@@ -148,29 +147,9 @@ pub(super) fn dispatch(
     Ok(Dispatch { words, groups })
 }
 
-/// The dtypes that elementwise kernels know; there is no bf16 in WGSL.
+/// The dtypes that WGSL has a type for, where a device has it: the others lie in words.
 pub(super) const IN_KERNELS: [DType; 5] =
     [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
-
-/// The unsigned type that moves a dtype's bits, and whether four of them make a vector.
-pub(super) fn bits(dtype: DType) -> (&'static str, bool) {
-    match dtype {
-        DType::F32 | DType::I32 | DType::U32 => ("u32", true),
-        DType::F64 => ("vec2<u32>", false),
-        DType::F16 => ("f16", true),
-        // Only new tensors of it are filled there, by words.
-        DType::BF16 => ("u32", false),
-    }
-}
-
-/// The kind of arithmetic of a dtype, as templates name it.
-pub(super) fn kind(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => "float",
-        DType::I32 => "signed",
-        DType::U32 => "unsigned",
-    }
-}
 
 /// A key whose words are counted from its dispatch.
 pub(super) fn key(
@@ -184,133 +163,5 @@ pub(super) fn key(
         values: values.into_iter().collect(),
         bindings: bindings as u32,
         words: words.len() as u32,
-    }
-}
-
-/// An elementwise op with one input or two, of the same shape.
-pub(super) struct Elementwise {
-    pub op: &'static str,
-    /// The types that the kernel reads and writes.
-    pub elements: (&'static str, &'static str),
-    /// Four at a time, where the layouts allow it.
-    pub vectors: bool,
-}
-
-impl Elementwise {
-    /// One launch that binds everything whole, or one for each piece.
-    pub(super) fn launches(
-        &self,
-        problem: &Problem<'_>,
-        capabilities: &Capabilities,
-    ) -> Result<Launches> {
-        let output = problem.output;
-        let operands: SmallVec<[Operand<'_>; 4]> =
-            problem.inputs.iter().copied().chain([output]).collect();
-        if !(2..=3).contains(&operands.len()) {
-            return Err(Error::invalid(self.op, "takes one operand or two"));
-        }
-        let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|o| o.layout).collect();
-        // The output joins the merging, so that a new tensor's index is the plain count.
-        let Merged { dims, mut strides } = merged(&layouts);
-        let count = output.layout.elements() as f64;
-        let each = operands.iter().map(|o| o.dtype.size()).sum::<usize>() as f64;
-        if problem.fresh && is_one_launch(problem, capabilities, count, count * each) {
-            strides.pop();
-            let offsets: SmallVec<[usize; 4]> = problem
-                .inputs
-                .iter()
-                .map(|input| input.layout.offset())
-                .collect();
-            let walk = Walk::new(&dims, &strides, &offsets, self.vectors, true);
-            let mut slots = problem.slots.clone();
-            slots.push(problem.output_slot());
-            let launch = self.launch(
-                &operands,
-                capabilities,
-                walk,
-                (&slots, problem.bindings()),
-                (count, count * each),
-            )?;
-            return Ok(smallvec![launch]);
-        }
-        let walked: SmallVec<[Walked<'_>; 4]> = operands
-            .iter()
-            .zip(problem.slots.iter().copied().chain([problem.output_slot()]))
-            .zip(&strides)
-            .map(|((operand, storage), strides)| Walked {
-                storage,
-                element_bytes: operand.dtype.size(),
-                offset: operand.layout.offset(),
-                strides,
-            })
-            .collect();
-        let limits = Limits::new(capabilities, 1.0, each);
-        let pieces = window::pieces(&dims, &walked, limits);
-        pieces
-            .into_iter()
-            .map(|piece| {
-                let (dims, strides) = piece.without_single(&walked);
-                let walk = Walk::new(&dims, &strides, &piece.offsets, self.vectors, false);
-                let count = piece.elements() as f64;
-                self.launch(
-                    &operands,
-                    capabilities,
-                    walk,
-                    (&piece.slots, piece.bindings),
-                    (count, count * each),
-                )
-            })
-            .collect()
-    }
-
-    /// One launch, on operands in bindings by their slots. The output is written through strides
-    /// when the walk has them.
-    fn launch(
-        &self,
-        operands: &[Operand<'_>],
-        capabilities: &Capabilities,
-        walk: Walk,
-        (slots, bindings): (&[usize], SmallVec<[Bound; 4]>),
-        (flops, bytes): (f64, f64),
-    ) -> Result<Launch> {
-        let mut words: Words = smallvec![walk.count];
-        words.extend_from_slice(&walk.offsets);
-        words.extend_from_slice(&walk.dims);
-        let inputs = operands.len() - 1;
-        // With one input there is no second: its values are not read.
-        let second = |values: &[u32]| if inputs == 2 { values[1] } else { 0 };
-        let slots: SmallVec<[u32; 4]> = slots.iter().map(|&slot| slot as u32).collect();
-        let kernel = key(
-            "elementwise",
-            [
-                ("op", self.op.into()),
-                ("element_in", self.elements.0.into()),
-                ("element_out", self.elements.1.into()),
-                ("kind", kind(operands[0].dtype).into()),
-                ("kind_out", kind(operands[inputs].dtype).into()),
-                ("vector", walk.vector.into()),
-                ("inner_a", walk.inner[0].into()),
-                ("inner_b", second(&walk.inner).into()),
-                ("rank", walk.rank.into()),
-                ("per_thread", PER_THREAD.into()),
-                ("slot_a", slots[0].into()),
-                ("slot_b", second(&slots).into()),
-                ("slot_out", slots[inputs].into()),
-                ("strided_out", u32::from(walk.offsets.len() > inputs).into()),
-            ],
-            bindings.len(),
-            &words,
-        );
-        let steps = u64::from(walk.count);
-        let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
-        let limit = capabilities.max_workgroups;
-        Ok(Launch {
-            kernel,
-            operands: bindings,
-            texels: SmallVec::new(),
-            dispatches: smallvec![dispatch(self.op, words, steps, per_workgroup, limit)?],
-            flops,
-            bytes,
-        })
     }
 }

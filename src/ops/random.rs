@@ -7,7 +7,7 @@ use super::plan::{self, WORKGROUP};
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, Launches, Words};
 use crate::road::window::{self, Limits, Walked};
@@ -252,14 +252,14 @@ impl Op for Random {
             }),
             DType::F64 if normal => twin(output, seed, wide_normals),
             DType::F64 => twin(output, seed, wide_uniforms),
-            DType::I32 | DType::U32 => {}
+            DType::I32 | DType::U32 | DType::Bool => {}
         }
         Ok(())
     }
 }
 
 /// Fills with `numbers(philox(block))`, `N` numbers a block.
-fn twin<T: Element, const N: usize>(
+fn twin<T: bytemuck::Pod + Send, const N: usize>(
     output: &mut HostOutput<'_>,
     seed: u64,
     numbers: impl Fn([u32; 4]) -> [T; N] + Sync + Send,

@@ -1,7 +1,6 @@
 //! Every kernel specialisation that plans can ask for: what validation and readers go through.
 
-use super::{index, matmul, normalise, plan, position, reduce};
-use crate::dtype::DType;
+use super::{index, matmul, normalise, position, reduce};
 use crate::launch::{KernelKey, Value};
 
 /// Ranks after merging that are listed; higher ones follow the same templates.
@@ -9,14 +8,7 @@ const RANKS: u32 = 6;
 
 pub(crate) fn specialisations() -> Vec<KernelKey> {
     let mut all = super::elementwise::specialisations(RANKS);
-    for dtype in plan::IN_KERNELS {
-        let (bits, _) = plan::bits(dtype);
-        elementwise(&mut all, "copy", (bits, bits), (dtype, dtype), 1);
-        for to in plan::IN_KERNELS.into_iter().filter(|&to| to != dtype) {
-            elementwise(&mut all, "cast", (dtype.name(), to.name()), (dtype, to), 1);
-        }
-    }
-    for element in ["u32", "vec2<u32>", "f16"] {
+    for element in ["u32", "vec2<u32>", "bits16", "bits8"] {
         for rank in 1..=RANKS {
             let values = [("element", element.into()), ("rank", rank.into())];
             all.push(key("fill", values, 1, 3 + 2 * rank));
@@ -45,50 +37,6 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
     all
 }
 
-fn elementwise(
-    all: &mut Vec<KernelKey>,
-    op: &'static str,
-    (element_in, element_out): (&'static str, &'static str),
-    (from, to): (DType, DType),
-    inputs: u32,
-) {
-    let vectors: &[u32] = if element_in.starts_with("vec") {
-        &[1]
-    } else {
-        &[1, 4]
-    };
-    for rank in 1..=RANKS {
-        for &vector in vectors {
-            for inner in 0..if vector == 4 { 2 << (inputs - 1) } else { 1 } {
-                // Two operands in one buffer, or each in its own; a contiguous output, or a piece.
-                for (shared, strided) in (0..inputs).flat_map(|shared| [(shared, 0), (shared, 1)]) {
-                    let slot_b = if inputs == 2 { 1 - shared } else { 0 };
-                    let slot_out = slot_b + 1;
-                    let values = [
-                        ("op", op.into()),
-                        ("element_in", element_in.into()),
-                        ("element_out", element_out.into()),
-                        ("kind", plan::kind(from).into()),
-                        ("kind_out", plan::kind(to).into()),
-                        ("vector", vector.into()),
-                        ("inner_a", (inner & 1).into()),
-                        ("inner_b", (inner >> 1).into()),
-                        ("rank", rank.into()),
-                        ("per_thread", plan::PER_THREAD.into()),
-                        ("slot_a", 0.into()),
-                        ("slot_b", slot_b.into()),
-                        ("slot_out", slot_out.into()),
-                        ("strided_out", strided.into()),
-                    ];
-                    let walked = inputs + strided;
-                    let words = 1 + walked + (rank - 1) + walked * rank;
-                    all.push(key("elementwise", values, slot_out + 1, words));
-                }
-            }
-        }
-    }
-}
-
 fn key(
     template: &'static str,
     values: impl IntoIterator<Item = (&'static str, Value)>,
@@ -111,9 +59,8 @@ mod tests {
 
     use super::*;
     use crate::capabilities::{Capabilities, DeviceKind};
-    use crate::dtype::Scalar;
+    use crate::dtype::{DType, Scalar};
     use crate::layout::Layout;
-    use crate::ops::cast::Cast;
     use crate::ops::contiguous::Copy;
     use crate::ops::elementwise::{Elementwise, Function};
     use crate::ops::fill::Fill;
@@ -132,12 +79,15 @@ mod tests {
         for binding in [1 << 30, 4096] {
             capabilities.max_binding_bytes = binding;
             for layouts in ways() {
-                for dtype in plan::IN_KERNELS {
-                    for to in plan::IN_KERNELS {
-                        let ops: &[&dyn Op] = if to == dtype {
+                for dtype in DType::ALL {
+                    for to in DType::ALL {
+                        let cast = Elementwise::cast(to);
+                        let ops: &[&dyn Op] = if to == dtype && to == DType::Bool {
+                            &[&Copy]
+                        } else if to == dtype {
                             &[&add, &Copy]
                         } else {
-                            &[&Cast(to)]
+                            &[&cast]
                         };
                         for op in ops {
                             for shared in [false, true] {
@@ -226,7 +176,7 @@ mod tests {
             slots: smallvec![],
         };
         let shape = each.shape().clone();
-        let fill = Fill::new("fill", shape, Scalar::Integer(1), to, false).unwrap();
+        let fill = Fill::new("fill", shape, Scalar::Integer(1), to).unwrap();
         launches.extend(fill.plan(&view, capabilities).unwrap());
         launches.into_iter().map(|launch| launch.kernel).collect()
     }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::capabilities::Capabilities;
-use crate::dtype::{DType, Element};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{Bound, Launches};
 use crate::layout::Layout;
@@ -66,7 +66,7 @@ pub(crate) struct HostInput<'a> {
 
 impl HostInput<'_> {
     /// The whole storage as elements; the layout says which of them.
-    pub(crate) fn elements<T: Element>(&self) -> &[T] {
+    pub(crate) fn elements<T: bytemuck::Pod>(&self) -> &[T] {
         bytemuck::cast_slice(self.bytes)
     }
 }
@@ -80,7 +80,7 @@ pub(crate) struct HostOutput<'a> {
 
 impl HostOutput<'_> {
     /// The whole storage as elements; the layout says which of them.
-    pub(crate) fn elements<T: Element>(&mut self) -> &mut [T] {
+    pub(crate) fn elements<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.bytes)
     }
 }

@@ -246,8 +246,8 @@ pub(super) fn whole_on(
     tensor: &Tensor,
     device: &Device,
 ) -> Result<(Tensor, u64)> {
-    // Two elements at a time are whole words in every dtype, and chunks end on whole words.
-    let end = tensor.layout().end().next_multiple_of(2);
+    // Four elements at a time are whole words in every dtype, and chunks end on whole words.
+    let end = tensor.layout().end().next_multiple_of(4);
     let copy = copy_of(op, tensor, &(0..end), device)?;
     Ok((copy.view(tensor.layout().clone()), bytes(&copy)))
 }
@@ -257,7 +257,7 @@ pub(super) fn whole_on(
 /// # Errors
 /// A lost device, or no memory for staging.
 pub(super) fn write_back(copy: &Tensor, tensor: &Tensor) -> Result<()> {
-    let end = tensor.layout().end().next_multiple_of(2) * tensor.dtype().size();
+    let end = tensor.layout().end().next_multiple_of(4) * tensor.dtype().size();
     match copy.storage() {
         Storage::Host(block) => tensor
             .storage()

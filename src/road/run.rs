@@ -29,9 +29,16 @@ pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
     travel(op, Some(device), &[], None)
 }
 
-/// Runs an op without operands that writes an existing tensor, through whatever strides it has.
-pub(crate) fn write(op: &dyn Op, into: &Tensor) -> Result<()> {
-    travel(op, Some(into.device()), &[], Some(into)).map(drop)
+/// Runs an op that writes an existing tensor, through whatever strides it has. Operands lie in other
+/// storages.
+pub(crate) fn write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
+    let strangers = inputs.iter().any(|input| input.device() != into.device());
+    if strangers {
+        // Whether they may travel.
+        let all: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain([into]).collect();
+        place::home(op.name(), &all)?;
+    }
+    travel(op, Some(into.device()), inputs, Some(into)).map(drop)
 }
 
 fn travel(

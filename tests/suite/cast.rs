@@ -13,6 +13,11 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "cast::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "cast::random", random);
     for_each_dtype!(all, Scope::Kernels, "copy::random", copies);
+    all.extend([
+        Test::new("cast::specials::bool", Scope::Kernels, specials::<bool>),
+        Test::new("cast::random::bool", Scope::Kernels, random::<bool>),
+        Test::new("copy::random::bool", Scope::Kernels, copies::<bool>),
+    ]);
     all
 }
 
@@ -49,6 +54,7 @@ fn check_all<A: Number>(context: &Context, from: &Operand<A>) -> Result<()> {
             DType::U32 => check::<A, u32>(context, from)?,
             DType::F64 => check::<A, f64>(context, from)?,
             DType::BF16 => check::<A, bf16>(context, from)?,
+            DType::Bool => check::<A, bool>(context, from)?,
             other => panic!("no reference for {other}"),
         }
     }

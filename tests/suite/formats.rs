@@ -316,7 +316,7 @@ fn safetensors_of_python(context: &Context) -> Result<()> {
     );
     assert_eq!(file.load(device, "scalar")?.item::<f32>()?, 2.5);
     assert_eq!(file.load(device, "none")?.shape().dims(), [0, 4]);
-    for (name, dtype) in [("long", "I64"), ("mask", "BOOL"), ("other", "no tensor")] {
+    for (name, dtype) in [("long", "I64"), ("other", "no tensor")] {
         let error = file.load(device, name).unwrap_err();
         assert!(matches!(error, Error::File(_)), "{error}");
         for part in [name, dtype, "python.safetensors"] {
@@ -393,6 +393,15 @@ fn npy_refused() -> Result<()> {
     let cpu = Device::builder().select("cpu").build()?;
     let good = npy("'<f4'", "False", "(2, 3)", 24);
     assert!(Tensor::from_npy(&cpu, Cursor::new(&good)).is_ok());
+    let bools = npy("'|b1'", "False", "(2, 3)", 6);
+    let bools = Tensor::from_npy(&cpu, Cursor::new(&bools))?;
+    assert_eq!(bools.dtype(), DType::Bool);
+    let mut file = Cursor::new(Vec::new());
+    bools.to_npy(&mut file)?;
+    file.set_position(0);
+    let again = Tensor::from_npy(&cpu, file)?.to_vec::<bool>()?;
+    assert_eq!(again, bools.to_vec::<bool>()?);
+    drop(bools);
     let long_header = {
         let mut file = b"\x93NUMPY\x02\x00".to_vec();
         file.extend(u32::MAX.to_le_bytes());
@@ -408,7 +417,7 @@ fn npy_refused() -> Result<()> {
         (good[..good.len() - 1].to_vec(), "needs 24"),
         (long_header, "ends inside its header"),
         (npy("'<i8'", "False", "(2, 3)", 48), "'i8'"),
-        (npy("'|b1'", "False", "(2, 3)", 6), "astype"),
+        (npy("'|u1'", "False", "(2, 3)", 6), "astype"),
         (npy("[('x', '<f4')]", "False", "(2,)", 8), "records"),
         (npy("'<f4'", "Maybe", "(2, 3)", 24), "malformed"),
         (npy("'<f4'", "False", "(2, -3)", 24), "malformed"),

@@ -20,6 +20,7 @@ mod faults;
 #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
 mod formats;
 mod full;
+mod functions;
 mod futures;
 #[cfg(feature = "ndarray")]
 mod fuzz;
@@ -109,6 +110,7 @@ impl Test {
 fn tests() -> Vec<Test> {
     [
         elementwise::tests(),
+        functions::tests(),
         matmul::tests(),
         panels::tests(),
         linear::tests(),

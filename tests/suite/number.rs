@@ -333,7 +333,37 @@ macro_rules! integer {
 integer!(i32);
 integer!(u32);
 
-/// Calls a generic test for every element type: six trials.
+impl Number for bool {
+    fn sample(rng: &mut Rng) -> Self {
+        rng.one_in(2)
+    }
+
+    fn specials() -> Vec<Self> {
+        vec![false, true, true, false, true]
+    }
+
+    fn value(self) -> Value {
+        Value::Integer(self.into())
+    }
+
+    fn from_value(value: Value) -> Self {
+        match value {
+            // NaN is not zero.
+            Value::Float(x) => x != 0.0,
+            Value::Integer(x) => x != 0,
+        }
+    }
+
+    fn is_right(_: Arithmetic, _: Self, _: Self, _: Self, _: bool) -> bool {
+        false
+    }
+
+    fn bits(self) -> u64 {
+        self.into()
+    }
+}
+
+/// Calls a generic test for every number type: six trials.
 macro_rules! for_each_dtype {
     ($list:expr, $scope:expr, $name:literal, $body:ident) => {
         $list.extend([

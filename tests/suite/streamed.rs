@@ -36,7 +36,7 @@ fn random<T: Number>(rng: &mut Rng, count: usize) -> Vec<T> {
 }
 
 /// Checks a sample of entries.
-fn check<T: Factor>([m, k, n]: [usize; 3], a: &[T], b: &[T], c: &[T]) {
+fn check<T: Factor + bytemuck::Pod>([m, k, n]: [usize; 3], a: &[T], b: &[T], c: &[T]) {
     assert_eq!(c.len(), m * n);
     for at in (0..c.len()).step_by((c.len() / 300).max(1)) {
         let (row, column) = (at / n, at % n);
@@ -48,7 +48,11 @@ fn check<T: Factor>([m, k, n]: [usize; 3], a: &[T], b: &[T], c: &[T]) {
     }
 }
 
-fn multiply<T: Factor>(device: &Device, rng: &mut Rng, [m, k, n]: [usize; 3]) -> Result<u64> {
+fn multiply<T: Factor + bytemuck::Pod>(
+    device: &Device,
+    rng: &mut Rng,
+    [m, k, n]: [usize; 3],
+) -> Result<u64> {
     let (a, b) = (random::<T>(rng, m * k), random::<T>(rng, k * n));
     let mut c = vec![T::from_value(Value::Integer(77)); m * n];
     let before = device.memory();
@@ -70,7 +74,7 @@ fn multiply<T: Factor>(device: &Device, rng: &mut Rng, [m, k, n]: [usize; 3]) ->
 }
 
 /// Operands and result each larger than the budget.
-fn tiles<T: Factor>(context: &Context) -> Result<()> {
+fn tiles<T: Factor + bytemuck::Pod>(context: &Context) -> Result<()> {
     let device = small(context)?;
     let sizes = match context.is_slow() {
         true => [[700, 300, 600], [257, 801, 331]],

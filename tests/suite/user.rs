@@ -451,7 +451,9 @@ fn templates(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn thrice<T: orlop::Element + std::ops::Add<Output = T>>(call: &KernelCall<'_>) -> Result<()> {
+fn thrice<T: orlop::Element + bytemuck::Pod + std::ops::Add<Output = T>>(
+    call: &KernelCall<'_>,
+) -> Result<()> {
     for (out, &x) in call
         .output::<T>("out")?
         .iter_mut()

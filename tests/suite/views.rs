@@ -266,7 +266,9 @@ fn without_elements(context: &Context) -> Result<()> {
         for dtype in DType::ALL {
             let empty = Tensor::zeros(device, &shape, dtype)?;
             assert_eq!((empty.shape().dims(), empty.elements()), (&shape[..], 0));
-            assert_eq!(empty.add(&empty)?.shape(), empty.shape());
+            if dtype != DType::Bool {
+                assert_eq!(empty.add(&empty)?.shape(), empty.shape());
+            }
             assert_eq!(empty.copy()?.dtype(), dtype);
             empty.fill(0)?;
             assert_eq!(empty.cast(DType::I32)?.to_vec::<i32>()?, Vec::<i32>::new());

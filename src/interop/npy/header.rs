@@ -64,8 +64,11 @@ pub(crate) fn parse(text: &[u8]) -> Result<Header, String> {
 pub(crate) fn write(kind: &str, shape: &[usize], fortran: bool) -> Result<Vec<u8>, String> {
     let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
     let order = if fortran { "True" } else { "False" };
-    let mut text =
-        format!("{{'descr': '<{kind}', 'fortran_order': {order}, 'shape': ({sizes}), }}");
+    // Bytes have no order.
+    let order_of_bytes = if kind.ends_with('1') { '|' } else { '<' };
+    let mut text = format!(
+        "{{'descr': '{order_of_bytes}{kind}', 'fortran_order': {order}, 'shape': ({sizes}), }}"
+    );
     // Padded so that the data starts at a multiple of 64.
     let unpadded = MAGIC.len() + 4 + text.len() + 1;
     text.extend(std::iter::repeat_n(

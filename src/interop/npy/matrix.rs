@@ -76,7 +76,7 @@ impl NpyMatrix {
         self.place.dtype
     }
 
-    fn fill<T: Element>(
+    fn fill<T: Element + bytemuck::Pod>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -84,7 +84,7 @@ impl NpyMatrix {
     ) -> io::Result<()> {
         let [height, width] = self.place.shape;
         if self.fortran {
-            let mut run = vec![T::zeroed(); rows.len()];
+            let mut run = vec![<T as bytemuck::Zeroable>::zeroed(); rows.len()];
             for (at, column) in columns.clone().enumerate() {
                 self.place.seek::<T>(column, height, rows.start)?;
                 self.place
@@ -158,7 +158,7 @@ impl Place {
     }
 }
 
-impl<T: Element> MatrixSource<T> for NpyMatrix {
+impl<T: Element + bytemuck::Pod> MatrixSource<T> for NpyMatrix {
     fn shape(&self) -> [usize; 2] {
         self.place.shape
     }

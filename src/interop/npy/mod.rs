@@ -70,6 +70,7 @@ fn kind(dtype: DType) -> Option<&'static str> {
         DType::I32 => "i4",
         DType::U32 => "u4",
         DType::F64 => "f8",
+        DType::Bool => "b1",
         DType::BF16 => return None,
     })
 }
@@ -106,7 +107,7 @@ fn open(failing: &Failing, reader: &mut (impl Read + Seek), whole: bool) -> Resu
         .find(|&dtype| kind(dtype) == Some(&header.kind))
         .ok_or_else(|| {
             failing.problem(format!(
-                "its dtype is '{}'; f2, f4, f8, i4 and u4 can be read: convert it with astype",
+                "its dtype is '{}'; f2, f4, f8, i4, u4 and b1 can be read: convert it with astype",
                 header.kind
             ))
         })?;

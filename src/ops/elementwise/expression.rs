@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
-use super::function::{Function, Kind};
+use super::function::{Function, Kind, cast_code};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -13,10 +13,25 @@ use crate::error::{Error, Result};
 pub(super) enum Node {
     /// An element of an input.
     Input(u8),
+    /// What the output held, where it is written in place.
+    Old,
     /// A number, of the dtype of what it is combined with.
     Scalar(u8),
     /// A function of as many nodes as it takes.
     Apply(Function, [u8; 3]),
+    /// A node as another dtype.
+    Cast(DType, u8),
+}
+
+impl Node {
+    /// The nodes that it reads.
+    pub(super) fn reads(&self) -> &[u8] {
+        match self {
+            Node::Input(_) | Node::Old | Node::Scalar(_) => &[],
+            Node::Apply(function, operands) => &operands[..function.operands()],
+            Node::Cast(_, operand) => std::slice::from_ref(operand),
+        }
+    }
 }
 
 /// Nodes; the last one is the result.
@@ -37,60 +52,58 @@ impl Expression {
         Self { nodes }
     }
 
-    /// A function of an input and a number, either first.
-    pub(super) fn with_number(function: Function, number_first: bool) -> Self {
-        let (first, second) = if number_first { (1, 0) } else { (0, 1) };
+    /// An input as another dtype.
+    pub(super) fn cast(dtype: DType) -> Self {
         Self {
-            nodes: [
-                Node::Input(0),
-                Node::Scalar(0),
-                Node::Apply(function, [first, second, 0]),
-            ]
-            .into_iter()
-            .collect(),
+            nodes: [Node::Input(0), Node::Cast(dtype, 0)].into_iter().collect(),
         }
     }
 
     /// Whether a node after `at` reads `node`.
     pub(super) fn reads_after(&self, at: usize, node: usize) -> bool {
-        self.nodes[at + 1..].iter().any(|later| match later {
-            Node::Apply(function, operands) => operands[..function.operands()]
-                .iter()
-                .any(|&operand| usize::from(operand) == node),
-            Node::Input(_) | Node::Scalar(_) => false,
-        })
+        let mut later = self.nodes[at + 1..].iter().flat_map(Node::reads);
+        later.any(|&read| usize::from(read) == node)
     }
 
     /// The dtype of each node.
     ///
     /// # Errors
     /// Operands of different dtypes, a function that has no meaning for its operands' dtype.
-    pub(super) fn types(&self, op: &'static str, inputs: &[DType]) -> Result<Types> {
+    pub(super) fn types(
+        &self,
+        op: &'static str,
+        inputs: &[DType],
+        old: Option<DType>,
+    ) -> Result<Types> {
         let mut known: SmallVec<[Option<DType>; 6]> = SmallVec::new();
         for node in &self.nodes {
             let dtype = match *node {
                 Node::Input(input) => inputs.get(usize::from(input)).copied(),
+                Node::Old => old,
                 Node::Scalar(_) => None,
+                Node::Cast(to, operand) => {
+                    known[usize::from(operand)].ok_or_else(|| numbers_alone(op))?;
+                    Some(to)
+                }
                 Node::Apply(function, operands) => {
                     let operands = &operands[..function.operands()];
-                    let mut dtypes = operands.iter().filter_map(|&at| known[usize::from(at)]);
-                    let first = dtypes.next().ok_or_else(|| {
-                        Error::invalid(op, "of numbers alone: one operand must be a tensor")
-                    })?;
+                    let (choice, alike) = operands.split_at(function.first_alike());
+                    for &at in choice {
+                        let choice = *known[usize::from(at)].get_or_insert(DType::Bool);
+                        if choice != DType::Bool {
+                            return Err(Error::dtype_mismatch(op, DType::Bool, choice));
+                        }
+                    }
+                    let mut dtypes = alike.iter().filter_map(|&at| known[usize::from(at)]);
+                    let first = dtypes.next().ok_or_else(|| numbers_alone(op))?;
                     if let Some(other) = dtypes.find(|&other| other != first) {
                         return Err(Error::dtype_mismatch(op, first, other));
                     }
                     let result = function.result(first).ok_or_else(|| {
-                        Error::invalid(
-                            op,
-                            format!(
-                                "{} takes {}, not {first}: cast first",
-                                function.name(),
-                                function.takes()
-                            ),
-                        )
+                        let (name, takes) = (function.name(), function.takes());
+                        Error::invalid(op, format!("{name} takes {takes}, not {first}: cast first"))
                     })?;
-                    for &at in operands {
+                    for &at in alike {
                         known[usize::from(at)].get_or_insert(first);
                     }
                     Some(result)
@@ -104,13 +117,15 @@ impl Expression {
             .ok_or_else(|| Error::invalid(op, "an operand is missing"))
     }
 
-    /// The function `apply` of the generated kernel, on `inputs` of these dtypes.
-    pub(super) fn body(&self, types: &Types, inputs: &[DType]) -> String {
+    /// The function `apply` of the generated kernel, on `inputs` of these dtypes and on what the output
+    /// held.
+    pub(super) fn body(&self, types: &Types, inputs: &[DType], old: Option<DType>) -> String {
         let alias = |dtype| Kind::of(dtype).alias();
         let arguments: Vec<String> = inputs
             .iter()
             .enumerate()
             .map(|(at, &dtype)| format!("a{at}: {}", alias(dtype)))
+            .chain(old.map(|dtype| format!("old: {}", alias(dtype))))
             .collect();
         let result = types.last().copied().map_or("F", alias);
         let mut body = format!("fn apply({}) -> {result} {{\n", arguments.join(", "));
@@ -121,24 +136,32 @@ impl Expression {
                     names.push(format!("a{input}"));
                     continue;
                 }
+                Node::Old => {
+                    names.push("old".to_owned());
+                    continue;
+                }
                 Node::Scalar(scalar) => {
-                    let word = match Kind::of(dtype) {
-                        Kind::U32 => format!("params.scalar_{scalar}"),
-                        kind => {
-                            let plain = if kind == Kind::I32 { "i32" } else { "f32" };
-                            format!("bitcast<{plain}>(params.scalar_{scalar})")
-                        }
-                    };
-                    format!("{}({word})", alias(dtype))
+                    let word = format!("params.scalar_{scalar}");
+                    match Kind::of(dtype) {
+                        Kind::U32 => format!("U({word})"),
+                        Kind::I32 => format!("I(bitcast<i32>({word}))"),
+                        Kind::Bool => format!("B({word} != 0u)"),
+                        Kind::F32 | Kind::F64 => format!("F(bitcast<f32>({word}))"),
+                    }
                 }
                 Node::Apply(function, operands) => {
                     let operands = &operands[..function.operands()];
-                    let of = types[usize::from(operands[0])];
+                    // Those of a select's choice are its bool's.
+                    let of = types[usize::from(operands[function.first_alike()])];
                     let names: SmallVec<[&str; 3]> = operands
                         .iter()
                         .map(|&at| names[usize::from(at)].as_str())
                         .collect();
                     function.code(Kind::of(of), &names)
+                }
+                Node::Cast(to, operand) => {
+                    let operand = usize::from(operand);
+                    cast_code(types[operand], to, &names[operand])
                 }
             };
             // Writing to a String never fails.
@@ -149,4 +172,8 @@ impl Expression {
         let _ = write!(body, "    return {last};\n}}");
         body
     }
+}
+
+fn numbers_alone(op: &'static str) -> Error {
+    Error::invalid(op, "of numbers alone: one operand must be a tensor")
 }

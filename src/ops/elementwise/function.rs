@@ -9,6 +9,7 @@ pub(super) enum Kind {
     F64,
     I32,
     U32,
+    Bool,
 }
 
 impl Kind {
@@ -18,6 +19,7 @@ impl Kind {
             DType::F64 => Kind::F64,
             DType::I32 => Kind::I32,
             DType::U32 => Kind::U32,
+            DType::Bool => Kind::Bool,
         }
     }
 
@@ -28,21 +30,18 @@ impl Kind {
             Kind::F64 => "D",
             Kind::I32 => "I",
             Kind::U32 => "U",
+            Kind::Bool => "B",
         }
     }
-}
 
-/// A function of one, two or three values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::ops) enum Function {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Neg,
-    Relu,
-    Exp,
-    Sqrt,
+    /// Bytes of a value in the twin.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Kind::F64 => 8,
+            Kind::F32 | Kind::I32 | Kind::U32 => 4,
+            Kind::Bool => 1,
+        }
+    }
 }
 
 /// What a function takes and gives.
@@ -52,34 +51,92 @@ enum Rule {
     Numbers,
     /// The same of floats.
     Floats,
+    /// Whether floats are something.
+    FloatTest,
+    /// Compares elements of one dtype.
+    Comparison,
+    /// Of bools.
+    Logical,
+    /// A bool chooses between two elements of one dtype.
+    Select,
+}
+
+macro_rules! functions {
+    ($($function:ident $name:ident $operands:literal $rule:ident,)*) => {
+        /// A function of one, two or three values.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(in crate::ops) enum Function {
+            $($function,)*
+        }
+
+        impl Function {
+            pub(in crate::ops) const ALL: &'static [Function] = &[$(Function::$function,)*];
+
+            /// The name in errors, labels and logs, the number of operands, and the rule.
+            fn facts(self) -> (&'static str, usize, Rule) {
+                match self {
+                    $(Function::$function => (stringify!($name), $operands, Rule::$rule),)*
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    Add add 2 Numbers,
+    Sub sub 2 Numbers,
+    Mul mul 2 Numbers,
+    Div div 2 Numbers,
+    Rem rem 2 Numbers,
+    Pow pow 2 Numbers,
+    Min minimum 2 Numbers,
+    Max maximum 2 Numbers,
+    MulAdd mul_add 3 Numbers,
+    Clamp clamp 3 Numbers,
+    Neg neg 1 Numbers,
+    Abs abs 1 Numbers,
+    Sign sign 1 Numbers,
+    Square square 1 Numbers,
+    Relu relu 1 Numbers,
+    LeakyRelu leaky_relu 2 Floats,
+    Recip recip 1 Floats,
+    Sqrt sqrt 1 Floats,
+    Rsqrt rsqrt 1 Floats,
+    Floor floor 1 Floats,
+    Ceil ceil 1 Floats,
+    Round round 1 Floats,
+    Trunc trunc 1 Floats,
+    Exp exp 1 Floats,
+    Exp2 exp2 1 Floats,
+    Expm1 expm1 1 Floats,
+    Log log 1 Floats,
+    Log2 log2 1 Floats,
+    Log1p log1p 1 Floats,
+    Sin sin 1 Floats,
+    Cos cos 1 Floats,
+    Tanh tanh 1 Floats,
+    Sigmoid sigmoid 1 Floats,
+    Erf erf 1 Floats,
+    Gelu gelu 1 Floats,
+    GeluTanh gelu_tanh 1 Floats,
+    Silu silu 1 Floats,
+    Softplus softplus 1 Floats,
+    IsNan is_nan 1 FloatTest,
+    IsFinite is_finite 1 FloatTest,
+    Eq eq 2 Comparison,
+    Ne ne 2 Comparison,
+    Lt lt 2 Comparison,
+    Le le 2 Comparison,
+    Gt gt 2 Comparison,
+    Ge ge 2 Comparison,
+    And logical_and 2 Logical,
+    Or logical_or 2 Logical,
+    Xor logical_xor 2 Logical,
+    Not logical_not 1 Logical,
+    Select select 3 Select,
 }
 
 impl Function {
-    pub(in crate::ops) const ALL: [Function; 8] = [
-        Function::Add,
-        Function::Sub,
-        Function::Mul,
-        Function::Div,
-        Function::Neg,
-        Function::Relu,
-        Function::Exp,
-        Function::Sqrt,
-    ];
-
-    /// The name in errors, labels and logs, the number of operands, and the rule.
-    fn facts(self) -> (&'static str, usize, Rule) {
-        match self {
-            Function::Add => ("add", 2, Rule::Numbers),
-            Function::Sub => ("sub", 2, Rule::Numbers),
-            Function::Mul => ("mul", 2, Rule::Numbers),
-            Function::Div => ("div", 2, Rule::Numbers),
-            Function::Neg => ("neg", 1, Rule::Numbers),
-            Function::Relu => ("relu", 1, Rule::Numbers),
-            Function::Exp => ("exp", 1, Rule::Floats),
-            Function::Sqrt => ("sqrt", 1, Rule::Floats),
-        }
-    }
-
     pub(in crate::ops) fn name(self) -> &'static str {
         self.facts().0
     }
@@ -88,12 +145,22 @@ impl Function {
         self.facts().1
     }
 
-    /// The dtype of the result for operands that all have `dtype`; `None` when the function has no
-    /// meaning for it.
+    /// The first operand that has the dtype of the result's elements: those from there on share it.
+    pub(super) fn first_alike(self) -> usize {
+        usize::from(self.facts().2 == Rule::Select)
+    }
+
+    /// The dtype of the result for operands that all have `dtype` (but a select's condition, which
+    /// is bool); `None` when the function has no meaning for it.
     pub(super) fn result(self, dtype: DType) -> Option<DType> {
+        let is_bool = dtype == DType::Bool;
         match self.facts().2 {
-            Rule::Numbers => Some(dtype),
+            Rule::Numbers => (!is_bool).then_some(dtype),
             Rule::Floats => dtype.is_float().then_some(dtype),
+            Rule::FloatTest => dtype.is_float().then_some(DType::Bool),
+            Rule::Comparison => Some(DType::Bool),
+            Rule::Logical => is_bool.then_some(DType::Bool),
+            Rule::Select => Some(dtype),
         }
     }
 
@@ -101,34 +168,115 @@ impl Function {
     pub(super) fn takes(self) -> &'static str {
         match self.facts().2 {
             Rule::Numbers => "numbers",
-            Rule::Floats => "floats",
+            Rule::Floats | Rule::FloatTest => "floats",
+            Rule::Comparison | Rule::Select => "any dtype",
+            Rule::Logical => "bool",
         }
     }
 
-    /// Whether WGSL has it for a dtype: of f64 it has arithmetic alone.
+    /// Whether kernels have it for a dtype: of f64 they have what WGSL has.
     pub(super) fn is_in_kernels(self, dtype: DType) -> bool {
-        dtype != DType::F64 || !matches!(self, Function::Exp)
+        use Function::*;
+        let plain = matches!(
+            self,
+            Add | Sub | Mul | Div | Min | Max | MulAdd | Clamp | Neg | Abs | Sign | Square | Relu
+        ) || matches!(
+            self,
+            LeakyRelu | Recip | Sqrt | Rsqrt | Floor | Ceil | Round | Trunc
+        );
+        let tests = matches!(
+            self,
+            IsNan | IsFinite | Eq | Ne | Lt | Le | Gt | Ge | Select
+        );
+        dtype != DType::F64 || plain || tests
     }
 
     /// The code, on operands of a kind.
     pub(super) fn code(self, kind: Kind, operands: &[&str]) -> String {
         let all = operands.join(", ");
         let of = kind.alias();
-        match (self, operands) {
-            (Function::Add, [a, b]) => format!("{a} + {b}"),
-            (Function::Sub, [a, b]) => format!("{a} - {b}"),
-            (Function::Mul, [a, b]) => format!("{a} * {b}"),
-            (Function::Div, [a, b]) if matches!(kind, Kind::F32 | Kind::F64) => {
-                format!("{a} / {b}")
-            }
-            (Function::Div, _) => format!("divide_{of}({all})"),
-            (Function::Neg, [a]) if kind == Kind::U32 => format!("U(0u) - {a}"),
-            (Function::Neg, [a]) => format!("-{a}"),
-            (Function::Relu, [a]) if kind == Kind::U32 => (*a).to_owned(),
-            // NaN stays.
-            (Function::Relu, [a]) => format!("select({a}, {of}(), {a} < {of}())"),
-            (Function::Sqrt, [a]) => format!("sqrt({a})"),
+        let (a, b) = (
+            operands.first().copied().unwrap_or_default(),
+            operands.get(1).copied().unwrap_or_default(),
+        );
+        let is_float = matches!(kind, Kind::F32 | Kind::F64);
+        match self {
+            Function::Add => format!("{a} + {b}"),
+            Function::Sub => format!("{a} - {b}"),
+            Function::Mul => format!("{a} * {b}"),
+            Function::Div if is_float => format!("{a} / {b}"),
+            Function::Min if !is_float => format!("min({all})"),
+            Function::Max if !is_float => format!("max({all})"),
+            Function::Clamp if !is_float => format!("min(max({a}, {b}), {})", operands[2]),
+            Function::MulAdd => format!("{a} * {b} + {}", operands[2]),
+            Function::Neg if kind == Kind::U32 => format!("U(0u) - {a}"),
+            Function::Neg => format!("-{a}"),
+            Function::Abs | Function::Relu if kind == Kind::U32 => a.to_owned(),
+            Function::Abs => format!("abs({a})"),
+            Function::Square => format!("{a} * {a}"),
+            Function::Relu if kind == Kind::I32 => format!("max({a}, I(0))"),
+            Function::Recip => format!("{of}(1.0) / {a}"),
+            Function::Rsqrt => format!("{of}(1.0) / sqrt({a})"),
+            Function::Sqrt
+            | Function::Floor
+            | Function::Ceil
+            | Function::Round
+            | Function::Trunc => format!("{}({a})", self.name()),
+            Function::Eq if kind == Kind::Bool => format!("{a} == {b}"),
+            Function::Ne if kind == Kind::Bool => format!("{a} != {b}"),
+            Function::Lt if kind == Kind::Bool => format!("!{a} & {b}"),
+            Function::Le if kind == Kind::Bool => format!("!{a} | {b}"),
+            Function::Gt if kind == Kind::Bool => format!("{a} & !{b}"),
+            Function::Ge if kind == Kind::Bool => format!("{a} | !{b}"),
+            Function::Eq => format!("{a} == {b}"),
+            // True for NaN, which `!=` need not be.
+            Function::Ne => format!("!({a} == {b})"),
+            Function::Lt => format!("{a} < {b}"),
+            Function::Le => format!("{a} <= {b}"),
+            Function::Gt => format!("{a} > {b}"),
+            Function::Ge => format!("{a} >= {b}"),
+            Function::And => format!("{a} & {b}"),
+            Function::Or => format!("{a} | {b}"),
+            Function::Xor => format!("{a} != {b}"),
+            Function::Not => format!("!{a}"),
+            Function::Select => format!("select({}, {b}, {a})", operands[2]),
             _ => format!("{}_{of}({all})", self.name()),
         }
+    }
+}
+
+/// The code of a conversion, on a value of one dtype.
+pub(super) fn cast_code(from: DType, to: DType, value: &str) -> String {
+    let (kind_from, kind_to) = (Kind::of(from), Kind::of(to));
+    let (f, t) = (kind_from.alias(), kind_to.alias());
+    match (kind_from, kind_to) {
+        // Rounded where it goes on as f32.
+        (Kind::F32, Kind::F32) if to != DType::F32 && from != to => {
+            format!("rounded_{}({value})", to.name())
+        }
+        // So that only the narrow type rounds.
+        (Kind::I32 | Kind::U32, Kind::F32) if to == DType::BF16 => {
+            format!("rounded_bf16(odd_{f}({value}))")
+        }
+        (Kind::F64, Kind::F32) if to != DType::F32 => {
+            format!("rounded_{}(odd_D({value}))", to.name())
+        }
+        (Kind::I32, Kind::F32) if to == DType::F16 => format!("rounded_f16(F({value}))"),
+        (Kind::U32, Kind::F32) if to == DType::F16 => {
+            format!("rounded_f16(f32_of_U({value}))")
+        }
+        (Kind::U32, Kind::F32) => format!("f32_of_U({value})"),
+        (from, to) if from == to => value.to_owned(),
+        (Kind::Bool, to) => {
+            let one = if to == Kind::U32 { "1u" } else { "1" };
+            format!("select({t}(), {t}({one}), {value})")
+        }
+        // By bits: NaN is not zero.
+        (Kind::F32, Kind::Bool) => {
+            format!("(bitcast<U>({value}) & U(0x7fffffffu)) != U()")
+        }
+        (_, Kind::Bool) => format!("!({value} == {f}())"),
+        (Kind::F32 | Kind::F64, Kind::I32 | Kind::U32) => format!("{t}_of_{f}({value})"),
+        _ => format!("{t}({value})"),
     }
 }

@@ -20,6 +20,10 @@ pub(in crate::ops) struct Body<'a> {
     pub op: &'static str,
     /// The function `apply`.
     pub code: Arc<str>,
+    /// Elements are moved bit by bit, whatever their dtype.
+    pub bits: bool,
+    /// What the output held is an argument too, after the inputs.
+    pub reads_old: bool,
     /// The numbers of the expression.
     pub scalars: &'a [u32],
     /// Operations an element, for estimates.
@@ -48,7 +52,7 @@ impl Body<'_> {
                 .iter()
                 .map(|input| input.layout.offset())
                 .collect();
-            let walk = Walk::new(&dims, &strides, &offsets, true, true);
+            let walk = Walk::new(&dims, &strides, &offsets, self.vectors(&operands), true);
             let mut slots = problem.slots.clone();
             slots.push(problem.output_slot());
             let bound = (&slots[..], problem.bindings());
@@ -71,13 +75,24 @@ impl Body<'_> {
             .into_iter()
             .map(|piece| {
                 let (dims, strides) = piece.without_single(&walked);
-                let walk = Walk::new(&dims, &strides, &piece.offsets, true, false);
+                let walk = Walk::new(
+                    &dims,
+                    &strides,
+                    &piece.offsets,
+                    self.vectors(&operands),
+                    false,
+                );
                 let count = piece.elements() as f64;
                 let bound = (&piece.slots[..], piece.bindings);
                 let work = (count * self.flops, count * each);
                 self.launch(&operands, capabilities, walk, bound, work)
             })
             .collect()
+    }
+
+    /// Pairs of words have no vectors of four.
+    fn vectors(&self, operands: &[Operand<'_>]) -> bool {
+        !self.bits || operands.iter().all(|operand| operand.dtype.size() <= 4)
     }
 
     /// One launch, on operands in bindings by their slots. The output is written through strides
@@ -94,15 +109,19 @@ impl Body<'_> {
         words.extend_from_slice(&walk.offsets);
         words.extend_from_slice(&walk.dims);
         words.extend_from_slice(self.scalars);
-        let dtypes: SmallVec<[DType; 4]> = operands.iter().map(|o| o.dtype).collect();
+        let storages: SmallVec<[&'static str; 4]> = operands
+            .iter()
+            .map(|operand| storage(operand.dtype, self.bits))
+            .collect();
         let shape = KernelShape {
             vector: walk.vector,
             rank: walk.rank,
             inner: &walk.inner,
             slots,
             strided_out: walk.offsets.len() == operands.len(),
+            reads_old: self.reads_old,
         };
-        let kernel = kernel(&self.code, &dtypes, &shape, self.scalars.len());
+        let kernel = kernel(&self.code, &storages, &shape, self.scalars.len());
         let steps = u64::from(walk.count);
         let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
         let limit = capabilities.max_workgroups;
@@ -126,19 +145,30 @@ pub(super) struct KernelShape<'a> {
     /// The binding of each operand, the output last.
     pub slots: &'a [usize],
     pub strided_out: bool,
+    pub reads_old: bool,
 }
 
-/// The kernel of a body on operands of these dtypes, the output last.
+/// How the template calls elements of a dtype, or their bits alone.
+pub(super) fn storage(dtype: DType, bits: bool) -> &'static str {
+    match (bits, dtype.size()) {
+        (false, _) => dtype.name(),
+        (true, 1) => "bits8",
+        (true, 2) => "bits16",
+        (true, 4) => "u32",
+        (true, _) => "vec2<u32>",
+    }
+}
+
+/// The kernel of a body on operands as they are stored, the output last.
 pub(super) fn kernel(
     code: &Arc<str>,
-    dtypes: &[DType],
+    storages: &[&'static str],
     shape: &KernelShape<'_>,
     scalars: usize,
 ) -> KernelKey {
     let (mut operands, mut buffers) = (String::new(), String::new());
     let mut bound = 0;
-    for (at, (dtype, &slot)) in dtypes.iter().zip(shape.slots).enumerate() {
-        let name = dtype.name();
+    for (at, (name, &slot)) in storages.iter().zip(shape.slots).enumerate() {
         // New outputs are written at the step's number.
         let inner = shape
             .inner
@@ -153,15 +183,15 @@ pub(super) fn kernel(
             bound += 1;
         }
     }
-    let walked = (dtypes.len() - usize::from(!shape.strided_out)) as u32;
+    let walked = (storages.len() - usize::from(!shape.strided_out)) as u32;
     let words = 1 + walked + (shape.rank - 1) + walked * shape.rank;
     KernelKey {
-        template: "expression",
+        template: "elementwise",
         values: [
             ("body", Arc::clone(code).into()),
             ("operands", Arc::<str>::from(operands).into()),
             ("buffers", Arc::<str>::from(buffers).into()),
-            ("reads_old", 0.into()),
+            ("reads_old", u32::from(shape.reads_old).into()),
             ("scalars", (scalars as u32).into()),
             ("vector", shape.vector.into()),
             ("rank", shape.rank.into()),

@@ -1,8 +1,111 @@
 //! Tensor's elementwise methods.
 
 use super::{Elementwise, Function};
+use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::tensor::Tensor;
+
+/// A tensor or a number: what elementwise functions take beside their first tensor. A number has the
+/// dtype of the tensor that it is combined with, and travels with the launch.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// A tensor that broadcasts.
+    Tensor(&'a Tensor),
+    /// One number for all elements.
+    Number(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Argument<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Argument::Tensor(tensor)
+    }
+}
+
+impl<'a> From<&&'a Tensor> for Argument<'a> {
+    fn from(tensor: &&'a Tensor) -> Self {
+        Argument::Tensor(tensor)
+    }
+}
+
+impl<T: Into<Scalar>> From<T> for Argument<'_> {
+    fn from(number: T) -> Self {
+        Argument::Number(number.into())
+    }
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $method:ident $function:ident;)*) => {
+        impl Tensor {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// As [`Tensor::add`].
+                pub fn $method(&self) -> Result<Tensor> {
+                    Elementwise::call(Function::$function, &[self.into()])
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $method:ident $function:ident;)*) => {
+        impl Tensor {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// As [`Tensor::add`].
+                pub fn $method<'a>(&'a self, other: impl Into<Argument<'a>>) -> Result<Tensor> {
+                    Elementwise::call(Function::$function, &[self.into(), other.into()])
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! in_place {
+    ($($function:ident $method:ident $assign:ident $into:ident;)*) => {
+        impl Tensor {
+            $(
+                #[doc = concat!("[`Tensor::", stringify!($method), "`] into this tensor's own memory: ")]
+                /// all views of the storage see it. Another view of the same storage as the argument is
+                /// read before anything is written.
+                ///
+                /// # Errors
+                /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) when the argument does not
+                /// broadcast to this shape;
+                /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the tensor repeats
+                /// elements (a broadcast view); as [`Tensor::add`]. Nothing is written then.
+                pub fn $assign<'a>(&self, other: impl Into<Argument<'a>>) -> Result<()> {
+                    Elementwise::assign(stringify!($assign), Function::$function, self, &[other.into()])
+                }
+
+                #[doc = concat!("[`Tensor::", stringify!($method), "`] in this tensor's memory where ")]
+                /// nobody else holds it and the result fits, else in new memory.
+                ///
+                /// # Errors
+                /// As [`Tensor::add`].
+                pub fn $into<'a>(self, other: impl Into<Argument<'a>>) -> Result<Tensor> {
+                    let arguments = [other.into()];
+                    Elementwise::take_over(stringify!($into), Function::$function, self, &arguments)
+                }
+            )*
+        }
+    };
+}
+
+in_place! {
+    Add add add_assign into_add;
+    Sub sub sub_assign into_sub;
+    Mul mul mul_assign into_mul;
+    Div div div_assign into_div;
+    Rem rem rem_assign into_rem;
+    Pow pow pow_assign into_pow;
+    Min minimum minimum_assign into_minimum;
+    Max maximum maximum_assign into_maximum;
+}
 
 impl Tensor {
     /// `self + other`, elementwise with NumPy's broadcasting. Integers wrap.
@@ -11,62 +114,150 @@ impl Tensor {
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
     /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a dtype that the function does
-    /// not take; what any op can meet: out of memory, unsupported under strict placement, a lost
-    /// device.
-    pub fn add(&self, other: &Tensor) -> Result<Tensor> {
-        Elementwise::of(Function::Add).run(&[self, other])
+    /// not take, or a number that the dtype cannot hold; what any op can meet: out of memory,
+    /// unsupported under strict placement, a lost device.
+    pub fn add<'a>(&'a self, other: impl Into<Argument<'a>>) -> Result<Tensor> {
+        Elementwise::call(Function::Add, &[self.into(), other.into()])
     }
 
-    /// `self - other`, elementwise with NumPy's broadcasting. Integers wrap.
+    /// `self * factor + addend`: floats are rounded once or twice. Integers wrap.
     ///
     /// # Errors
     /// As [`Tensor::add`].
-    pub fn sub(&self, other: &Tensor) -> Result<Tensor> {
-        Elementwise::of(Function::Sub).run(&[self, other])
+    pub fn mul_add<'a>(
+        &'a self,
+        factor: impl Into<Argument<'a>>,
+        addend: impl Into<Argument<'a>>,
+    ) -> Result<Tensor> {
+        let arguments = [self.into(), factor.into(), addend.into()];
+        Elementwise::call(Function::MulAdd, &arguments)
     }
 
-    /// `self * other`, elementwise with NumPy's broadcasting. Integers wrap.
+    /// Not below `low` and not above `high`; `high` where they cross. NaN stays.
     ///
     /// # Errors
     /// As [`Tensor::add`].
-    pub fn mul(&self, other: &Tensor) -> Result<Tensor> {
-        Elementwise::of(Function::Mul).run(&[self, other])
+    pub fn clamp<'a>(
+        &'a self,
+        low: impl Into<Argument<'a>>,
+        high: impl Into<Argument<'a>>,
+    ) -> Result<Tensor> {
+        Elementwise::call(Function::Clamp, &[self.into(), low.into(), high.into()])
     }
 
-    /// `self / other`, elementwise with NumPy's broadcasting. Integers truncate toward zero;
-    /// an integer divided by zero is 0, and `i32::MIN / -1` is `i32::MIN`, on every device.
-    /// Floats: within 2.5 ULP on GPUs (WGSL), correctly rounded on the CPU.
+    /// Where this tensor of bool is true an element of the one, else of the other (NumPy's `where`).
     ///
     /// # Errors
-    /// As [`Tensor::add`].
-    pub fn div(&self, other: &Tensor) -> Result<Tensor> {
-        Elementwise::of(Function::Div).run(&[self, other])
+    /// As [`Tensor::add`]; one of both must be a tensor.
+    pub fn select<'a>(
+        &'a self,
+        when_true: impl Into<Argument<'a>>,
+        when_false: impl Into<Argument<'a>>,
+    ) -> Result<Tensor> {
+        let arguments = [self.into(), when_true.into(), when_false.into()];
+        Elementwise::call(Function::Select, &arguments)
     }
 }
 
-macro_rules! unary {
-    ($($(#[$doc:meta])* $method:ident = $function:ident;)*) => {
-        impl Tensor {
-            $(
-                $(#[$doc])*
-                ///
-                /// # Errors
-                /// As [`Tensor::add`].
-                pub fn $method(&self) -> Result<Tensor> {
-                    Elementwise::of(Function::$function).run(&[self])
-                }
-            )*
-        }
-    };
+binary! {
+    /// `self - other`, elementwise with NumPy's broadcasting. Integers wrap.
+    sub Sub;
+    /// `self * other`, elementwise with NumPy's broadcasting. Integers wrap.
+    mul Mul;
+    /// `self / other`, elementwise with NumPy's broadcasting. Integers truncate toward zero;
+    /// an integer divided by zero is 0, and `i32::MIN / -1` is `i32::MIN`, on every device.
+    /// Floats: within 2.5 ULP on GPUs (WGSL), correctly rounded on the CPU.
+    div Div;
+    /// What is left of a division toward zero, with the dividend's sign (C's `fmod`): exact. Integers by
+    /// zero give 0.
+    rem Rem;
+    /// `self` to a power. Integers wrap; to a negative power 1 and -1 stay whole and others are 0.
+    pow Pow;
+    /// The lesser element; NaN when either is.
+    minimum Min;
+    /// The greater element; NaN when either is.
+    maximum Max;
+    /// `x`, below zero `slope * x`. NaN stays.
+    leaky_relu LeakyRelu;
+    /// Equal, as bool; false for NaN.
+    eq Eq;
+    /// Not equal, as bool; true for NaN.
+    ne Ne;
+    /// Less, as bool; false for NaN.
+    lt Lt;
+    /// Less or equal, as bool; false for NaN.
+    le Le;
+    /// Greater, as bool; false for NaN.
+    gt Gt;
+    /// Greater or equal, as bool; false for NaN.
+    ge Ge;
+    /// Both, of bools.
+    logical_and And;
+    /// Either or both, of bools.
+    logical_or Or;
+    /// One of both, of bools.
+    logical_xor Xor;
 }
 
 unary! {
     /// `-x`. Integers wrap.
-    neg = Neg;
+    neg Neg;
+    /// Without the sign. Integers wrap: `i32::MIN` stays.
+    abs Abs;
+    /// 1, 0 or -1 by the sign; NaN stays.
+    sign Sign;
+    /// `x * x`. Integers wrap.
+    square Square;
     /// `max(x, 0)`; NaN stays.
-    relu = Relu;
-    /// `e^x`.
-    exp = Exp;
+    relu Relu;
+    /// `1 / x`.
+    recip Recip;
     /// The square root; NaN below zero.
-    sqrt = Sqrt;
+    sqrt Sqrt;
+    /// `1 / sqrt(x)`.
+    rsqrt Rsqrt;
+    /// The next whole number down.
+    floor Floor;
+    /// The next whole number up.
+    ceil Ceil;
+    /// The nearest whole number, halves to the even one.
+    round Round;
+    /// The next whole number toward zero.
+    trunc Trunc;
+    /// `e^x`.
+    exp Exp;
+    /// `2^x`.
+    exp2 Exp2;
+    /// `e^x - 1`, exact near 0 too.
+    expm1 Expm1;
+    /// The natural logarithm; NaN below zero.
+    log Log;
+    /// The logarithm to base 2; NaN below zero.
+    log2 Log2;
+    /// `log(1 + x)`, exact near 0 too.
+    log1p Log1p;
+    /// The sine of radians, of any size.
+    sin Sin;
+    /// The cosine of radians, of any size.
+    cos Cos;
+    /// The hyperbolic tangent.
+    tanh Tanh;
+    /// `1 / (1 + e^-x)`.
+    sigmoid Sigmoid;
+    /// The error function.
+    erf Erf;
+    /// `x/2 (1 + erf(x / sqrt 2))`.
+    gelu Gelu;
+    /// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    gelu_tanh GeluTanh;
+    /// `x / (1 + e^-x)`; 0 at minus infinity.
+    silu Silu;
+    /// `log(1 + e^x)`.
+    softplus Softplus;
+    /// Whether an element is not a number.
+    is_nan IsNan;
+    /// Whether an element is neither infinite nor NaN.
+    is_finite IsFinite;
+    /// The other bool.
+    logical_not Not;
 }

@@ -1,13 +1,18 @@
 //! Elementwise functions of tensors and numbers, with NumPy's broadcasting, on any strides: one op
 //! whose data is an expression.
 
+mod apply;
+mod convert;
 mod expression;
 mod function;
+mod fused;
 mod launch;
 mod methods;
 mod real;
+mod single;
 mod specialisations;
 mod twin;
+mod write;
 
 use std::sync::Arc;
 
@@ -22,44 +27,89 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use expression::{Expression, Node, Types};
 pub(super) use function::Function;
+pub use fused::{Expr, ExprArgument, Fusion, fused};
+pub(super) use launch::Body;
+pub use methods::Argument;
 pub(super) use specialisations::specialisations;
 
 /// An expression with its numbers.
+#[derive(Clone, Debug)]
 pub(super) struct Elementwise {
     name: &'static str,
     expression: Expression,
     numbers: SmallVec<[Scalar; 2]>,
+    /// What it is written into, where that is there already: [`Node::Old`] is what it held.
+    into: Option<(Shape, DType)>,
 }
 
 impl Elementwise {
     /// A function of tensors.
+    #[cfg(test)]
     pub(super) fn of(function: Function) -> Self {
+        Self::new(function.name(), Expression::of_inputs(function))
+    }
+
+    /// A conversion.
+    pub(super) fn cast(dtype: DType) -> Self {
+        Self::new("cast", Expression::cast(dtype))
+    }
+
+    fn new(name: &'static str, expression: Expression) -> Self {
         Self {
-            name: function.name(),
-            expression: Expression::of_inputs(function),
+            name,
+            expression,
             numbers: SmallVec::new(),
+            into: None,
         }
     }
 
-    /// A function of a tensor and a number, either first.
-    pub(super) fn with_number(function: Function, number: Scalar, number_first: bool) -> Self {
-        Self {
-            name: function.name(),
-            expression: Expression::with_number(function, number_first),
-            numbers: SmallVec::from_slice(&[number]),
+    /// Runs a function on tensors and numbers.
+    pub(super) fn call(function: Function, arguments: &[Argument<'_>]) -> Result<Tensor> {
+        let mut call = Self::new(function.name(), Expression::default());
+        let mut inputs = SmallVec::new();
+        call.push(function, arguments, &mut inputs);
+        call.run(&inputs)
+    }
+
+    /// Adds a function of tensors and numbers at the end; operands that are there already come first.
+    fn push<'a>(
+        &mut self,
+        function: Function,
+        arguments: &[Argument<'a>],
+        inputs: &mut SmallVec<[&'a Tensor; 4]>,
+    ) {
+        let nodes = &mut self.expression.nodes;
+        let before = nodes.len();
+        let mut operands = [0u8, 1, 2];
+        for (operand, argument) in operands[before..].iter_mut().zip(arguments) {
+            let node = match *argument {
+                Argument::Number(number) => {
+                    self.numbers.push(number);
+                    Node::Scalar((self.numbers.len() - 1) as u8)
+                }
+                Argument::Tensor(tensor) => {
+                    let same = inputs.iter().position(|other| is_same(other, tensor));
+                    let input = same.unwrap_or_else(|| {
+                        inputs.push(tensor);
+                        inputs.len() - 1
+                    });
+                    Node::Input(input as u8)
+                }
+            };
+            let there = nodes.iter().position(|other| *other == node);
+            *operand = there.unwrap_or_else(|| {
+                nodes.push(node);
+                nodes.len() - 1
+            }) as u8;
         }
+        nodes.push(Node::Apply(function, operands));
     }
 
     /// Runs it on tensors that broadcast to one shape.
     pub(super) fn run(mut self, inputs: &[&Tensor]) -> Result<Tensor> {
         // Checked in `infer` too, but the views below need the shape.
-        let mut shape = inputs
-            .first()
-            .map_or_else(Shape::default, |input| input.shape().clone());
-        for input in inputs.iter().skip(1) {
-            shape = shape.broadcast(input.shape(), self.name)?;
-        }
-        let numbers = self.numbers_as_tensors(inputs)?;
+        let shape = self.shape(inputs.iter().map(|input| input.shape()))?;
+        let numbers = self.numbers_as_tensors(inputs, None)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain(&numbers).collect();
         if inputs.iter().all(|input| *input.shape() == shape) {
             return road::run(&self, &inputs);
@@ -72,18 +122,35 @@ impl Elementwise {
         road::run(&self, &inputs)
     }
 
+    /// What inputs, and what is written into, broadcast to.
+    fn shape<'a>(&self, mut inputs: impl Iterator<Item = &'a Shape>) -> Result<Shape> {
+        let first = match &self.into {
+            Some((shape, _)) => Some(shape.clone()),
+            None => inputs.next().cloned(),
+        };
+        inputs.try_fold(first.unwrap_or_default(), |shape, input| {
+            shape.broadcast(input, self.name)
+        })
+    }
+
     /// Kernels take words, and no number of f64 fits one: there such numbers become inputs.
-    fn numbers_as_tensors(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let is_wide = inputs.iter().any(|input| input.dtype() == DType::F64);
-        if self.numbers.is_empty() || !is_wide {
+    fn numbers_as_tensors(
+        &mut self,
+        inputs: &[&Tensor],
+        into: Option<&Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        let mut dtypes = inputs.iter().copied().chain(into).map(Tensor::dtype);
+        if self.numbers.is_empty() || !dtypes.any(|dtype| dtype == DType::F64) {
             return Ok(Vec::new());
         }
-        let home = road::home(self.name, inputs)?;
+        let home = match into {
+            Some(into) => into.device().clone(),
+            None => road::home(self.name, inputs)?,
+        };
         if home.is_cpu() {
             return Ok(Vec::new());
         }
-        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(|input| input.dtype()).collect();
-        let types = self.expression.types(self.name, &dtypes)?;
+        let types = self.types(inputs.iter().map(|input| input.dtype()))?;
         let mut tensors = Vec::new();
         for (node, &dtype) in self.expression.nodes.iter_mut().zip(&types) {
             if let (Node::Scalar(number), DType::F64) = (*node, dtype) {
@@ -97,7 +164,8 @@ impl Elementwise {
 
     fn types(&self, inputs: impl Iterator<Item = DType>) -> Result<Types> {
         let inputs: SmallVec<[DType; 4]> = inputs.collect();
-        self.expression.types(self.name, &inputs)
+        let into = self.into.as_ref().map(|(_, dtype)| *dtype);
+        self.expression.types(self.name, &inputs, into)
     }
 
     /// The numbers as elements of what they are combined with.
@@ -130,6 +198,11 @@ impl Elementwise {
     }
 }
 
+/// The same elements: one load does for both.
+fn is_same(a: &Tensor, b: &Tensor) -> bool {
+    a.shares_storage(b) && a.layout() == b.layout()
+}
+
 impl Op for Elementwise {
     fn name(&self) -> &'static str {
         self.name
@@ -138,12 +211,7 @@ impl Op for Elementwise {
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
         let types = self.types(inputs.iter().map(|input| input.dtype))?;
         self.elements(&types)?;
-        let mut shape = inputs
-            .first()
-            .map_or_else(Shape::default, |input| input.layout.shape().clone());
-        for input in inputs.iter().skip(1) {
-            shape = shape.broadcast(input.layout.shape(), self.name)?;
-        }
+        let shape = self.shape(inputs.iter().map(|input| input.layout.shape()))?;
         let dtype = types
             .last()
             .ok_or_else(|| Error::invalid(self.name, "an expression without a result"))?;
@@ -163,25 +231,39 @@ impl Op for Elementwise {
         if let Some(dtype) = dtypes.find(|&dtype| !capabilities.holds(dtype)) {
             return Some(road::lacks(dtype));
         }
+        let most = capabilities.max_bindings as usize;
+        if inputs.len() >= most {
+            return Some(format!("its kernels bind {most} tensors"));
+        }
         let types = self.types(inputs.iter().map(|input| input.dtype)).ok()?;
-        let nodes = self.expression.nodes.iter();
-        nodes.clone().find_map(|node| match *node {
-            Node::Apply(function, operands) => {
-                let of = *types.get(usize::from(operands[0]))?;
-                (!function.is_in_kernels(of))
-                    .then(|| format!("it has no {} of {of} in kernels", function.name()))
-            }
-            _ => None,
+        let mut nodes = self.expression.nodes.iter().zip(&types);
+        nodes.find_map(|(node, &dtype)| {
+            let (of, name) = match *node {
+                Node::Apply(function, operands) => {
+                    let of = types[usize::from(operands[function.first_alike()])];
+                    if function.is_in_kernels(of) {
+                        return None;
+                    }
+                    (of, function.name())
+                }
+                // In expressions of their own they are refused above.
+                _ if !capabilities.holds(dtype) => return Some(road::lacks(dtype)),
+                _ => return None,
+            };
+            Some(format!("it has no {name} of {of} in kernels"))
         })
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let inputs: SmallVec<[DType; 4]> = problem.inputs.iter().map(|input| input.dtype).collect();
         let types = self.types(inputs.iter().copied())?;
-        let code: Arc<str> = self.expression.body(&types, &inputs).into();
-        launch::Body {
+        let old = self.into.as_ref().map(|(_, dtype)| *dtype);
+        let code: Arc<str> = self.expression.body(&types, &inputs, old).into();
+        Body {
             op: self.name,
             code,
+            bits: false,
+            reads_old: old.is_some(),
             scalars: &self.words(&types)?,
             flops: self.expression.nodes.len() as f64,
         }

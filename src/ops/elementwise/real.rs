@@ -1,6 +1,8 @@
 //! Numbers as the twins of elementwise functions compute with them.
 
-use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+
+use super::single;
 
 /// f32 and f64.
 pub(super) trait Real:
@@ -10,29 +12,201 @@ pub(super) trait Real:
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>
+    + Rem<Output = Self>
     + Neg<Output = Self>
 {
     const ZERO: Self;
-    fn exp(self) -> Self;
+    const ONE: Self;
+    /// What is larger in size is [`Real::sin`]'s and [`Real::cos`]'s, not [`Real::wave`]'s.
+    const LARGE: Self;
+    fn abs(self) -> Self;
     fn sqrt(self) -> Self;
+    fn floor(self) -> Self;
+    fn ceil(self) -> Self;
+    fn round(self) -> Self;
+    fn trunc(self) -> Self;
+    fn exp(self) -> Self;
+    fn exp2(self) -> Self;
+    fn expm1(self) -> Self;
+    fn log(self) -> Self;
+    fn log2(self) -> Self;
+    fn log1p(self) -> Self;
+    fn wave(self, ahead: i32) -> Self;
+    fn sin(self) -> Self;
+    fn cos(self) -> Self;
+    fn tanh(self) -> Self;
+    fn sigmoid(self) -> Self;
+    fn erf(self) -> Self;
+    fn gelu(self) -> Self;
+    fn gelu_tanh(self) -> Self;
+    fn silu(self) -> Self;
+    fn softplus(self) -> Self;
+    fn pow(self, power: Self) -> Self;
+
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        self.partial_cmp(&self).is_none()
+    }
+
+    /// NaN when either is.
+    #[inline(always)]
+    fn least(self, other: Self) -> Self {
+        let least = if self < other { self } else { other };
+        let least = if self.is_nan() { self } else { least };
+        if other.is_nan() { other } else { least }
+    }
+
+    /// NaN when either is.
+    #[inline(always)]
+    fn greatest(self, other: Self) -> Self {
+        -(-self).least(-other)
+    }
+
+    /// The upper bound where they cross; NaN stays.
+    #[inline(always)]
+    fn clamp(self, low: Self, high: Self) -> Self {
+        let raised = if self < low { low } else { self };
+        if raised > high { high } else { raised }
+    }
+
+    /// Zero is of no sign; NaN stays.
+    #[inline(always)]
+    fn sign(self) -> Self {
+        let above = if self > Self::ZERO {
+            Self::ONE
+        } else {
+            Self::ZERO
+        };
+        let sign = if self < Self::ZERO { -Self::ONE } else { above };
+        if self.is_nan() { self } else { sign }
+    }
 }
 
-macro_rules! real {
-    ($($rust:ident),*) => {$(
-        impl Real for $rust {
-            const ZERO: Self = 0.0;
-            #[inline(always)]
-            fn exp(self) -> Self {
-                $rust::exp(self)
-            }
-            #[inline(always)]
-            fn sqrt(self) -> Self {
-                $rust::sqrt(self)
-            }
+macro_rules! common {
+    ($rust:ident) => {
+        const ZERO: Self = 0.0;
+        const ONE: Self = 1.0;
+        #[inline(always)]
+        fn abs(self) -> Self {
+            $rust::abs(self)
+        }
+        #[inline(always)]
+        fn sqrt(self) -> Self {
+            $rust::sqrt(self)
+        }
+        #[inline(always)]
+        fn floor(self) -> Self {
+            $rust::floor(self)
+        }
+        #[inline(always)]
+        fn ceil(self) -> Self {
+            $rust::ceil(self)
+        }
+        #[inline(always)]
+        fn round(self) -> Self {
+            $rust::round_ties_even(self)
+        }
+        #[inline(always)]
+        fn trunc(self) -> Self {
+            $rust::trunc(self)
+        }
+    };
+}
+
+macro_rules! ours {
+    ($($function:ident),*) => {$(
+        #[inline(always)]
+        fn $function(self) -> Self {
+            single::$function(self)
         }
     )*};
 }
-real!(f32, f64);
+
+impl Real for f32 {
+    common!(f32);
+    const LARGE: Self = single::LARGE;
+    ours!(
+        exp, exp2, expm1, log, log2, log1p, tanh, sigmoid, erf, gelu, gelu_tanh, silu, softplus
+    );
+    #[inline(always)]
+    fn wave(self, ahead: i32) -> Self {
+        single::wave(self, ahead)
+    }
+    fn sin(self) -> Self {
+        libm::sin(f64::from(self)) as f32
+    }
+    fn cos(self) -> Self {
+        libm::cos(f64::from(self)) as f32
+    }
+    #[inline(always)]
+    fn pow(self, power: Self) -> Self {
+        libm::powf(self, power)
+    }
+}
+
+impl Real for f64 {
+    common!(f64);
+    // All of them.
+    const LARGE: Self = 0.0;
+    fn exp(self) -> Self {
+        libm::exp(self)
+    }
+    fn exp2(self) -> Self {
+        libm::exp2(self)
+    }
+    fn expm1(self) -> Self {
+        libm::expm1(self)
+    }
+    fn log(self) -> Self {
+        libm::log(self)
+    }
+    fn log2(self) -> Self {
+        libm::log2(self)
+    }
+    fn log1p(self) -> Self {
+        libm::log1p(self)
+    }
+    #[inline(always)]
+    fn wave(self, _ahead: i32) -> Self {
+        self
+    }
+    fn sin(self) -> Self {
+        libm::sin(self)
+    }
+    fn cos(self) -> Self {
+        libm::cos(self)
+    }
+    fn tanh(self) -> Self {
+        libm::tanh(self)
+    }
+    fn sigmoid(self) -> Self {
+        let e = libm::exp(-self.abs());
+        (if self < 0.0 { e } else { 1.0 }) / (1.0 + e)
+    }
+    fn erf(self) -> Self {
+        libm::erf(self)
+    }
+    fn gelu(self) -> Self {
+        let x = if self < -50.0 { -50.0 } else { self };
+        0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
+    }
+    fn gelu_tanh(self) -> Self {
+        let x = if self < -50.0 { -50.0 } else { self };
+        x * (1.595_769_121_605_731 * (x + 0.044715 * x * x * x)).sigmoid()
+    }
+    fn silu(self) -> Self {
+        let x = if self < -800.0 { -800.0 } else { self };
+        x * Real::sigmoid(x)
+    }
+    fn softplus(self) -> Self {
+        let above = if self > 0.0 { self } else { 0.0 };
+        let y = above + libm::log1p(libm::exp(-self.abs()));
+        if self.is_nan() { self } else { y }
+    }
+    fn pow(self, power: Self) -> Self {
+        libm::pow(self, power)
+    }
+}
 
 /// i32 and u32: they wrap.
 pub(super) trait Whole: bytemuck::Pod + Ord + Default {
@@ -40,12 +214,18 @@ pub(super) trait Whole: bytemuck::Pod + Ord + Default {
     fn wrapping_sub(self, other: Self) -> Self;
     fn wrapping_mul(self, other: Self) -> Self;
     fn wrapping_neg(self) -> Self;
+    fn wrapping_abs(self) -> Self;
+    fn sign(self) -> Self;
     /// Toward zero; by zero it is 0.
     fn divide(self, other: Self) -> Self;
+    /// Of the dividend's sign; by zero it is 0.
+    fn rest(self, other: Self) -> Self;
+    /// It wraps; to a negative power 1 and -1 stay whole, others are 0.
+    fn power(self, power: Self) -> Self;
 }
 
 macro_rules! whole {
-    ($($rust:ident),*) => {$(
+    ($rust:ident, $abs:expr, $sign:expr, $is_below:expr) => {
         impl Whole for $rust {
             #[inline(always)]
             fn wrapping_add(self, other: Self) -> Self {
@@ -64,10 +244,48 @@ macro_rules! whole {
                 $rust::wrapping_neg(self)
             }
             #[inline(always)]
+            fn wrapping_abs(self) -> Self {
+                $abs(self)
+            }
+            #[inline(always)]
+            fn sign(self) -> Self {
+                $sign(self)
+            }
+            #[inline(always)]
             fn divide(self, other: Self) -> Self {
-                if other == 0 { 0 } else { self.wrapping_div(other) }
+                if other == 0 {
+                    0
+                } else {
+                    self.wrapping_div(other)
+                }
+            }
+            #[inline(always)]
+            fn rest(self, other: Self) -> Self {
+                if other == 0 {
+                    0
+                } else {
+                    self.wrapping_rem(other)
+                }
+            }
+            fn power(self, power: Self) -> Self {
+                if !$is_below(power) {
+                    return self.wrapping_pow(power as u32);
+                }
+                match self {
+                    1 => 1,
+                    // -1
+                    $rust::MIN..=$rust::MAX if self.wrapping_add(1) == 0 => {
+                        if power & 1 == 0 {
+                            1
+                        } else {
+                            self
+                        }
+                    }
+                    _ => 0,
+                }
             }
         }
-    )*};
+    };
 }
-whole!(i32, u32);
+whole!(i32, i32::wrapping_abs, i32::signum, |power: i32| power < 0);
+whole!(u32, |x: u32| x, |x: u32| x.min(1), |_: u32| false);

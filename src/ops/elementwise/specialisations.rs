@@ -6,31 +6,47 @@ use smallvec::SmallVec;
 
 use super::expression::Expression;
 use super::function::Function;
-use super::launch::{KernelShape, kernel};
+use super::launch::{KernelShape, kernel, storage};
 use crate::dtype::DType;
 use crate::launch::KernelKey;
+use crate::ops::contiguous::copy_code;
 
-/// Of `add` every way to lie, up to `ranks` dimensions; of the others, whose kernels differ in the
-/// body alone, those of one and of two dimensions.
+/// Of copies and of `add` every way to lie, up to `ranks` dimensions; of the others, whose kernels
+/// differ in the body alone, those of one and of two dimensions.
 pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut all = Vec::new();
-    for function in Function::ALL {
+    for dtype in [DType::Bool, DType::F16, DType::F32, DType::F64] {
+        let storage = storage(dtype, true);
+        each_way(&mut all, &copy_code(dtype), &[storage; 2], ranks);
+    }
+    for from in DType::ALL {
+        for to in DType::ALL.into_iter().filter(|&to| to != from) {
+            let expression = Expression::cast(to);
+            if let Ok(types) = expression.types("cast", &[from], None) {
+                let code: Arc<str> = expression.body(&types, &[from], None).into();
+                plainly(&mut all, &code, &[from.name(), to.name()]);
+            }
+        }
+    }
+    for &function in Function::ALL {
         for dtype in DType::ALL {
             let expression = Expression::of_inputs(function);
-            let inputs: SmallVec<[DType; 4]> =
+            let mut inputs: SmallVec<[DType; 4]> =
                 std::iter::repeat_n(dtype, function.operands()).collect();
-            let Ok(types) = expression.types(function.name(), &inputs) else {
+            inputs[..function.first_alike()].fill(DType::Bool);
+            let Ok(types) = expression.types(function.name(), &inputs, None) else {
                 continue;
             };
             if !function.is_in_kernels(dtype) {
                 continue;
             }
-            let code: Arc<str> = expression.body(&types, &inputs).into();
-            let mut dtypes = inputs;
-            dtypes.extend(types.last().copied());
+            let code: Arc<str> = expression.body(&types, &inputs, None).into();
+            let operands = inputs.iter().chain(types.last());
+            let storages: SmallVec<[&'static str; 4]> =
+                operands.map(|dtype| storage(*dtype, false)).collect();
             match function {
-                Function::Add => each_way(&mut all, &code, &dtypes, ranks),
-                _ => plainly(&mut all, &code, &dtypes),
+                Function::Add => each_way(&mut all, &code, &storages, ranks),
+                _ => plainly(&mut all, &code, &storages),
             }
         }
     }
@@ -38,31 +54,50 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
 }
 
 /// Inputs in one buffer or each in its own, new outputs and pieces, with vectors and without.
-fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, dtypes: &[DType], ranks: u32) {
+fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str], ranks: u32) {
+    let inputs = storages.len() - 1;
+    let vectors = !storages[0].starts_with("vec");
+    let ways = if vectors { 1 << inputs } else { 0 };
     for rank in 1..=ranks {
-        for inner in [None, Some([0, 0]), Some([0, 1]), Some([1, 0]), Some([1, 1])] {
-            for slots in [[0, 0, 1], [0, 1, 2]] {
-                for strided_out in [false, true] {
-                    let [first, second] = inner.unwrap_or([0, 0]);
+        for shared in 0..inputs {
+            for strided_out in [false, true] {
+                // The last input is the first's neighbour, or in its buffer.
+                let mut slots: SmallVec<[usize; 4]> = (0..=inputs - shared).collect();
+                if shared == 1 {
+                    slots.insert(0, 0);
+                }
+                let mut shape = KernelShape {
+                    vector: 1,
+                    rank,
+                    inner: &[0; 3][..=inputs],
+                    slots: &slots,
+                    strided_out,
+                    reads_old: false,
+                };
+                all.push(kernel(code, storages, &shape, 0));
+                shape.vector = 4;
+                for way in 0..ways {
+                    let inner: SmallVec<[u32; 4]> = (0..inputs)
+                        .map(|input| (way >> input) & 1)
+                        .chain([1])
+                        .collect();
                     let shape = KernelShape {
-                        vector: if inner.is_some() { 4 } else { 1 },
-                        rank,
-                        inner: &[first, second, u32::from(inner.is_some())],
-                        slots: &slots,
-                        strided_out,
+                        inner: &inner,
+                        ..shape
                     };
-                    all.push(kernel(code, dtypes, &shape, 0));
+                    all.push(kernel(code, storages, &shape, 0));
                 }
             }
         }
     }
 }
 
-fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, dtypes: &[DType]) {
-    let slots: SmallVec<[usize; 4]> = (0..dtypes.len()).collect();
+fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]) {
+    let slots: SmallVec<[usize; 4]> = (0..storages.len()).collect();
     for rank in [1, 2] {
         for vector in [1, 4] {
-            let inner: SmallVec<[u32; 4]> = dtypes.iter().map(|_| u32::from(vector == 4)).collect();
+            let inner: SmallVec<[u32; 4]> =
+                storages.iter().map(|_| u32::from(vector == 4)).collect();
             for strided_out in [false, true] {
                 let shape = KernelShape {
                     vector,
@@ -70,8 +105,9 @@ fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, dtypes: &[DType]) {
                     inner: &inner,
                     slots: &slots,
                     strided_out,
+                    reads_old: false,
                 };
-                all.push(kernel(code, dtypes, &shape, 0));
+                all.push(kernel(code, storages, &shape, 0));
             }
         }
     }

@@ -4,9 +4,10 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::apply::apply;
+use super::convert::convert;
 use super::expression::{Expression, Node, Types};
-use super::function::{Function, Kind};
-use super::real::{Real, Whole};
+use super::function::Kind;
 use crate::cpu::parallel::{self, Walk};
 use crate::dtype::{DType, ElementBytes};
 use crate::road::{HostInput, HostOutput};
@@ -14,7 +15,7 @@ use crate::road::{HostInput, HostOutput};
 /// Elements of a block.
 const BLOCK: usize = 1024;
 
-/// Writes a new output.
+/// Writes the output: a new one, or one that an expression of its old elements goes into.
 pub(super) fn evaluate(
     expression: &Expression,
     types: &Types,
@@ -22,15 +23,65 @@ pub(super) fn evaluate(
     inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
 ) {
-    let size = output.dtype.size();
-    let count = output.layout.elements();
-    let Some(out) = output.bytes.get_mut(..count * size) else {
+    let (layout, size) = (output.layout, output.dtype.size());
+    let machine = || Machine::new(expression, types, numbers, inputs);
+    if layout.is_contiguous() {
+        let first = layout.offset() * size;
+        let range = first..first + layout.elements() * size;
+        let Some(out) = output.bytes.get_mut(range) else {
+            return;
+        };
+        parallel::elements(out, size, |from, piece| {
+            let mut machine = machine();
+            for (at, block) in piece.chunks_mut(BLOCK * size).enumerate() {
+                machine.block(from + at * BLOCK, block);
+            }
+        });
         return;
-    };
-    parallel::elements(out, size, |from, piece| {
-        let mut machine = Machine::new(expression, types, numbers, inputs);
-        for (at, block) in piece.chunks_mut(BLOCK * size).enumerate() {
-            machine.block(from + at * BLOCK, block);
+    }
+    // Through strides: a block's old elements are gathered, and its new ones go where they were.
+    let walk = Walk::new(&[layout]);
+    let mut machine = machine();
+    let mut block: Register = vec![0; BLOCK];
+    for from in (0..layout.elements()).step_by(BLOCK) {
+        let count = BLOCK.min(layout.elements() - from);
+        let block = &mut bytemuck::cast_slice_mut(&mut block)[..count * size];
+        let bytes = &mut *output.bytes;
+        match size {
+            1 => through::<u8>(&walk, bytes, from, block, |block| {
+                machine.block(from, block)
+            }),
+            2 => through::<u16>(&walk, bytes, from, block, |block| {
+                machine.block(from, block)
+            }),
+            4 => through::<u32>(&walk, bytes, from, block, |block| {
+                machine.block(from, block)
+            }),
+            _ => through::<u64>(&walk, bytes, from, block, |block| {
+                machine.block(from, block)
+            }),
+        }
+    }
+}
+
+/// Changes elements of a view in a block of their own.
+fn through<T: bytemuck::Pod>(
+    walk: &Walk,
+    bytes: &mut [u8],
+    from: usize,
+    block: &mut [u8],
+    change: impl FnOnce(&mut [u8]),
+) {
+    gather::<T>(walk, bytes, from, block);
+    change(block);
+    let elements: &mut [T] = bytemuck::cast_slice_mut(bytes);
+    let block: &[T] = bytemuck::cast_slice(block);
+    let stride = walk.inner_strides()[0];
+    walk.runs(from, block.len(), |first, starts, count| {
+        let mut at = starts[0];
+        for &element in &block[first..first + count] {
+            elements[at as usize] = element;
+            at += stride;
         }
     });
 }
@@ -57,14 +108,6 @@ struct Machine<'a> {
     registers: Vec<Register>,
     /// Bits of elements before they are widened.
     raw: Register,
-}
-
-/// The bytes of one value as it is computed with.
-fn size_of_kind(dtype: DType) -> usize {
-    match Kind::of(dtype) {
-        Kind::F64 => 8,
-        Kind::F32 | Kind::I32 | Kind::U32 => 4,
-    }
 }
 
 fn is_narrow(dtype: DType) -> bool {
@@ -98,26 +141,25 @@ impl<'a> Machine<'a> {
                     machine.splat(register, dtype, bytes);
                     Place::Register(register)
                 }
-                Node::Apply(..) => {
+                Node::Old => Place::Register(machine.register()),
+                Node::Apply(..) | Node::Cast(..) => {
                     let register = free.pop().unwrap_or_else(|| machine.register());
                     Place::Register(register)
                 }
             };
             machine.places.push(place);
             // Registers of values that nothing reads any more serve again.
-            if let Node::Apply(function, operands) = *node {
-                let operands = &operands[..function.operands()];
-                for (index, &operand) in operands.iter().enumerate() {
-                    let operand = usize::from(operand);
-                    let computed = matches!(expression.nodes[operand], Node::Apply(..));
-                    let again = operands[..index].contains(&(operand as u8));
-                    if let (true, false, Place::Register(register)) = (
-                        computed && !expression.reads_after(at, operand),
-                        again,
-                        machine.places[operand],
-                    ) {
-                        free.push(register);
-                    }
+            let reads = node.reads();
+            for (index, &read) in reads.iter().enumerate() {
+                let source = usize::from(read);
+                let is_computed =
+                    matches!(expression.nodes[source], Node::Apply(..) | Node::Cast(..));
+                let is_done =
+                    !reads[..index].contains(&read) && !expression.reads_after(at, source);
+                if let (true, true, Place::Register(register)) =
+                    (is_computed, is_done, machine.places[source])
+                {
+                    free.push(register);
                 }
             }
         }
@@ -174,17 +216,18 @@ impl<'a> Machine<'a> {
         for at in 0..=last {
             match self.expression.nodes[at] {
                 Node::Input(input) => self.load(at, usize::from(input), from, count),
+                Node::Old => self.keep(at, out),
                 Node::Scalar(_) => {}
-                Node::Apply(function, operands) => {
+                node @ (Node::Apply(..) | Node::Cast(..)) => {
                     if at == last && !is_narrow(dtype) {
-                        self.apply(function, operands, from, count, out);
+                        self.compute(node, from, count, out);
                         return;
                     }
                     if let Place::Register(register) = self.places[at] {
                         let mut target = std::mem::take(&mut self.registers[register]);
                         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut target);
-                        let bytes = &mut bytes[..count * size_of_kind(self.types[at])];
-                        self.apply(function, operands, from, count, bytes);
+                        let bytes = &mut bytes[..count * Kind::of(self.types[at]).bytes()];
+                        self.compute(node, from, count, bytes);
                         self.registers[register] = target;
                     }
                 }
@@ -218,7 +261,7 @@ impl<'a> Machine<'a> {
             }
             Place::Register(register) => {
                 let bytes: &[u8] = bytemuck::cast_slice(&self.registers[register]);
-                &bytes[..count * size_of_kind(dtype)]
+                &bytes[..count * Kind::of(dtype).bytes()]
             }
         }
     }
@@ -237,6 +280,7 @@ impl<'a> Machine<'a> {
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
                 match size {
+                    1 => gather::<u8>(walk, operand.bytes, from, into),
                     2 => gather::<u16>(walk, operand.bytes, from, into),
                     4 => gather::<u32>(walk, operand.bytes, from, into),
                     _ => gather::<u64>(walk, operand.bytes, from, into),
@@ -253,54 +297,65 @@ impl<'a> Machine<'a> {
             // One value, spread at the start.
             None => return,
         };
-        let target = &mut bytemuck::cast_slice_mut::<u8, f32>(target)[..count];
-        match dtype {
-            DType::F16 => {
-                let elements: &[f16] = bytemuck::cast_slice(elements);
-                elements.convert_to_f32_slice(target);
-            }
-            _ => {
-                let elements: &[bf16] = bytemuck::cast_slice(elements);
-                for (target, element) in target.iter_mut().zip(elements) {
-                    *target = element.to_f32();
-                }
+        widen(dtype, elements, bytemuck::cast_slice_mut(target));
+    }
+
+    /// Keeps what the output holds, before it is overwritten.
+    fn keep(&mut self, node: usize, out: &[u8]) {
+        if let Place::Register(register) = self.places[node] {
+            let dtype = self.types[node];
+            let target: &mut [u8] = bytemuck::cast_slice_mut(&mut self.registers[register]);
+            match is_narrow(dtype) {
+                true => widen(dtype, out, bytemuck::cast_slice_mut(target)),
+                false => target[..out.len()].copy_from_slice(out),
             }
         }
     }
 
-    fn apply(
-        &self,
-        function: Function,
-        operands: [u8; 3],
-        from: usize,
-        count: usize,
-        out: &mut [u8],
-    ) {
-        let kind = Kind::of(self.types[usize::from(operands[0])]);
+    /// A node that is neither input nor number.
+    fn compute(&self, node: Node, from: usize, count: usize, out: &mut [u8]) {
         let mut values: [&[u8]; 3] = [&[]; 3];
-        for (values, &operand) in values.iter_mut().zip(&operands[..function.operands()]) {
-            *values = self.values(usize::from(operand), from, count);
+        for (values, &read) in values.iter_mut().zip(node.reads()) {
+            *values = self.values(usize::from(read), from, count);
         }
-        vectorised(
-            #[inline(always)]
-            || match kind {
-                Kind::F32 => real::<f32>(function, values, out),
-                Kind::F64 => real::<f64>(function, values, out),
-                Kind::I32 => whole::<i32>(function, values, out),
-                Kind::U32 => whole::<u32>(function, values, out),
-            },
-        );
+        match node {
+            Node::Apply(function, operands) => {
+                let of = self.types[usize::from(operands[function.first_alike()])];
+                apply(function, Kind::of(of), values, out);
+            }
+            Node::Cast(to, source) => {
+                convert(self.types[usize::from(source)], to, values[0], out);
+            }
+            Node::Input(_) | Node::Old | Node::Scalar(_) => {}
+        }
     }
 }
 
 /// Runs loops with the processor's wider vectors where it has them.
 #[inline(always)]
-fn vectorised(loops: impl FnOnce()) {
+pub(super) fn vectorised(loops: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {
         return pulp::Simd::vectorize(simd, loops);
     }
     loops();
+}
+
+/// Halves as f32.
+fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
+    let target = &mut target[..elements.len() / 2];
+    match dtype {
+        DType::F16 => {
+            let elements: &[f16] = bytemuck::cast_slice(elements);
+            elements.convert_to_f32_slice(target);
+        }
+        _ => {
+            let elements: &[bf16] = bytemuck::cast_slice(elements);
+            for (target, element) in target.iter_mut().zip(elements) {
+                *target = element.to_f32();
+            }
+        }
+    }
 }
 
 fn bits16(element: &[u8]) -> u16 {
@@ -328,58 +383,4 @@ fn gather<T: bytemuck::Pod>(walk: &Walk, bytes: &[u8], from: usize, into: &mut [
             }
         }
     });
-}
-
-#[inline(always)]
-fn one<A: bytemuck::Pod, R: bytemuck::Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A) -> R) {
-    let a: &[A] = bytemuck::cast_slice(values[0]);
-    let out: &mut [R] = bytemuck::cast_slice_mut(out);
-    for (out, &a) in out.iter_mut().zip(a) {
-        *out = f(a);
-    }
-}
-
-#[inline(always)]
-fn two<A: bytemuck::Pod, R: bytemuck::Pod>(
-    values: [&[u8]; 3],
-    out: &mut [u8],
-    f: impl Fn(A, A) -> R,
-) {
-    let (a, b): (&[A], &[A]) = (
-        bytemuck::cast_slice(values[0]),
-        bytemuck::cast_slice(values[1]),
-    );
-    let out: &mut [R] = bytemuck::cast_slice_mut(out);
-    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-        *out = f(a, b);
-    }
-}
-
-#[inline(always)]
-fn real<T: Real>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
-    match function {
-        Function::Add => two::<T, T>(values, out, |a, b| a + b),
-        Function::Sub => two::<T, T>(values, out, |a, b| a - b),
-        Function::Mul => two::<T, T>(values, out, |a, b| a * b),
-        Function::Div => two::<T, T>(values, out, |a, b| a / b),
-        Function::Neg => one::<T, T>(values, out, |a| -a),
-        // NaN stays.
-        Function::Relu => one::<T, T>(values, out, |a| if a < T::ZERO { T::ZERO } else { a }),
-        Function::Exp => one::<T, T>(values, out, T::exp),
-        Function::Sqrt => one::<T, T>(values, out, T::sqrt),
-    }
-}
-
-#[inline(always)]
-fn whole<T: Whole>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
-    match function {
-        Function::Add => two::<T, T>(values, out, T::wrapping_add),
-        Function::Sub => two::<T, T>(values, out, T::wrapping_sub),
-        Function::Mul => two::<T, T>(values, out, T::wrapping_mul),
-        Function::Div => two::<T, T>(values, out, T::divide),
-        Function::Neg => one::<T, T>(values, out, T::wrapping_neg),
-        Function::Relu => one::<T, T>(values, out, |a| a.max(T::default())),
-        // Of floats alone, by their rules.
-        Function::Exp | Function::Sqrt => {}
-    }
 }

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Place;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::cpu::parallel;
-use crate::dtype::{DType, Element};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
 use crate::layout::{Layout, Merged, SliceRange};
@@ -93,6 +93,12 @@ impl Op for ScatterAdd {
         };
         if source.dtype != target.dtype {
             return Err(Error::dtype_mismatch(self.op, target.dtype, source.dtype));
+        }
+        if target.dtype == DType::Bool {
+            return Err(Error::invalid(
+                self.op,
+                "adds numbers, not bool: cast first",
+            ));
         }
         if !matches!(index.dtype, DType::I32 | DType::U32) {
             return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
@@ -215,7 +221,7 @@ impl Op for ScatterAdd {
 }
 
 impl Seen {
-    fn twin<T: Element>(
+    fn twin<T: bytemuck::Pod>(
         &self,
         index: &HostInput<'_>,
         source: &HostInput<'_>,

@@ -34,6 +34,8 @@ pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut Ho
                 integers(c, a, b, size, all, add);
             });
         }
+        // Refused by the rule.
+        DType::Bool => {}
     }
 }
 
@@ -65,7 +67,7 @@ fn through_f32<T: Halves>(finish: Finish, inputs: &[HostInput<'_>], output: &mut
 
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
 /// batch: side by side where that keeps all cores busy, else one after the other on all cores.
-fn each_matrix<T: Element>(
+fn each_matrix<T: Element + bytemuck::Pod>(
     inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
     product: impl Fn(&mut [T], [Matrix<'_, T>; 2], Size, bool, usize) + Sync,
@@ -124,7 +126,7 @@ fn each_matrix<T: Element>(
 }
 
 /// Rows of the output side by side on all cores; wrapping sums.
-fn integers<T: Element + Default>(
+fn integers<T: Element + bytemuck::Pod + Default>(
     c: &mut [T],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::road::HostInput;
 
 /// A type that sums are kept in.
-pub(super) trait Sum: Element {
+pub(super) trait Sum: Element + bytemuck::Pod {
     fn from_f32(value: f32) -> Self;
     fn relu(self) -> Self;
     fn gelu(self) -> Self;
@@ -52,7 +52,7 @@ sum!(f32, libm::erfcf, std::f32::consts::FRAC_1_SQRT_2);
 sum!(f64, libm::erfc, std::f64::consts::FRAC_1_SQRT_2);
 
 /// An element type with the type that its sums are kept in.
-pub(super) trait Term: Element {
+pub(super) trait Term: Element + bytemuck::Pod {
     type Sum: Sum;
     fn wide(self) -> Self::Sum;
 }

@@ -262,6 +262,7 @@ fn names(dtype: DType) -> &'static [(&'static str, &'static str)] {
         DType::F64 => &[("f64", "f64")],
         DType::I32 => &[("i32", "i32")],
         DType::U32 => &[("u32", "u32")],
+        DType::Bool => &[],
     }
 }
 

@@ -324,6 +324,12 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
     if let Some(other) = inputs.iter().find(|other| other.dtype != a.dtype) {
         return Err(Error::dtype_mismatch("matmul", a.dtype, other.dtype));
     }
+    if a.dtype == DType::Bool {
+        return Err(Error::invalid(
+            "matmul",
+            "multiplies numbers, not bool: cast first",
+        ));
+    }
     let (left, right) = (a.layout.shape(), b.layout.shape());
     let ([batch @ .., m, inner], [right_batch @ .., k, n]) = (left.dims(), right.dims()) else {
         return Err(Error::invalid("matmul", "takes two operands"));

@@ -151,7 +151,7 @@ const UNLIMITED: u64 = 1 << 30;
 /// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
 /// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even small tiles fit; what sources and target say; a
 /// lost device. Part of the target may be written then; the device holds nothing of it.
-pub fn matmul_streamed<T: Element>(
+pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     device: &Device,
     a: &mut impl MatrixSource<T>,
     b: &mut impl MatrixSource<T>,
@@ -263,7 +263,7 @@ struct Run<'a, T> {
     wrote: bool,
 }
 
-impl<T: Element> Run<'_, T> {
+impl<T: Element + bytemuck::Pod> Run<'_, T> {
     fn run(
         &mut self,
         [m, k, n]: [usize; 3],

@@ -19,6 +19,8 @@ pub(super) fn twin(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'
         DType::BF16 => floats::<half::bf16>(op, input, output),
         DType::I32 => numbers::<i32>(op, input, output),
         DType::U32 => numbers::<u32>(op, input, output),
+        // Refused by the rule.
+        DType::Bool => Ok(()),
     }
 }
 
@@ -71,7 +73,7 @@ struct Run<'a, 'b> {
 }
 
 impl Run<'_, '_> {
-    fn fold<T: Number, F: Fold<T, Out: Element>>(self, fold: &F) -> Result<()> {
+    fn fold<T: Number, F: Fold<T, Out: bytemuck::Pod>>(self, fold: &F) -> Result<()> {
         let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
         let outputs = self.output.layout.elements();
         let out = self.output.elements::<F::Out>();
@@ -87,7 +89,7 @@ impl Run<'_, '_> {
 }
 
 /// An element type: what its sums are kept in, and integers in its order.
-pub(in crate::ops) trait Number: Element + Copy {
+pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     type Wide: Copy + Send + Sync;
     type Key: Ord + Copy + Send + Sync;
     const ZERO: Self::Wide;

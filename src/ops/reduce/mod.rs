@@ -137,6 +137,10 @@ impl Op for Reduce {
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
         match inputs {
+            [input] if input.dtype == DType::Bool => Err(Error::invalid(
+                self.name(),
+                "of numbers, not bool: cast first",
+            )),
             [input] => {
                 let shape = self.along.shape(input.layout.shape());
                 Ok((shape, self.what.result(input.dtype)))

@@ -59,7 +59,7 @@ impl<'a> KernelCall<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] when the kernel has no such input,
     /// [`Error::DTypeMismatch`] when its elements are no `T`.
-    pub fn input<T: Element>(&self, name: &str) -> Result<&[T]> {
+    pub fn input<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<&[T]> {
         let (_, _, bytes) = self.find_input(name)?;
         self.check::<T>(name)?;
         Ok(bytemuck::cast_slice(bytes.as_slice()))
@@ -78,7 +78,7 @@ impl<'a> KernelCall<'a> {
     ///
     /// # Errors
     /// As [`KernelCall::input`]; when it was taken before.
-    pub fn output<T: Element>(&self, name: &str) -> Result<&'a mut [T]> {
+    pub fn output<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<&'a mut [T]> {
         self.check::<T>(name)?;
         let (_, _, bytes) = self
             .outputs
@@ -105,7 +105,7 @@ impl<'a> KernelCall<'a> {
     ///
     /// # Errors
     /// As [`KernelCall::input`].
-    pub fn scalar<T: Element>(&self, name: &str) -> Result<T> {
+    pub fn scalar<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<T> {
         let [value] = self.vector::<T, 1>(name)?;
         Ok(value)
     }
@@ -114,7 +114,7 @@ impl<'a> KernelCall<'a> {
     ///
     /// # Errors
     /// As [`KernelCall::input`]; when it has not `N` numbers.
-    pub fn vector<T: Element, const N: usize>(&self, name: &str) -> Result<[T; N]> {
+    pub fn vector<T: Element + bytemuck::Pod, const N: usize>(&self, name: &str) -> Result<[T; N]> {
         let member = self
             .source
             .members
@@ -136,7 +136,7 @@ impl<'a> KernelCall<'a> {
         found.ok_or_else(|| unknown(self.kernel, "input", name))
     }
 
-    fn check<T: Element>(&self, name: &str) -> Result<()> {
+    fn check<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<()> {
         let binding = self
             .source
             .bindings

@@ -236,13 +236,7 @@ impl Op for UserOp<'_> {
         let mut launches = Launches::new();
         if !self.kernel.overwrites {
             let words = self.output_bytes().div_ceil(4) as usize;
-            let zeros = Fill::new(
-                self.name(),
-                [words].into(),
-                Scalar::Integer(0),
-                DType::U32,
-                true,
-            )?;
+            let zeros = Fill::new(self.name(), [words].into(), Scalar::Integer(0), DType::U32)?;
             let layout = Layout::contiguous([words]);
             let output = Operand {
                 layout: &layout,

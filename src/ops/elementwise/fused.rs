@@ -1,0 +1,269 @@
+//! Several elementwise functions as one kernel.
+
+use std::cell::RefCell;
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+
+use smallvec::SmallVec;
+
+use super::{Elementwise, Expression, Function, Node, is_same};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// Most values of an expression.
+const MOST: usize = 128;
+
+/// Runs an expression of elementwise functions as one kernel: each input is read once, the result
+/// written once, and nothing between them takes memory. f16 and bf16 are computed with as f32 and
+/// rounded at the end alone.
+///
+/// ```
+/// use orlop::{DType, Device, Tensor, fused};
+///
+/// let device = Device::cpu();
+/// let x = Tensor::from_slice(&device, &[0.0f32, 1.0, 2.0], 3)?;
+/// let bias = Tensor::from_slice(&device, &[1.0f32], 1)?;
+/// let y = fused(|e| {
+///     let (x, bias) = (e.input(&x), e.input(&bias));
+///     ((x * 2.0 + bias).square() - 1.0).maximum(5.0)
+/// })?;
+/// assert_eq!(y.to_vec::<f32>()?, [5.0, 8.0, 24.0]);
+/// # Ok::<(), orlop::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Tensor::add`]; [`Error::InvalidArgument`] for more than 128 values (inputs, numbers and
+/// functions) or for an expression without tensors.
+pub fn fused(build: impl for<'e> FnOnce(&'e Fusion) -> Expr<'e>) -> Result<Tensor> {
+    const OP: &str = "fused";
+    let fusion = Fusion::default();
+    let root = usize::from(build(&fusion).node);
+    let Graph {
+        mut nodes,
+        numbers,
+        inputs,
+    } = fusion.0.into_inner();
+    if nodes.len() > MOST {
+        return Err(Error::invalid(
+            OP,
+            format!(
+                "{} values are more than {MOST}: make two of them",
+                nodes.len()
+            ),
+        ));
+    }
+    // What the result does not come from is left out by where it ends.
+    nodes.truncate(root + 1);
+    let op = Elementwise {
+        numbers,
+        ..Elementwise::new(
+            OP,
+            Expression {
+                nodes: nodes.into_iter().collect(),
+            },
+        )
+    };
+    op.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
+}
+
+/// The inputs of an expression: see [`fused`].
+#[derive(Default)]
+pub struct Fusion(RefCell<Graph>);
+
+#[derive(Default)]
+struct Graph {
+    nodes: Vec<Node>,
+    numbers: SmallVec<[Scalar; 2]>,
+    inputs: Vec<Tensor>,
+}
+
+impl Graph {
+    fn push(&mut self, node: Node) -> u8 {
+        let there = self.nodes.iter().position(|other| *other == node);
+        let at = there.unwrap_or_else(|| {
+            // Beyond the most values the whole is refused; numbers of nodes stay within it.
+            self.nodes.push(node);
+            self.nodes.len() - 1
+        });
+        at.min(MOST) as u8
+    }
+}
+
+impl Fusion {
+    /// A tensor as a value of the expression. All inputs broadcast to one shape.
+    pub fn input(&self, tensor: &Tensor) -> Expr<'_> {
+        let mut graph = self.0.borrow_mut();
+        let there = graph.inputs.iter().position(|other| is_same(other, tensor));
+        let input = there.unwrap_or_else(|| {
+            graph.inputs.push(tensor.clone());
+            graph.inputs.len() - 1
+        });
+        let node = graph.push(Node::Input(input.min(MOST) as u8));
+        Expr { fusion: self, node }
+    }
+
+    fn number(&self, number: Scalar) -> u8 {
+        let mut graph = self.0.borrow_mut();
+        graph.numbers.push(number);
+        let number = (graph.numbers.len() - 1).min(MOST) as u8;
+        graph.push(Node::Scalar(number))
+    }
+}
+
+/// A value of an expression: see [`fused`].
+#[derive(Clone, Copy)]
+pub struct Expr<'e> {
+    fusion: &'e Fusion,
+    node: u8,
+}
+
+/// A value of an expression or a number.
+#[derive(Clone, Copy)]
+pub enum ExprArgument<'e> {
+    /// A value of the same expression.
+    Expr(Expr<'e>),
+    /// One number for all elements.
+    Number(Scalar),
+}
+
+impl<'e> From<Expr<'e>> for ExprArgument<'e> {
+    fn from(value: Expr<'e>) -> Self {
+        ExprArgument::Expr(value)
+    }
+}
+
+impl<T: Into<Scalar>> From<T> for ExprArgument<'_> {
+    fn from(number: T) -> Self {
+        ExprArgument::Number(number.into())
+    }
+}
+
+impl<'e> Expr<'e> {
+    fn node_of(self, argument: ExprArgument<'e>) -> u8 {
+        match argument {
+            ExprArgument::Expr(value) => value.node,
+            ExprArgument::Number(number) => self.fusion.number(number),
+        }
+    }
+
+    fn apply(self, function: Function, operands: [u8; 3]) -> Self {
+        let node = Node::Apply(function, operands);
+        let node = self.fusion.0.borrow_mut().push(node);
+        Expr { node, ..self }
+    }
+
+    fn unary(self, function: Function) -> Self {
+        self.apply(function, [self.node, 0, 0])
+    }
+
+    fn binary(self, function: Function, other: ExprArgument<'e>) -> Self {
+        let other = self.node_of(other);
+        self.apply(function, [self.node, other, 0])
+    }
+
+    /// As another dtype, rounded to it: [`Tensor::cast`].
+    pub fn cast(self, dtype: DType) -> Self {
+        let node = Node::Cast(dtype, self.node);
+        let node = self.fusion.0.borrow_mut().push(node);
+        Expr { node, ..self }
+    }
+
+    /// [`Tensor::mul_add`].
+    pub fn mul_add(
+        self,
+        factor: impl Into<ExprArgument<'e>>,
+        addend: impl Into<ExprArgument<'e>>,
+    ) -> Self {
+        let operands = [
+            self.node,
+            self.node_of(factor.into()),
+            self.node_of(addend.into()),
+        ];
+        self.apply(Function::MulAdd, operands)
+    }
+
+    /// [`Tensor::clamp`].
+    pub fn clamp(
+        self,
+        low: impl Into<ExprArgument<'e>>,
+        high: impl Into<ExprArgument<'e>>,
+    ) -> Self {
+        let operands = [
+            self.node,
+            self.node_of(low.into()),
+            self.node_of(high.into()),
+        ];
+        self.apply(Function::Clamp, operands)
+    }
+
+    /// [`Tensor::select`].
+    pub fn select(
+        self,
+        when_true: impl Into<ExprArgument<'e>>,
+        when_false: impl Into<ExprArgument<'e>>,
+    ) -> Self {
+        let (yes, no) = (when_true.into(), when_false.into());
+        let operands = [self.node, self.node_of(yes), self.node_of(no)];
+        self.apply(Function::Select, operands)
+    }
+}
+
+macro_rules! methods {
+    (unary $($method:ident $function:ident,)*; binary $($two:ident $function_of_two:ident,)*) => {
+        impl<'e> Expr<'e> {
+            $(
+                #[doc = concat!("[`Tensor::", stringify!($method), "`].")]
+                #[allow(clippy::should_implement_trait)]
+                pub fn $method(self) -> Self {
+                    self.unary(Function::$function)
+                }
+            )*
+            $(
+                #[doc = concat!("[`Tensor::", stringify!($two), "`].")]
+                #[allow(clippy::should_implement_trait)]
+                pub fn $two(self, other: impl Into<ExprArgument<'e>>) -> Self {
+                    self.binary(Function::$function_of_two, other.into())
+                }
+            )*
+        }
+    };
+}
+
+methods! {
+    unary abs Abs, sign Sign, square Square, relu Relu, recip Recip, sqrt Sqrt, rsqrt Rsqrt,
+    floor Floor, ceil Ceil, round Round, trunc Trunc, exp Exp, exp2 Exp2, expm1 Expm1, log Log,
+    log2 Log2, log1p Log1p, sin Sin, cos Cos, tanh Tanh, sigmoid Sigmoid, erf Erf, gelu Gelu,
+    gelu_tanh GeluTanh, silu Silu, softplus Softplus, is_nan IsNan, is_finite IsFinite,
+    logical_not Not,;
+    binary pow Pow, minimum Min, maximum Max, leaky_relu LeakyRelu, eq Eq, ne Ne, lt Lt, le Le, gt Gt,
+    ge Ge, logical_and And, logical_or Or, logical_xor Xor,
+}
+
+impl Neg for Expr<'_> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        self.unary(Function::Neg)
+    }
+}
+
+macro_rules! operator {
+    ($($trait:ident $method:ident),*) => {$(
+        impl<'e, T: Into<ExprArgument<'e>>> $trait<T> for Expr<'e> {
+            type Output = Expr<'e>;
+            fn $method(self, other: T) -> Expr<'e> {
+                self.binary(Function::$trait, other.into())
+            }
+        }
+        operator!($trait $method: f64, i64, Scalar);
+    )*};
+    ($trait:ident $method:ident: $($number:ty),*) => {$(
+        impl<'e> $trait<Expr<'e>> for $number {
+            type Output = Expr<'e>;
+            fn $method(self, other: Expr<'e>) -> Expr<'e> {
+                let number = other.fusion.number(self.into());
+                other.apply(Function::$trait, [number, other.node, 0])
+            }
+        }
+    )*};
+}
+operator!(Add add, Sub sub, Mul mul, Div div, Rem rem);

@@ -1,0 +1,93 @@
+//! Elementwise functions in place, and those that take a tensor's memory over.
+
+use smallvec::SmallVec;
+
+use super::{Argument, Elementwise, Expression, Function, Node, is_same};
+use crate::error::{Error, Result};
+use crate::road;
+use crate::tensor::Tensor;
+
+impl Elementwise {
+    /// Writes a function of a tensor and of arguments into the tensor's own memory.
+    pub(super) fn assign(
+        name: &'static str,
+        function: Function,
+        into: &Tensor,
+        arguments: &[Argument<'_>],
+    ) -> Result<()> {
+        if into.layout().distinct() != *into.layout() {
+            return Err(Error::invalid(
+                name,
+                format!("{into:?} has one element at several places: copy it first"),
+            ));
+        }
+        let mut call = Self::new(name, Expression::default());
+        call.into = Some((into.shape().clone(), into.dtype()));
+        call.expression.nodes.push(Node::Old);
+        let mut inputs = SmallVec::new();
+        call.push(function, arguments, &mut inputs);
+        for input in &inputs {
+            // In `infer` the shapes broadcast either way.
+            input.layout().broadcast_to(into.shape())?;
+        }
+        let numbers = call.numbers_as_tensors(&inputs, Some(into))?;
+        // What lies in the same storage: the tensor itself is read where it is written, other parts
+        // of it before.
+        let mut views: SmallVec<[Tensor; 4]> = SmallVec::new();
+        for input in inputs.iter().copied().chain(&numbers) {
+            let view = input.broadcast_to(into.shape())?;
+            views.push(match input.shares_storage(into) && !is_same(input, into) {
+                true => view.copy()?,
+                false => view,
+            });
+        }
+        let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
+        let mut renamed: SmallVec<[Node; 4]> = SmallVec::new();
+        for view in &views {
+            renamed.push(match is_same(view, into) {
+                true => Node::Old,
+                false => {
+                    others.push(view);
+                    Node::Input((others.len() - 1) as u8)
+                }
+            });
+        }
+        for node in &mut call.expression.nodes {
+            if let Node::Input(input) = *node {
+                *node = renamed[usize::from(input)];
+            }
+        }
+        road::write(&call, &others, into)
+    }
+
+    /// A function of a tensor and of arguments, in the tensor's memory where nobody else holds it and
+    /// the result fits.
+    pub(super) fn take_over(
+        name: &'static str,
+        function: Function,
+        tensor: Tensor,
+        arguments: &[Argument<'_>],
+    ) -> Result<Tensor> {
+        let fits = |argument: &Argument<'_>| match argument {
+            Argument::Number(_) => true,
+            Argument::Tensor(other) => {
+                other.device() == tensor.device()
+                    && tensor
+                        .shape()
+                        .broadcast(other.shape(), name)
+                        .is_ok_and(|shape| shape == *tensor.shape())
+            }
+        };
+        let is_ours = tensor.storage().is_held_once()
+            && tensor.is_contiguous()
+            && road::home(name, &[&tensor])? == *tensor.device();
+        if is_ours && arguments.iter().all(fits) {
+            Self::assign(name, function, &tensor, arguments)?;
+            return Ok(tensor);
+        }
+        let all: SmallVec<[Argument<'_>; 3]> = std::iter::once(Argument::Tensor(&tensor))
+            .chain(arguments.iter().copied())
+            .collect();
+        Self::call(function, &all)
+    }
+}

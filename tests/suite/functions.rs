@@ -1,0 +1,885 @@
+//! Functions of one element and of more against f64, within the bounds of docs/numerics.md; select,
+//! clamp, comparisons and logic; in place, taken over, fused.
+
+use orlop::{DType, Error, Result, Tensor, bf16, f16, fused};
+
+use crate::adapters::{Context, full};
+use crate::rng::{Rng, seed};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("functions::halves", Scope::Device, halves),
+        Test::new("functions::singles", Scope::Device, singles),
+        Test::new("functions::doubles", Scope::Device, doubles),
+        Test::new("functions::powers", Scope::Device, powers),
+        Test::new("functions::of_integers", Scope::Kernels, of_integers),
+        Test::new("functions::of_two", Scope::Kernels, of_two),
+        Test::new("functions::comparisons", Scope::Kernels, comparisons),
+        Test::new("functions::bools", Scope::Kernels, bools),
+        Test::new("functions::select", Scope::Kernels, select),
+        Test::new("functions::in_place", Scope::Kernels, in_place),
+        Test::new("functions::overlaps", Scope::Kernels, overlaps),
+        Test::new("functions::take_over", Scope::Device, take_over),
+        Test::new("functions::fused", Scope::Kernels, fusions),
+        Test::new("functions::refuses", Scope::Device, refuses),
+    ]
+}
+
+/// A function with its reference and its bound.
+struct Case {
+    name: &'static str,
+    run: fn(&Tensor) -> Result<Tensor>,
+    exact: fn(f64) -> f64,
+    /// In units of the last place of the result.
+    ulps: f64,
+    /// Beside it, in multiples of the operand's size.
+    of_operand: f64,
+    /// Beside it.
+    absolute: f64,
+}
+
+fn case(
+    name: &'static str,
+    run: fn(&Tensor) -> Result<Tensor>,
+    exact: fn(f64) -> f64,
+    ulps: f64,
+) -> Case {
+    Case {
+        name,
+        run,
+        exact,
+        ulps,
+        of_operand: 0.0,
+        absolute: 0.0,
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn sign(x: f64) -> f64 {
+    match x {
+        x if x > 0.0 => 1.0,
+        x if x < 0.0 => -1.0,
+        x if x.is_nan() => x,
+        _ => 0.0,
+    }
+}
+
+fn gelu(x: f64) -> f64 {
+    match x == f64::NEG_INFINITY {
+        true => 0.0,
+        false => 0.5 * x * libm::erfc(-x / 2f64.sqrt()),
+    }
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    match x == f64::NEG_INFINITY {
+        true => 0.0,
+        false => {
+            x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
+        }
+    }
+}
+
+fn silu(x: f64) -> f64 {
+    match x == f64::NEG_INFINITY {
+        true => 0.0,
+        false => x * sigmoid(x),
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let near = |case: Case, of_operand| Case { of_operand, ..case };
+    let about = |case: Case, absolute| Case { absolute, ..case };
+    vec![
+        case("neg", Tensor::neg, |x| -x, 0.0),
+        case("abs", Tensor::abs, f64::abs, 0.0),
+        case("sign", Tensor::sign, sign, 0.0),
+        case("square", Tensor::square, |x| x * x, 0.5),
+        case("relu", Tensor::relu, |x| if x < 0.0 { 0.0 } else { x }, 0.0),
+        case(
+            "leaky_relu",
+            |x| x.leaky_relu(0.25),
+            |x| if x < 0.0 { 0.25 * x } else { x },
+            0.5,
+        ),
+        case("recip", Tensor::recip, f64::recip, 2.5),
+        case("sqrt", Tensor::sqrt, f64::sqrt, 2.5),
+        case("rsqrt", Tensor::rsqrt, |x| 1.0 / x.sqrt(), 4.5),
+        case("floor", Tensor::floor, f64::floor, 0.0),
+        case("ceil", Tensor::ceil, f64::ceil, 0.0),
+        case("round", Tensor::round, f64::round_ties_even, 0.0),
+        case("trunc", Tensor::trunc, f64::trunc, 0.0),
+        case("exp", Tensor::exp, f64::exp, 2.0),
+        case("exp2", Tensor::exp2, f64::exp2, 2.0),
+        case("expm1", Tensor::expm1, f64::exp_m1, 3.0),
+        case("log", Tensor::log, f64::ln, 2.0),
+        case("log2", Tensor::log2, f64::log2, 2.0),
+        case("log1p", Tensor::log1p, f64::ln_1p, 3.0),
+        about(case("sin", Tensor::sin, f64::sin, 2.0), 1.2e-7),
+        about(case("cos", Tensor::cos, f64::cos, 2.0), 1.2e-7),
+        case("tanh", Tensor::tanh, f64::tanh, 6.0),
+        case("sigmoid", Tensor::sigmoid, sigmoid, 6.0),
+        case("erf", Tensor::erf, libm::erf, 3.0),
+        near(case("gelu", Tensor::gelu, gelu, 4.0), 3e-7),
+        near(case("gelu_tanh", Tensor::gelu_tanh, gelu_tanh, 8.0), 3e-7),
+        case("silu", Tensor::silu, silu, 7.0),
+        case(
+            "softplus",
+            Tensor::softplus,
+            |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            6.0,
+        ),
+    ]
+}
+
+/// A format of floats: its precision and its least exponent.
+#[derive(Clone, Copy)]
+struct Format {
+    bits: i32,
+    least: i32,
+    largest: f64,
+}
+
+const SINGLE: Format = Format {
+    bits: 24,
+    least: -126,
+    largest: f32::MAX as f64,
+};
+const HALF: Format = Format {
+    bits: 11,
+    least: -14,
+    largest: 65504.0,
+};
+
+impl Format {
+    /// One unit in the last place of `x`.
+    fn ulp(self, x: f64) -> f64 {
+        let exponent = if x == 0.0 {
+            self.least
+        } else {
+            libm::ilogb(x.abs().min(self.largest)).max(self.least)
+        };
+        2f64.powi(exponent - self.bits + 1)
+    }
+
+    /// Whether `got` is within `bound` of `want`; infinite beyond the largest number, and zero below
+    /// the least normal one where it may be flushed.
+    fn is_close(self, want: f64, got: f64, bound: f64, may_flush: bool) -> bool {
+        if want.is_nan() || got.is_nan() {
+            return want.is_nan() && got.is_nan();
+        }
+        let least = 2f64.powi(self.least);
+        let most = self.largest + self.ulp(self.largest) / 2.0;
+        if got.is_infinite() {
+            return got.signum() == want.signum() && want.abs() + bound >= most;
+        }
+        if want.abs() >= most {
+            return got.signum() == want.signum() && got.abs() + bound >= self.largest;
+        }
+        (got - want).abs() <= bound
+            || (may_flush && want.abs() < least * 1.001 && got.abs() <= least)
+    }
+}
+
+/// Compares each result; `x` are the operands as f64, `got` the results.
+fn check(context: &Context, case: &Case, format: Format, x: &[f64], got: &[f64]) -> f64 {
+    assert_eq!(x.len(), got.len());
+    let mut worst = 0.0f64;
+    for (&x, &got) in x.iter().zip(got) {
+        let right = |x: f64| {
+            let want = (case.exact)(x);
+            // Results are rounded to the format after all.
+            let rounding = if format.bits == SINGLE.bits {
+                0.0
+            } else {
+                0.5 * format.ulp(want)
+            };
+            let wide = if format.bits == SINGLE.bits {
+                format.ulp(want)
+            } else {
+                SINGLE.ulp(want)
+            };
+            let extra = case.absolute + case.of_operand * if x.is_finite() { x.abs() } else { 0.0 };
+            let bound = case.ulps * wide + rounding + extra;
+            let close = format.is_close(want, got, bound, !context.is_cpu());
+            let error = (got - want).abs() - extra;
+            (
+                close,
+                if error.is_finite() && want.is_normal() {
+                    error / wide
+                } else {
+                    0.0
+                },
+                want,
+            )
+        };
+        let (mut close, error, want) = right(x);
+        let is_subnormal = x != 0.0 && x.abs() < 2f64.powi(SINGLE.least);
+        if !close && is_subnormal && !context.is_cpu() {
+            close = right(0f64.copysign(x)).0;
+        }
+        worst = worst.max(if want.abs() > 2f64.powi(SINGLE.least + 2) {
+            error
+        } else {
+            0.0
+        });
+        assert!(
+            close,
+            "{} of {x:e}: {got:e}, not {want:e} (off by {error} ulps)",
+            case.name
+        );
+    }
+    worst
+}
+
+/// Every f16, and the same of bf16.
+fn halves(context: &Context) -> Result<()> {
+    let device = context.device();
+    let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    let tensor = Tensor::from_slice(device, &all, all.len())?;
+    let x: Vec<f64> = all.iter().map(|x| x.to_f64()).collect();
+    for case in cases() {
+        let result = (case.run)(&tensor)?;
+        assert_eq!(
+            (result.dtype(), result.device()),
+            (DType::F16, device),
+            "{}",
+            case.name
+        );
+        let got: Vec<f64> = result.to_vec::<f16>()?.iter().map(|x| x.to_f64()).collect();
+        check(context, &case, HALF, &x, &got);
+    }
+    let all: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let tensor = Tensor::from_slice(device, &all, all.len())?;
+    let x: Vec<f64> = all.iter().map(|x| x.to_f64()).collect();
+    let format = Format { bits: 8, ..SINGLE };
+    let format = Format {
+        largest: f64::from(bf16::MAX),
+        ..format
+    };
+    for case in cases() {
+        let got = (case.run)(&tensor)?.to_vec::<bf16>()?;
+        let got: Vec<f64> = got.iter().map(|x| x.to_f64()).collect();
+        check(context, &case, format, &x, &got);
+    }
+    Ok(())
+}
+
+/// Bit patterns of every kind: uniform over all of them, moderate numbers, and the specials.
+fn patterns(count: usize) -> Vec<f32> {
+    let mut rng = Rng::new(seed());
+    let specials = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MAX,
+        f32::MIN,
+        f32::MIN_POSITIVE,
+        f32::EPSILON,
+        1e-45,
+        -1e-45,
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        88.72,
+        88.73,
+        -87.33,
+        -87.34,
+        -103.9,
+        -104.1,
+        127.99,
+        128.0,
+        -149.0,
+        -150.5,
+        0.99999994,
+        1.0000001,
+        -0.99999994,
+        -0.9999,
+        8_388_607.5,
+        8_388_608.0,
+        16_777_217.0,
+        9.01,
+        10.0,
+        6000.0,
+        6000.5,
+        8192.0,
+        1e5,
+        1e10,
+        1e20,
+        3.1415927,
+        1.5707964,
+        4.712389,
+        6.2831855,
+        16_367_173.0,
+        1.7e38,
+    ];
+    let mut all = specials.to_vec();
+    while all.len() < count {
+        all.push(match rng.below(4) {
+            0 => rng.unit() as f32 * 10.0,
+            1 => rng.unit() as f32 * 100.0,
+            _ => f32::from_bits(rng.next() as u32),
+        });
+    }
+    all
+}
+
+/// In a full run 2^24 patterns.
+fn singles(context: &Context) -> Result<()> {
+    let count = if full() { 1 << 24 } else { 1 << 17 };
+    let values = patterns(count);
+    let tensor = Tensor::from_slice(context.device(), &values, count)?;
+    let x: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
+    let mut lines = String::new();
+    for case in cases() {
+        let got: Vec<f64> = (case.run)(&tensor)?
+            .to_vec::<f32>()?
+            .iter()
+            .map(|&x| x.into())
+            .collect();
+        let worst = check(context, &case, SINGLE, &x, &got);
+        lines += &format!("{} {worst:.2}, ", case.name);
+    }
+    if full() {
+        println!(
+            "{}: worst in ulps beside absolute bounds: {lines}",
+            context.adapter.name
+        );
+    }
+    let want_nan = tensor.is_nan()?.to_vec::<bool>()?;
+    let want_finite = tensor.is_finite()?.to_vec::<bool>()?;
+    for ((x, nan), finite) in values.iter().zip(want_nan).zip(want_finite) {
+        assert_eq!((x.is_nan(), x.is_finite()), (nan, finite), "{x:e}");
+    }
+    Ok(())
+}
+
+/// f64 where it is: kernels or the CPU, the result at home.
+fn doubles(context: &Context) -> Result<()> {
+    let device = context.device();
+    if !device.capabilities().holds(DType::F64) {
+        return Ok(());
+    }
+    let values: Vec<f64> = patterns(2000).into_iter().map(f64::from).collect();
+    let tensor = Tensor::from_slice(device, &values, values.len())?;
+    for case in cases() {
+        let result = (case.run)(&tensor)?;
+        assert_eq!(result.device(), device, "{}", case.name);
+        for (&x, got) in values.iter().zip(result.to_vec::<f64>()?) {
+            let want = (case.exact)(x);
+            let slack = 1e-13 * want.abs().max(if case.absolute > 0.0 { 1.0 } else { 0.0 });
+            let same =
+                got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= slack;
+            // The reference subtracts.
+            let loose =
+                matches!(case.name, "gelu" | "gelu_tanh") && (got - want).abs() <= 1e-13 * x.abs();
+            assert!(
+                same || loose,
+                "{} of {x:e}: {got:e}, not {want:e}",
+                case.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// `pow` of specials with each other, of moderate numbers and of any.
+fn powers(context: &Context) -> Result<()> {
+    let device = context.device();
+    let specials = [
+        0.0f32,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        0.5,
+        -0.5,
+        1.5,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        1e30,
+        -1e30,
+        16_777_216.0,
+        8_388_607.5,
+        1e-30,
+        127.0,
+        0.999_999_94,
+        1.000_000_1,
+    ];
+    let mut pairs: Vec<(f32, f32)> = specials
+        .iter()
+        .flat_map(|&x| specials.iter().map(move |&y| (x, y)))
+        .collect();
+    let mut rng = Rng::new(seed());
+    for _ in 0..if full() { 1 << 22 } else { 40_000 } {
+        let x = f32::from_bits(rng.next() as u32);
+        pairs.push(match rng.below(3) {
+            0 => (x, f32::from_bits(rng.next() as u32)),
+            1 => (x, rng.unit() as f32 * 4.0),
+            _ => (x.abs().clamp(0.01, 100.0), rng.unit() as f32 * 30.0),
+        });
+    }
+    let (x, y): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
+    let a = Tensor::from_slice(device, &x, x.len())?;
+    let b = Tensor::from_slice(device, &y, y.len())?;
+    let got = a.pow(&b)?.to_vec::<f32>()?;
+    for (&(x, y), got) in pairs.iter().zip(got) {
+        let want = f64::from(x).powf(y.into());
+        let is_subnormal = |x: f32| x != 0.0 && x.abs() < f32::MIN_POSITIVE;
+        let close = SINGLE.is_close(want, got.into(), 3.0 * SINGLE.ulp(want), !context.is_cpu());
+        let excused = !context.is_cpu() && (is_subnormal(x) || is_subnormal(y));
+        assert!(close || excused, "{x:e} to {y:e}: {got:e}, not {want:e}");
+    }
+    Ok(())
+}
+
+fn of_integers(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values = [
+        0,
+        1,
+        -1,
+        2,
+        -2,
+        3,
+        7,
+        -7,
+        10,
+        31,
+        65_536,
+        i32::MAX,
+        i32::MIN,
+        i32::MIN + 1,
+    ];
+    let grid = |of: fn(usize) -> usize| (0..196).map(|at| values[of(at)]).collect::<Vec<i32>>();
+    let (x, y) = (grid(|at| at / 14), grid(|at| at % 14));
+    let a = Tensor::from_slice(device, &x, x.len())?;
+    let b = Tensor::from_slice(device, &y, y.len())?;
+    let power = |x: i32, y: i32| match y {
+        y if y >= 0 => x.wrapping_pow(y as u32),
+        _ => match x {
+            1 => 1,
+            -1 if y % 2 == 0 => 1,
+            -1 => -1,
+            _ => 0,
+        },
+    };
+    let is = |got: Tensor, want: &dyn Fn(i32, i32) -> i32, name: &str| -> Result<()> {
+        for ((&x, &y), got) in x.iter().zip(&y).zip(got.to_vec::<i32>()?) {
+            assert_eq!(got, want(x, y), "{name} of {x} and {y}");
+        }
+        Ok(())
+    };
+    is(
+        a.rem(&b)?,
+        &|x, y| if y == 0 { 0 } else { x.wrapping_rem(y) },
+        "rem",
+    )?;
+    is(a.pow(&b)?, &power, "pow")?;
+    is(a.minimum(&b)?, &i32::min, "minimum")?;
+    is(a.maximum(&b)?, &i32::max, "maximum")?;
+    is(a.neg()?, &|x, _| x.wrapping_neg(), "neg")?;
+    is(a.abs()?, &|x, _| x.wrapping_abs(), "abs")?;
+    is(a.sign()?, &|x, _| x.signum(), "sign")?;
+    is(a.square()?, &|x, _| x.wrapping_mul(x), "square")?;
+    is(a.relu()?, &|x, _| x.max(0), "relu")?;
+    is(a.clamp(-5, 9)?, &|x, _| x.clamp(-5, 9), "clamp")?;
+    is(
+        a.mul_add(&b, 3)?,
+        &|x, y| x.wrapping_mul(y).wrapping_add(3),
+        "mul_add",
+    )?;
+    let (a, b) = (a.cast(DType::U32)?, b.cast(DType::U32)?);
+    let is = |got: Tensor, want: &dyn Fn(u32, u32) -> u32, name: &str| -> Result<()> {
+        for ((&x, &y), got) in x.iter().zip(&y).zip(got.to_vec::<u32>()?) {
+            assert_eq!(got, want(x as u32, y as u32), "{name} of {x} and {y}");
+        }
+        Ok(())
+    };
+    is(a.rem(&b)?, &|x, y| x.checked_rem(y).unwrap_or(0), "rem")?;
+    is(a.pow(&b)?, &u32::wrapping_pow, "pow")?;
+    is(a.maximum(&b)?, &u32::max, "maximum")?;
+    is(a.neg()?, &|x, _| x.wrapping_neg(), "neg")?;
+    is(a.sign()?, &|x, _| x.min(1), "sign")?;
+    is(a.clamp(2, 9)?, &|x, _| x.clamp(2, 9), "clamp")
+}
+
+/// minimum, maximum, rem, clamp and mul_add of floats.
+fn of_two(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values = patterns(3000);
+    let y: Vec<f32> = values.iter().rev().copied().collect();
+    let a = Tensor::from_slice(device, &values, values.len())?;
+    let b = Tensor::from_slice(device, &y, y.len())?;
+    let is_subnormal = |x: f32| x != 0.0 && x.abs() < f32::MIN_POSITIVE;
+    let is = |got: Tensor, want: &dyn Fn(f32, f32) -> f32, name: &str| -> Result<()> {
+        for ((&x, &y), got) in values.iter().zip(&y).zip(got.to_vec::<f32>()?) {
+            let want = want(x, y);
+            let close = got == want
+                || (got.is_nan() && want.is_nan())
+                || (!context.is_cpu() && is_subnormal(want) && got.abs() <= f32::MIN_POSITIVE)
+                || (!context.is_cpu() && (is_subnormal(x) || is_subnormal(y)));
+            assert!(close, "{name} of {x:e} and {y:e}: {got:e}, not {want:e}");
+        }
+        Ok(())
+    };
+    let either = |x: f32, y: f32, other: f32| {
+        if x.is_nan() || y.is_nan() {
+            f32::NAN
+        } else {
+            other
+        }
+    };
+    is(a.minimum(&b)?, &|x, y| either(x, y, x.min(y)), "minimum")?;
+    is(a.maximum(&b)?, &|x, y| either(x, y, x.max(y)), "maximum")?;
+    is(a.rem(&b)?, &|x, y| x % y, "rem")?;
+    is(a.clamp(-2.0, 3.0)?, &|x, _| x.clamp(-2.0, 3.0), "clamp")?;
+    is(
+        a.clamp(3.0, -2.0)?,
+        &|x, _| if x.is_nan() { x } else { -2.0 },
+        "clamp",
+    )?;
+    let small: Vec<f32> = (0..500).map(|at| at as f32 / 7.0 - 30.0).collect();
+    let x = Tensor::from_slice(device, &small, 500)?;
+    for (x, got) in small.iter().zip(x.mul_add(&x, -2.5)?.to_vec::<f32>()?) {
+        assert!((got - (x * x - 2.5)).abs() <= 2e-4, "mul_add of {x}: {got}");
+    }
+    Ok(())
+}
+
+fn comparisons(context: &Context) -> Result<()> {
+    let device = context.device();
+    let values = [
+        0.0f32,
+        -0.0,
+        1.0,
+        -1.0,
+        1.5,
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        3.0,
+    ];
+    let (x, y): (Vec<f32>, Vec<f32>) = values
+        .iter()
+        .flat_map(|&x| values.iter().map(move |&y| (x, y)))
+        .unzip();
+    type Op = (
+        fn(&Tensor, &Tensor) -> Result<Tensor>,
+        fn(&f32, &f32) -> bool,
+    );
+    let ops: [Op; 6] = [
+        (|a, b| a.eq(b), f32::eq),
+        (|a, b| a.ne(b), f32::ne),
+        (|a, b| a.lt(b), f32::lt),
+        (|a, b| a.le(b), f32::le),
+        (|a, b| a.gt(b), f32::gt),
+        (|a, b| a.ge(b), f32::ge),
+    ];
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32] {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let of = |values: &[f32]| Tensor::from_slice(device, values, values.len())?.cast(dtype);
+        let (a, b) = (of(&x)?, of(&y)?);
+        let back = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
+        let (x, y) = (back(&a)?, back(&b)?);
+        for (at, (run, want)) in ops.iter().enumerate() {
+            // From an odd element too: without vectors.
+            for from in [0, 1] {
+                let got = run(&a.slice(from..)?, &b.slice(from..)?)?;
+                assert_eq!(got.dtype(), DType::Bool);
+                let got = got.to_vec::<bool>()?;
+                for ((x, y), got) in x[from..].iter().zip(&y[from..]).zip(got) {
+                    assert_eq!(got, want(x, y), "comparison {at} of {dtype} {x} and {y}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bools of every length, through views, to and from the host.
+fn bools(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut rng = Rng::new(seed());
+    for length in [1, 2, 3, 4, 5, 7, 8, 31, 64, 257, 5000] {
+        let mut make = || (0..length).map(|_| rng.one_in(2)).collect::<Vec<bool>>();
+        let (x, y) = (make(), make());
+        let a = Tensor::from_slice(device, &x, length)?;
+        let b = Tensor::from_slice(device, &y, length)?;
+        assert_eq!(a.to_vec::<bool>()?, x);
+        let mut read = vec![false; length];
+        a.read_into(&mut read)?;
+        assert_eq!(read, x);
+        for from in [0, 1, 3].into_iter().filter(|&from| from < length) {
+            let (a, b) = (a.slice(from..)?, b.slice(from..)?);
+            let (x, y) = (&x[from..], &y[from..]);
+            let is = |got: Result<Tensor>, want: fn(bool, bool) -> bool| -> Result<()> {
+                let want: Vec<bool> = x.iter().zip(y).map(|(&x, &y)| want(x, y)).collect();
+                assert_eq!(got?.to_vec::<bool>()?, want);
+                Ok(())
+            };
+            is(a.logical_and(&b), |x, y| x & y)?;
+            is(a.logical_or(&b), |x, y| x | y)?;
+            is(a.logical_xor(&b), |x, y| x ^ y)?;
+            is(a.logical_not(), |x, _| !x)?;
+            is(a.eq(&b), |x, y| x == y)?;
+            is(a.ne(&b), |x, y| x != y)?;
+            is(a.lt(&b), |x, y| !x & y)?;
+            is(a.ge(&b), |x, y| x | !y)?;
+            is(a.logical_or(true), |_, _| true)?;
+            is(a.copy(), |x, _| x)?;
+            is(a.cast(DType::F16)?.cast(DType::Bool), |x, _| x)?;
+            is(a.cast(DType::U32)?.cast(DType::Bool), |x, _| x)?;
+        }
+    }
+    let a = Tensor::full(device, [6, 5], true, DType::Bool)?;
+    a.slice((1..4, 2..3))?.fill(false)?;
+    let got = a.transpose(0, 1)?.contiguous()?.to_vec::<bool>()?;
+    let want = |at: usize| !(at / 6 == 2 && (1..4).contains(&(at % 6)));
+    assert!(got.iter().enumerate().all(|(at, &got)| got == want(at)));
+    assert!(a.add(&a).is_err() && a.exp().is_err() && a.neg().is_err());
+    assert!(Tensor::full(device, 2, 2, DType::Bool).is_err());
+    Ok(())
+}
+
+fn select(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x: Vec<f32> = (0..60).map(|at| at as f32 - 20.5).collect();
+    let a = Tensor::from_slice(device, &x, [3, 20])?;
+    let mask = a.gt(0)?;
+    let got = mask.select(&a, 7)?.to_vec::<f32>()?;
+    assert!(
+        x.iter()
+            .zip(got)
+            .all(|(&x, got)| got == if x > 0.0 { x } else { 7.0 })
+    );
+    // Broadcast, turned round, of halves.
+    let row = Tensor::from_slice(device, &x[..3], [1, 3])?.cast(DType::F16)?;
+    let halves = a.transpose(0, 1)?.cast(DType::F16)?;
+    let got = mask
+        .transpose(0, 1)?
+        .select(&row, &halves)?
+        .to_vec::<f16>()?;
+    for (at, got) in got.into_iter().enumerate() {
+        let own = x[at % 3 * 20 + at / 3];
+        let want = if own > 0.0 { x[at % 3] } else { own };
+        assert_eq!(got.to_f32(), want, "element {at}");
+    }
+    assert!(a.select(&a, &a).is_err(), "the choice is no bool");
+    assert!(mask.select(1, 2).is_err(), "two numbers have no dtype");
+    Ok(())
+}
+
+/// Into the tensor's own memory, and nothing beside it changes.
+fn in_place(context: &Context) -> Result<()> {
+    // Its own, whose memory no other test takes.
+    let device = &context.open();
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::F64] {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let x: Vec<f32> = (0..120).map(|at| (at % 17) as f32 - 4.0).collect();
+        let of = |shape: &[usize]| -> Result<Tensor> {
+            Tensor::from_slice(device, &x, shape)?.cast(dtype)?.copy()
+        };
+        let read = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
+        let whole = of(&[10, 12])?;
+        let before = device.memory().allocated;
+        whole.add_assign(3)?;
+        whole.mul_assign(&whole)?;
+        assert!(device.memory().allocated <= before, "nothing is taken");
+        let mut want: Vec<f32> = x.iter().map(|x| (x + 3.0) * (x + 3.0)).collect();
+        assert_eq!(read(&whole)?, want, "{dtype}");
+        // Views at odd places, turned round, a row at a time.
+        let view = whole.slice((2..9, 1..12))?.transpose(0, 1)?;
+        let row = Tensor::from_slice(device, &x[..7], 7)?.cast(dtype)?;
+        view.sub_assign(&row)?;
+        for (at, want) in want.iter_mut().enumerate() {
+            let (i, j) = (at / 12, at % 12);
+            if (2..9).contains(&i) && j >= 1 {
+                *want -= x[i - 2];
+            }
+        }
+        assert_eq!(read(&whole)?, want, "{dtype}");
+        whole.slice((.., 3..4))?.maximum_assign(100)?;
+        for want in want.iter_mut().skip(3).step_by(12) {
+            *want = want.max(100.0);
+        }
+        assert_eq!(read(&whole)?, want, "{dtype}");
+    }
+    // What kernels have no f64 of: there and back.
+    if device.capabilities().holds(DType::F64) {
+        let x = Tensor::from_slice(device, &[1.0f64, 2.0, 3.0, 4.0, 5.0], 5)?;
+        x.slice(1..4)?.pow_assign(2)?;
+        assert_eq!(x.to_vec::<f64>()?, [1.0, 4.0, 9.0, 16.0, 5.0]);
+    }
+    Ok(())
+}
+
+/// Arguments that lie in the memory that is written; failed calls.
+fn overlaps(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x: Vec<f32> = (0..49).map(|at| at as f32).collect();
+    let a = Tensor::from_slice(device, &x, [7, 7])?;
+    a.add_assign(&a.transpose(0, 1)?)?;
+    let want = |at: usize| (at + at % 7 * 7 + at / 7) as f32;
+    assert!(
+        a.to_vec::<f32>()?
+            .iter()
+            .enumerate()
+            .all(|(at, &got)| got == want(at))
+    );
+    let line = Tensor::from_slice(device, &x, 49)?;
+    line.slice(1..)?.add_assign(&line.slice(..48)?)?;
+    let got = line.to_vec::<f32>()?;
+    assert!((1..49).all(|at| got[at] == (2 * at - 1) as f32), "{got:?}");
+    let before = line.to_vec::<f32>()?;
+    let repeated = Tensor::from_slice(device, &[1.0f32], 1)?.broadcast_to([4])?;
+    assert!(matches!(
+        repeated.add_assign(1),
+        Err(Error::InvalidArgument(_))
+    ));
+    assert!(matches!(line.add_assign(&a), Err(Error::ShapeMismatch(_))));
+    let one = Tensor::from_slice(device, &[1.0f32], 1)?;
+    assert!(matches!(
+        one.add_assign(&line),
+        Err(Error::ShapeMismatch(_))
+    ));
+    assert!(matches!(
+        line.add_assign(&line.cast(DType::I32)?),
+        Err(Error::DTypeMismatch(_))
+    ));
+    assert!(line.cast(DType::I32)?.add_assign(0.5).is_err());
+    assert_eq!(line.to_vec::<f32>()?, before);
+    Ok(())
+}
+
+/// Memory is taken over where nobody else holds it.
+fn take_over(context: &Context) -> Result<()> {
+    let device = context.open();
+    let x: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+    let a = Tensor::from_slice(&device, &x, 1000)?;
+    let allocations = || device.memory().counts.blocks.allocated;
+    let before = allocations();
+    let a = a.into_add(1)?.into_mul(2)?;
+    assert_eq!(allocations(), before, "the same memory");
+    let other = a.clone();
+    let b = a.into_sub(2)?;
+    assert!(allocations() > before && !b.shares_storage(&other));
+    assert!(
+        b.to_vec::<f32>()?
+            .iter()
+            .zip(&x)
+            .all(|(&got, &x)| got == 2.0 * x)
+    );
+    assert!(
+        other
+            .to_vec::<f32>()?
+            .iter()
+            .zip(&x)
+            .all(|(&got, &x)| got == 2.0 * x + 2.0)
+    );
+    // A result of another shape has memory of its own.
+    let wide = b.into_add(&Tensor::ones(&device, [3, 1], DType::F32)?)?;
+    assert_eq!(wide.shape(), &[3, 1000]);
+    Ok(())
+}
+
+fn fusions(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x: Vec<f32> = (0..600).map(|at| at as f32 / 100.0 - 3.0).collect();
+    let a = Tensor::from_slice(device, &x, [20, 30])?;
+    let bias = Tensor::from_slice(device, &x[..30], 30)?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let (a, bias) = (a.cast(dtype)?, bias.cast(dtype)?);
+        let read = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
+        let bound = match dtype {
+            DType::F32 => 2e-6,
+            DType::F16 => 1e-3,
+            _ => 8e-3,
+        };
+        for turned in [false, true] {
+            let a = if turned {
+                a.reshape([30, 20])?.transpose(0, 1)?
+            } else {
+                a.clone()
+            };
+            let x = read(&a)?;
+            let b = read(&bias)?;
+            let y = fused(|e| {
+                let (a, bias) = (e.input(&a), e.input(&bias));
+                let y = (2.0 * a + bias).tanh();
+                let y = a.gt(0.5).select(y, y * y - 1.0);
+                y.mul_add(a.exp(), 0.25).maximum(-0.5) / 3
+            })?;
+            assert_eq!((y.dtype(), y.device()), (dtype, device));
+            for (at, got) in read(&y)?.into_iter().enumerate() {
+                let (x, b) = (f64::from(x[at]), f64::from(b[at % 30]));
+                let y = (2.0 * x + b).tanh();
+                let y = if x > 0.5 { y } else { y * y - 1.0 };
+                let want = (y * x.exp() + 0.25).max(-0.5) / 3.0;
+                let error = (f64::from(got) - want).abs();
+                assert!(
+                    error <= bound * want.abs().max(0.1),
+                    "{dtype} element {at}: {got}, not {want}"
+                );
+            }
+        }
+    }
+    let mask = fused(|e| e.input(&a).is_finite().logical_and(e.input(&bias).lt(0)))?;
+    assert_eq!(mask.dtype(), DType::Bool);
+    let got = mask.to_vec::<bool>()?;
+    assert!((0..600).all(|at| got[at] == (x[at % 30] < 0.0)));
+    // The input itself, a conversion, a number twice.
+    assert_eq!(fused(|e| e.input(&a))?.to_vec::<f32>()?, x);
+    let whole = fused(|e| e.input(&a).cast(DType::I32) + 1)?.to_vec::<i32>()?;
+    assert!(whole.iter().zip(&x).all(|(&got, &x)| got == x as i32 + 1));
+    // As many values as there may be, and more.
+    let chain = |count: usize| fused(|e| (0..count).fold(e.input(&bias), |y, _| y + 1.0));
+    let got = chain(60)?.to_vec::<f32>()?;
+    assert!(
+        got.iter()
+            .zip(&x)
+            .all(|(&got, &x)| (got - x - 60.0).abs() < 1e-4)
+    );
+    assert!(chain(100).is_err() && chain(300).is_err());
+    assert!(fused(|e| e.input(&a) + e.input(&mask)).is_err());
+    Ok(())
+}
+
+fn refuses(context: &Context) -> Result<()> {
+    let device = context.device();
+    let whole = Tensor::ones(device, 4, DType::I32)?;
+    for refused in [
+        whole.exp(),
+        whole.sqrt(),
+        whole.is_nan(),
+        whole.logical_not(),
+        whole.add(0.5),
+    ] {
+        let error = refused.expect_err("no meaning");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    let floats = Tensor::ones(device, 4, DType::F32)?;
+    assert!(matches!(whole.eq(&floats), Err(Error::DTypeMismatch(_))));
+    assert!(matches!(
+        floats.maximum(&Tensor::ones(device, 3, DType::F32)?),
+        Err(Error::ShapeMismatch(_))
+    ));
+    Ok(())
+}
