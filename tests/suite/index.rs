@@ -18,6 +18,15 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
     for_each_dtype!(all, Scope::Kernels, "index::gather", gather);
     for_each_dtype!(all, Scope::Kernels, "index::sums", sums);
+    for (name, body) in [
+        (
+            "index::select::bool",
+            select::<bool> as fn(&Context) -> Result<()>,
+        ),
+        ("index::gather::bool", gather::<bool>),
+    ] {
+        all.push(Test::new(name, Scope::Kernels, body));
+    }
     all.push(Test::new("index::long_sums", Scope::Kernels, long_sums));
     all
 }

@@ -19,6 +19,17 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "shapes::pad", pad);
     for_each_dtype!(all, Scope::Kernels, "shapes::triangles", triangles);
     for_each_dtype!(all, Scope::Kernels, "shapes::one_hot", one_hot);
+    for (name, body) in [
+        (
+            "shapes::concat::bool",
+            concat::<bool> as fn(&Context) -> Result<()>,
+        ),
+        ("shapes::pad::bool", pad::<bool>),
+        ("shapes::triangles::bool", triangles::<bool>),
+        ("shapes::one_hot::bool", one_hot::<bool>),
+    ] {
+        all.push(Test::new(name, Scope::Kernels, body));
+    }
     all
 }
 
@@ -126,7 +137,7 @@ fn pad<T: Number>(context: &Context) -> Result<()> {
             false => *rng.pick(&[0, 1, 2, 3, 4, 8]),
         };
         let widths: Vec<(usize, usize)> = shape.iter().map(|_| (width(), width())).collect();
-        let value = rng.below(5) as i64;
+        let value = rng.below(if T::DTYPE == DType::Bool { 2 } else { 5 }) as i64;
         let sizes = shape.iter().zip(&widths);
         let sizes: Vec<usize> = sizes.map(|(&size, &(a, b))| a + size + b).collect();
         let result = input.tensor.pad(&widths, value)?;

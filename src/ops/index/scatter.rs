@@ -100,6 +100,10 @@ impl Op for ScatterAdd {
                 "adds numbers, not bool: cast first",
             ));
         }
+        if target.dtype == DType::Bool {
+            let why = "sums of bool: cast it to another dtype first";
+            return Err(Error::invalid(self.op, why));
+        }
         if !matches!(index.dtype, DType::I32 | DType::U32) {
             return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
         }

@@ -29,6 +29,7 @@ pub fn dtype(kind: i32) -> Option<DType> {
         DOUBLE => DType::F64,
         INT32 | INT64 => DType::I32,
         UINT32 => DType::U32,
+        BOOL => DType::Bool,
         _ => return None,
     })
 }
@@ -134,6 +135,10 @@ impl Value {
                 let all: Vec<u32> = all.iter().map(|&x| x as u32).collect();
                 Some(Tensor::from_slice(device, &all, shape)?)
             }
+            (Numbers::Integers(all), Some(DType::Bool)) => {
+                let all: Vec<bool> = all.iter().map(|&x| x != 0).collect();
+                Some(Tensor::from_slice(device, &all, shape)?)
+            }
             (Numbers::Integers(all), Some(_)) => {
                 let all: Result<Vec<i32>, _> = all.iter().map(|&x| i32::try_from(x)).collect();
                 let all = all.ok();
@@ -189,6 +194,10 @@ impl Value {
             return Err(Skip::Unsupported(format!("dtype {}", self.kind)));
         };
         Ok(match tensor.dtype() {
+            DType::Bool => {
+                let all = tensor.to_vec::<bool>()?;
+                Numbers::Integers(all.into_iter().map(i64::from).collect())
+            }
             DType::I32 => {
                 Numbers::Integers(tensor.to_vec::<i32>()?.into_iter().map(i64::from).collect())
             }
