@@ -315,7 +315,7 @@ fn patterns(count: usize) -> Vec<f32> {
         1e5,
         1e10,
         1e20,
-        3.1415927,
+        std::f32::consts::PI,
         1.5707964,
         4.712389,
         6.2831855,
