@@ -145,6 +145,26 @@ fn a_custom_kernel_runs_on_every_device() {
     assert_refused(&wrong, "a plate without an inside", "--size");
 }
 
+/// Learns the digits, and the same within bounds wherever it runs.
+#[test]
+fn a_perceptron_learns_on_every_device() {
+    let mut first: Option<Vec<f64>> = None;
+    for info in devices() {
+        let output = run(example("mlp").args(["--json", "--device", &info.selector]));
+        let report = json(&output);
+        assert!(report["accuracy"].as_f64() >= Some(0.97), "{report}");
+        let losses = report["losses"].as_array().expect("an array");
+        let losses: Vec<f64> = losses.iter().filter_map(Value::as_f64).collect();
+        assert_eq!(losses.len(), 12, "{report}");
+        let first = first.get_or_insert_with(|| losses.clone());
+        for (loss, other) in losses.iter().zip(first) {
+            assert!((loss - *other).abs() <= 0.05 * *other + 0.005, "{report}");
+        }
+    }
+    let wrong = run(example("mlp").args(["--epochs=0"]));
+    assert_refused(&wrong, "nothing to learn in", "--epochs");
+}
+
 #[test]
 fn json_has_every_key_on_every_device() {
     for info in devices() {

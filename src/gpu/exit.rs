@@ -92,8 +92,12 @@ extern "C" fn settle_at_exit() {
     settle();
 }
 
-/// Panics nowhere.
+/// Panics nowhere. The first call does it all: what takes too long then takes too long for ever.
 fn settle() {
+    static SETTLED: AtomicBool = AtomicBool::new(false);
+    if SETTLED.swap(true, Ordering::AcqRel) {
+        return;
+    }
     let open: Vec<Arc<Gpu>> = OPEN.lock().iter().filter_map(Weak::upgrade).collect();
     let count = open.len();
     for gpu in open {
