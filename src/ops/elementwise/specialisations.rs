@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::expression::Expression;
@@ -50,6 +51,9 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
             }
         }
     }
+    // Some functions are the same of some dtypes: `abs` and `relu` of u32.
+    let mut seen = FxHashSet::default();
+    all.retain(|key| seen.insert(key.clone()));
     all
 }
 

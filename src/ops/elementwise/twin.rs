@@ -95,6 +95,8 @@ enum Place {
     /// In the input itself, from its first element on.
     Straight(usize),
     Register(usize),
+    /// In the output, which nothing reads again.
+    Output,
 }
 
 /// Evaluates block by block on one thread.
@@ -128,9 +130,10 @@ impl<'a> Machine<'a> {
             walks: inputs.iter().map(|_| None).collect(),
             places: Vec::new(),
             registers: Vec::new(),
-            raw: vec![0; BLOCK],
+            raw: Vec::new(),
         };
         let mut free: Vec<usize> = Vec::new();
+        let last = expression.nodes.len().saturating_sub(1);
         for (at, (node, &dtype)) in expression.nodes.iter().zip(types).enumerate() {
             let place = match *node {
                 Node::Input(input) => machine.input(usize::from(input), dtype),
@@ -142,6 +145,10 @@ impl<'a> Machine<'a> {
                     Place::Register(register)
                 }
                 Node::Old => Place::Register(machine.register()),
+                // Computed straight into the output.
+                Node::Apply(..) | Node::Cast(..) if at == last && !is_narrow(dtype) => {
+                    Place::Output
+                }
                 Node::Apply(..) | Node::Cast(..) => {
                     let register = free.pop().unwrap_or_else(|| machine.register());
                     Place::Register(register)
@@ -184,6 +191,9 @@ impl<'a> Machine<'a> {
             self.splat(register, dtype, bytes.unwrap_or_default());
         } else if !operand.layout.is_contiguous() {
             self.walks[input] = Some(Walk::new(&[operand.layout]));
+            if is_narrow(dtype) {
+                self.raw.resize(BLOCK, 0);
+            }
         }
         Place::Register(register)
     }
@@ -202,9 +212,11 @@ impl<'a> Machine<'a> {
             }
             _ => element,
         };
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.registers[register]);
-        for place in bytes.chunks_exact_mut(element.len().max(1)) {
-            place.copy_from_slice(element);
+        let register = &mut self.registers[register];
+        match element.len() {
+            8 => spread::<u64>(register, element),
+            4 => spread::<u32>(register, element),
+            _ => spread::<u8>(register, element),
         }
     }
 
@@ -259,6 +271,7 @@ impl<'a> Machine<'a> {
                 let first = (operand.layout.offset() + from) * dtype.size();
                 &operand.bytes[first..first + count * dtype.size()]
             }
+            Place::Output => &[],
             Place::Register(register) => {
                 let bytes: &[u8] = bytemuck::cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
@@ -355,6 +368,14 @@ fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
                 *target = element.to_f32();
             }
         }
+    }
+}
+
+/// One element in all places of a block.
+fn spread<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
+    let places: &mut [T] = bytemuck::cast_slice_mut(register);
+    if let Ok(element) = bytemuck::try_pod_read_unaligned(element) {
+        places[..BLOCK].fill(element);
     }
 }
 
