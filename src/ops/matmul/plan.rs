@@ -527,7 +527,8 @@ pub(super) mod tests {
     fn every_problem_gets_a_kernel_that_runs() {
         let sizes = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 1024, 100_000];
         for capabilities in adapters() {
-            for dtype in DType::ALL {
+            // Products of bool are refused before.
+            for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
                 for (m, n) in sizes
                     .iter()
                     .flat_map(|&m| sizes.iter().map(move |&n| (m, n)))

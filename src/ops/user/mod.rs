@@ -45,8 +45,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// )?
 /// .elementwise()
 /// .twin(|call| {
-///     let (a, x, y) = (call.scalar::<f32>("a")?, call.input::<f32>("x")?, call.input("y")?);
-///     for ((out, x), y) in call.output("out")?.iter_mut().zip(x).zip(y) {
+///     let (a, x, y) = (call.scalar::<f32>("a")?, call.input::<f32>("x")?, call.input::<f32>("y")?);
+///     for ((out, x), y) in call.output::<f32>("out")?.iter_mut().zip(x).zip(y) {
 ///         *out = a * x + y;
 ///     }
 ///     Ok(())
