@@ -9,14 +9,14 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use orlop::{DType, Device, DeviceBuilder, Placement, Tensor, f16};
+use orlop::{DType, Device, DeviceBuilder, Placement, Tensor};
 
 /// Shows soft and strict placement, scopes, the placement log and virtual devices.
 #[derive(Parser, Debug)]
 #[command(name = "placement", version)]
 struct Args {
     /// cpu, gpu:0, soft:1, or a piece of a name; default: $ORLOP_DEVICE, else the first adapter
-    /// without f64, else without f16, else the best
+    /// without f64, else the best
     #[arg(long, value_name = "SELECTOR")]
     device: Option<String>,
 }
@@ -38,9 +38,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             .map(|info| info.selector.clone())
     };
     let builder = || {
-        let selector = named
-            .clone()
-            .or_else(|| lacks(DType::F64).or_else(|| lacks(DType::F16)));
+        let selector = named.clone().or_else(|| lacks(DType::F64));
         match selector {
             Some(selector) => Device::builder().select(selector),
             None => Device::builder(),
@@ -56,30 +54,26 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 fn fallbacks(builder: &dyn Fn() -> DeviceBuilder) -> Result<(), Box<dyn Error>> {
     let soft = builder().build()?;
     let strict = builder().placement(Placement::Strict).build()?;
-    let computes = |dtype| soft.capabilities().computes(dtype);
-    if computes(DType::F64) && computes(DType::F16) {
+    if soft.capabilities().computes(DType::F64) {
         cli::say(format!(
-            "{soft} computes in f16 and f64: nothing needs to be placed elsewhere\n\n"
+            "{soft} computes in f64: nothing needs to be placed elsewhere\n\n"
         ));
         return Ok(());
     }
-    for dtype in [DType::F64, DType::F16] {
-        if computes(dtype) {
-            continue;
-        }
-        cli::say(format!(
-            "{soft} does not compute in {dtype}\n\nPlacement::Soft\n"
-        ));
-        soft.clear_placement_log();
-        product(&soft, dtype)?;
-        log_of(&soft);
-        cli::say("\nPlacement::Strict\n");
-        match product(&strict, dtype) {
-            Ok(()) => return Err("strict placement let it pass".into()),
-            Err(error) => cli::say(format!("  error: {error}\n\n")),
+    cli::say(format!(
+        "{soft} does not compute in f64\n\nPlacement::Soft\n"
+    ));
+    soft.clear_placement_log();
+    product(&soft)?;
+    log_of(&soft);
+    cli::say("\nPlacement::Strict\n");
+    match product(&strict) {
+        Ok(()) => Err("strict placement let it pass".into()),
+        Err(error) => {
+            cli::say(format!("  error: {error}\n\n"));
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// A scope beats the operands' home.
@@ -133,12 +127,9 @@ fn log_of(device: &Device) {
     }
 }
 
-/// A product in `dtype` and where its result can go, with a line for each tensor.
-fn product(device: &Device, dtype: DType) -> orlop::Result<()> {
-    let a = match dtype {
-        DType::F64 => Tensor::from_vec(device, vec![0.25f64; 64 * 64], [64, 64])?,
-        _ => Tensor::from_vec(device, vec![f16::from_f32(0.25); 64 * 64], [64, 64])?,
-    };
+/// A product in f64 and where its result can go, with a line for each tensor.
+fn product(device: &Device) -> orlop::Result<()> {
+    let a = Tensor::from_vec(device, vec![0.25f64; 64 * 64], [64, 64])?;
     show("a = from_vec", &a);
     let b = a.slice((.., 0..32))?;
     show("b = a.slice((.., 0..32))", &b);
