@@ -199,8 +199,9 @@ impl Gpu {
         };
         let progress = Arc::new(Progress::default());
         // Vulkan in software: Mesa's, or one like it.
-        let settles =
-            serial.is_none() && capabilities.kind == crate::capabilities::DeviceKind::Software;
+        let settles = cfg!(not(orlop_model))
+            && serial.is_none()
+            && capabilities.kind == crate::capabilities::DeviceKind::Software;
         let gpu = Arc::new(Self {
             pipelines: Pipelines::new(
                 device.clone(),
