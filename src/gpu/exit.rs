@@ -1,6 +1,6 @@
-//! Vulkan's software adapters when the process ends while they work: the destructors of Mesa's compiler
-//! (LLVM) run under the feet of the thread that compiles and runs a batch. So no more work goes out then, and
-//! what is under way is waited for.
+//! Software adapters when the process ends while they work: the destructors of Mesa's compiler (LLVM) run
+//! under the feet of the thread that compiles and runs a batch. So no more work goes out then, and what is
+//! under way is waited for. On GL that thread is inside GL, whatever the adapter, so its lock is taken.
 //!
 //! LLVM has objects that come while the first kernel is compiled, and are destroyed before what was there
 //! earlier, so before handlers of `atexit` from that time. Hence more than one chance: the end of the main
@@ -12,16 +12,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
 
 use super::Gpu;
-use super::serial::{LOOKS, PAUSE, at_exit};
+use super::serial::{LOOKS, PAUSE, Serial, at_exit};
 use crate::sync::{Mutex, thread};
 
-/// Devices that are open.
+/// Devices other than GL's that are open.
 static OPEN: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
-/// Devices that are open, or not yet closed.
+/// Devices other than GL's that are open, or not yet closed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Work of some device has run, so a kernel has been compiled.
 static HAS_RUN: AtomicBool = AtomicBool::new(false);
+/// Looks that put a handler in; by then the compiler's objects are there.
+static HANDLERS: AtomicUsize = AtomicUsize::new(0);
+const MOST_HANDLERS: usize = 10_000;
+
+/// Devices on GL have been opened.
+static GL: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static END: End = End {
@@ -46,18 +52,25 @@ impl Drop for End {
 }
 
 /// One device; the last of its fields, so that it outlives every wgpu object.
-pub(super) struct Counted(());
+pub(super) struct Counted {
+    /// Closing one on GL takes its lock.
+    is_gl: bool,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        COUNT.fetch_sub(1, Ordering::Release);
+        if !self.is_gl {
+            COUNT.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
 impl Counted {
-    pub(super) fn new() -> Self {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(())
+    pub(super) fn new(is_gl: bool) -> Self {
+        if !is_gl {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { is_gl }
     }
 
     /// While a thread waits for the device: false once the process has seen a kernel run.
@@ -69,7 +82,9 @@ impl Counted {
     /// At each look of such a wait.
     pub(super) fn looked(&self, has_run: bool) {
         HAS_RUN.fetch_or(has_run, Ordering::Relaxed);
-        at_exit(settle_at_exit);
+        if has_run || HANDLERS.fetch_add(1, Ordering::Relaxed) < MOST_HANDLERS {
+            at_exit(settle_at_exit);
+        }
     }
 }
 
@@ -78,6 +93,10 @@ pub(super) fn watch(gpu: &Arc<Gpu>) {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| at_exit(settle_at_exit));
     watch_thread();
+    if gpu.serial.is_some() {
+        GL.store(true, Ordering::Release);
+        return;
+    }
     let mut open = OPEN.lock();
     open.retain(|other| other.strong_count() > 0);
     open.push(Arc::downgrade(gpu));
@@ -97,6 +116,9 @@ fn settle() {
     static SETTLED: AtomicBool = AtomicBool::new(false);
     if SETTLED.swap(true, Ordering::AcqRel) {
         return;
+    }
+    if GL.load(Ordering::Acquire) {
+        Serial::gl().close();
     }
     let open: Vec<Arc<Gpu>> = OPEN.lock().iter().filter_map(Weak::upgrade).collect();
     let count = open.len();

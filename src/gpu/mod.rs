@@ -163,9 +163,6 @@ impl Gpu {
         options: GpuOptions,
     ) -> Result<Arc<Self>> {
         let serial = adapter.is_gl().then(Serial::gl);
-        if serial.is_some() {
-            Serial::close_at_exit();
-        }
         let mut capabilities = adapter.capabilities.clone();
         if !options.immediates {
             capabilities.immediate_bytes = 0;
@@ -198,10 +195,9 @@ impl Gpu {
             seconds: 0.02,
         };
         let progress = Arc::new(Progress::default());
-        // Vulkan in software: Mesa's, or one like it.
+        // Mesa's, or one like it.
         let settles = cfg!(not(orlop_model))
-            && serial.is_none()
-            && capabilities.kind == crate::capabilities::DeviceKind::Software;
+            && (serial.is_some() || capabilities.kind == crate::capabilities::DeviceKind::Software);
         let gpu = Arc::new(Self {
             pipelines: Pipelines::new(
                 device.clone(),
@@ -236,7 +232,7 @@ impl Gpu {
             serial,
             name: options.name,
             dropping: None,
-            counted: settles.then(exit::Counted::new),
+            counted: settles.then(|| exit::Counted::new(serial.is_some())),
         });
         if settles {
             exit::watch(&gpu);

@@ -2,12 +2,12 @@
 //! call, drops included, goes through this lock of ours first.
 //!
 //! When the process ends while other threads work, Mesa's exit handler takes the context apart under
-//! their feet. So a handler of ours takes the lock before it, for good. That is the one `unsafe`
-//! here: declaring C's `atexit`, which the standard library links.
+//! their feet, and the destructors of its compiler do before it. So the thread that ends the process takes
+//! the lock first, for good: `exit.rs` knows when. The one `unsafe` here declares C's `atexit`, which the
+//! standard library links.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::Once;
 use std::time::Duration;
 
 use crate::sync::{self, Condvar, Mutex, thread};
@@ -52,19 +52,6 @@ pub(super) fn at_exit(callback: extern "C" fn()) {
     _ = atexit(callback);
 }
 
-/// Keeps every other thread out of GL. Panics nowhere.
-extern "C" fn close() {
-    ENDS.set(true);
-    let serial = Serial::gl();
-    serial.state.lock().closed = true;
-    for _ in 0..LOOKS {
-        if !serial.state.lock().busy {
-            break;
-        }
-        thread::sleep(PAUSE);
-    }
-}
-
 /// Holds the lock until dropped. Unlike a mutex guard it may be dropped on another thread.
 pub(crate) struct Hold(&'static Serial);
 
@@ -83,13 +70,15 @@ impl Serial {
         &GL
     }
 
-    /// Keeps threads out of GL when the process ends. To be called once GL is in use: handlers run
-    /// in reverse order, and so this one before the driver's.
-    pub(crate) fn close_at_exit() {
-        static ASKED: Once = Once::new();
-        if cfg!(not(orlop_model)) {
-            // Where there is no room for a handler it is as it was without.
-            ASKED.call_once(|| _ = atexit(close));
+    /// Keeps every other thread out of GL for good: this one ends the process. Panics nowhere.
+    pub(super) fn close(&'static self) {
+        ENDS.set(true);
+        self.state.lock().closed = true;
+        for _ in 0..LOOKS {
+            if !self.state.lock().busy {
+                break;
+            }
+            thread::sleep(PAUSE);
         }
     }
 
