@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::error::{Error, Result};
+
 /// A value of a kernel template's variable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
@@ -163,6 +165,24 @@ pub(crate) const TEXEL_LAYERS: u32 = 8;
 
 /// An op's work on a GPU: run in order, with nothing else between them.
 pub(crate) type Launches = SmallVec<[Launch; 1]>;
+
+/// Launches of one op: more are refused before they take the host's memory.
+pub(crate) const MAX_LAUNCHES: usize = 1 << 17;
+
+/// # Errors
+/// `InvalidArgument` when an op already has as many as there may be.
+pub(crate) fn check_count(op: &'static str, launches: &Launches) -> Result<()> {
+    match launches.len() < MAX_LAUNCHES {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            op,
+            format!(
+                "takes more than {MAX_LAUNCHES} launches of kernels: work on parts of the operands, or on copies \
+                 whose rows lie close together"
+            ),
+        )),
+    }
+}
 
 /// One kernel on one set of bindings.
 #[derive(Clone, Debug, PartialEq)]

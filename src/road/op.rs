@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::{Bound, Launches};
 use crate::layout::Layout;
 use crate::shape::Shape;
@@ -110,6 +110,21 @@ pub(crate) trait Op {
 
     /// The same on the CPU: the fallback, and the reference of tests.
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()>;
+}
+
+/// Elements that nobody waits for one op to walk: memory holds fewer, only views can claim them.
+const MOST_WALKED: usize = 1 << 40;
+
+/// # Errors
+/// `InvalidArgument` when an op would walk more elements than it ends with.
+pub(crate) fn check_walk(op: &'static str, shape: &Shape) -> Result<()> {
+    match shape.count(op)? < MOST_WALKED {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            op,
+            format!("shape {shape} has 2^40 elements or more, which take hours: check the shapes"),
+        )),
+    }
 }
 
 /// The dtype that a device lacks, if any.

@@ -242,10 +242,19 @@ fn errors(context: &Context) -> Result<()> {
         table.gather(0, &wide),
         Err(Error::ShapeMismatch(_))
     ));
-    assert!(matches!(
-        floats.check_indices(3),
-        Err(Error::DTypeMismatch(_))
-    ));
+    let other = floats.check_indices(3).map(|()| floats.clone());
+    assert!(matches!(&other, Err(Error::DTypeMismatch(_))));
+    assert!(other.unwrap_err().to_string().contains("check_indices"));
+    // Views claim what nobody waits for, and a kernel what no host holds the launches of.
+    let one = Tensor::zeros(device, [1], DType::F32)?;
+    let claims = |count: usize| -> Result<Tensor> {
+        let index = Tensor::zeros(device, [1], DType::I32)?.broadcast_to([count])?;
+        one.scatter_add(0, &index, &one.broadcast_to([count])?)
+    };
+    assert!(invalid(claims(1 << 40)).contains("elements"));
+    if !context.is_cpu() {
+        assert!(invalid(claims(1 << 38)).contains("launches"));
+    }
     Ok(())
 }
 

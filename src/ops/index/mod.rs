@@ -100,7 +100,8 @@ impl Tensor {
         const OP: &str = "check_indices";
         let numbers: Vec<i64> = match self.dtype() {
             DType::U32 => self.to_vec::<u32>()?.into_iter().map(i64::from).collect(),
-            _ => self.to_vec::<i32>()?.into_iter().map(i64::from).collect(),
+            DType::I32 => self.to_vec::<i32>()?.into_iter().map(i64::from).collect(),
+            other => return Err(Error::dtype_mismatch(OP, other, DType::I32)),
         };
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         match numbers.iter().position(|&x| x >= size || x < -size) {

@@ -9,12 +9,12 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::cpu::parallel;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
 use crate::layout::{Layout, Merged, SliceRange};
 use crate::ops::contiguous::Copy;
 use crate::ops::{plan, ranges};
 use crate::road::window::Limits;
-use crate::road::{HostInput, HostOutput, Op, Operand, Problem, missing_dtype};
+use crate::road::{HostInput, HostOutput, Op, Operand, Problem, check_walk, missing_dtype};
 use crate::shape::Shape;
 
 /// The inputs, then the output; the kernel binds the last three.
@@ -100,10 +100,6 @@ impl Op for ScatterAdd {
                 "adds numbers, not bool: cast first",
             ));
         }
-        if target.dtype == DType::Bool {
-            let why = "sums of bool: cast it to another dtype first";
-            return Err(Error::invalid(self.op, why));
-        }
         if !matches!(index.dtype, DType::I32 | DType::U32) {
             return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
         }
@@ -140,6 +136,7 @@ impl Op for ScatterAdd {
             };
             return Err(Error::shape_mismatch(self.op, named, given, rule));
         }
+        check_walk(self.op, if self.along { named } else { given })?;
         Ok((sizes.clone(), target.dtype))
     }
 
@@ -307,6 +304,7 @@ impl Walk<'_> {
                 while at < out.end() {
                     let bytes = limit.min(out.end() - at);
                     let window = Window { offset: at, bytes };
+                    check_count(self.op, &launches)?;
                     launches.push(self.launch(&lines, &entries, window, capabilities)?);
                     at += bytes;
                 }

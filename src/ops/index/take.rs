@@ -6,7 +6,7 @@ use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
 use crate::layout::{Layout, Merged, SliceRange};
 use crate::ops::plan::{self, PER_THREAD, WORKGROUP};
 use crate::ops::ranges;
@@ -305,6 +305,7 @@ impl Walk<'_> {
             while at < table.end() {
                 let bytes = limits.binding_bytes.min(table.end() - at);
                 let window = Window { offset: at, bytes };
+                check_count(self.op, &launches)?;
                 launches.push(self.launch(&range, window, at > table.offset, capabilities)?);
                 at += bytes;
             }

@@ -11,13 +11,11 @@ use super::rule::Finish;
 use super::texels::{self, Cursor, Placed};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
-use crate::launch::{Bound, Dispatch, Launch, Launches, Window, Words, fold_grid};
+use crate::launch::{Bound, Dispatch, Launch, Launches, MAX_LAUNCHES, Window, Words, fold_grid};
 use crate::matmul_kernel::{Kernel, MatmulKernel, WIDE};
 use crate::road::Problem;
 
 const OP: &str = "matmul";
-/// Launches of one product: more are refused before they take the host's memory.
-const MAX_LAUNCHES: usize = 1 << 17;
 /// Steps of k of which all kernels take whole turns and whole vectors.
 const K_UNIT: usize = 128;
 impl Product {
