@@ -1,15 +1,15 @@
-{{ enables }}
 // Each output is what `op` makes of the elements along the reduced dimensions, over any strides.
 //
 // op            "sum" (and mean), "square" (norm), "product", "extreme" (max, min), "place" (argmax,
-//               argmin), "moment" (var, std), "exponential" (logsumexp)
-// element       storage type of values
+//               argmin), "moment" (var, std), "exponential" (logsumexp), "truth" (any, all)
+// element       dtype of values; "u32", "bits16", "bits8": only their bits count
 // accumulator   type of a state's first field
-// result        what is written in the end
+// result        what is written in the end; narrower than a word, units are written in whole words, single
+//               ones by atomics
 // source        "values": elements; "states": partial results of a pass before
 // target        "result", or "state": partial results
-// unit          neighbours of a load: 1, 4 or 8 (as four words of 64 bits); sizes, strides and offsets
-//               of the source count in them
+// unit          neighbours of a load: 1, 4 or 8 (as four words of twice their bits); sizes, strides and
+//               offsets of the source count in them
 // along         "reduced" or "kept": the dimensions along which these neighbours lie
 // kept_rank, reduced_rank   dimensions after merging; the outermost sizes are not needed
 // lanes         invocations that share a chunk of steps, each taking every `lanes`th
@@ -20,6 +20,7 @@
 // A chain of roundings is 64 long in a block, as long over the blocks (the plan bounds the steps),
 // and short over lanes and chunks.
 {% from "part/states" import is_arg, is_extreme, wide_float, divides, roots, fields, names, count, span, word, value, typed, stored, restored, one_of, operations -%}
+{% import "part/storage" as storage -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set wide = unit if along == "kept" else 1 -%}
 {% set workgroup = 256 if tree else 64 -%}
@@ -43,6 +44,11 @@ struct Params {
     {%- if is_extreme %}
     // All bits of numbers that are best when least, else none.
     least: u32,
+    {%- endif %}
+    {%- if op == "truth" %}
+    // 1: whether none is false; and the bits of an element that count.
+    flip: u32,
+    mask: u32,
     {%- endif %}
     {%- if roots %}
     // Not 0: the result's square root.
@@ -80,13 +86,20 @@ struct Params {
 }
 {{ params_var }}
 
-{% set base = word if source == "states" else element -%}
-{% set loaded = "vec4<u64>" if unit == 8 else typed(base, unit) -%}
+{% set loaded = storage.unit_of(element, unit) if source == "values" else typed(word, unit) -%}
 {% set written = result if target == "result" else word -%}
 {# Outputs written together; states of several fields go one by one. -#}
 {% set together = 4 if wide > 1 and (target == "result" or count == 1) else 1 -%}
 @group(0) @binding(0) var<storage, read_write> source: array<{{ loaded }}>;
-@group(0) @binding(1) var<storage, read_write> target_: array<{{ typed(written, together) }}>;
+{% set narrow = storage.lanes(written) | int > 1 -%}
+{% set kept_in = "atomic<u32>" if narrow and together == 1 else storage.unit(written, together == 4) -%}
+@group(0) @binding(1) var<storage, read_write> target_: array<{{ kept_in }}>;
+
+{% for dtype in ["f16", "bf16", "bool", "bits16", "bits8"] -%}
+{% if dtype == written or dtype == element and source == "values" -%}
+{{ storage.functions(dtype) }}
+{% endif -%}
+{% endfor %}
 
 {% if wide_float -%}
 fn lowest() -> f64 {
@@ -110,6 +123,11 @@ fn divisor() -> {{ accumulator }} {
 var<workgroup> shared_: array<One, 256>;
 {%- endif %}
 
+{% macro load(name, index) -%}
+{% if source == "values" %}{{ storage.load_unit(element, unit, name, "source", index) }}{% else %}
+            let {{ name }}_0 = source[{{ index }}];
+{%- endif %}
+{%- endmacro -%}
 {# A step's elements, or a state, into `part`_0 and, of eight, `part`_1 with every other one. -#}
 {% macro absorb(part, step) %}
         {
@@ -118,16 +136,11 @@ var<workgroup> shared_: array<One, 256>;
             let x = One({% for field in fields %}{{ restored(field, "source[at_state + " ~ loop.index0 ~ "u]") }}{{ ", " if not loop.last }}{% endfor %});
             {{ part }}_0 = join_one({{ part }}_0, x);
             {%- else %}
-            let x = source[base + at({{ step }})];
             {%- if is_arg %}
             let from_first = position({{ step }});
             {%- endif %}
+            {{- load("x", "base + at(" ~ step ~ ")") }}
             {%- for q in range(quads) %}
-            {%- if unit == 8 %}
-            let x_{{ q }} = bitcast<vec4<{{ base }}>>(vec4<u32>(x{{ " >> vec4<u32>(32u)" if q == 1 }}));
-            {%- else %}
-            let x_{{ q }} = {{ typed(value, unit) }}(x);
-            {%- endif %}
             {%- if source == "states" %}
             {{ part }}_{{ q }} = join_{{ many }}({{ part }}_{{ q }}, {{ Many }}(x_{{ q }}));
             {%- else %}
@@ -251,14 +264,7 @@ fn main(
     var total = join_one(join_one(total_of_0, total_of_1), join_one(total_of_2, total_of_3));
     {%- if reduced_rank == 1 %}
     if params.tail > 0u && lane == 0u && chunk + 1u == params.chunks {
-        let x = source[base + params.steps];
-        {%- for q in range(quads) %}
-        {%- if unit == 8 %}
-        let x_{{ q }} = bitcast<vec4<{{ base }}>>(vec4<u32>(x{{ " >> vec4<u32>(32u)" if q == 1 }}));
-        {%- else %}
-        let x_{{ q }} = vec4<{{ value }}>(x);
-        {%- endif %}
-        {%- endfor %}
+        {{- load("x", "base + params.steps") }}
         {%- for i in range(unit - 1) %}
         {%- set element_of_x = "x_" ~ i % quads ~ "[" ~ i // quads ~ "]" %}
         if {{ i }}u < params.tail {
@@ -295,16 +301,21 @@ fn main(
     let to = place;
     {%- endif %}
     {%- if target == "result" and wide == 1 %}
+    {%- if narrow %}
+    {{- storage.store_atomic(written, "target_", "to", "finish_one(total)") }}
+    {%- else %}
     target_[to] = finish_one(total);
+    {%- endif %}
     {%- elif together == 4 %}
     {%- for q in range(quads) %}
     let done_{{ q }} = {{ "finish_many(total_" ~ q ~ ")" if target == "result" else "total_" ~ q ~ ".a" }};
     {%- endfor %}
     {%- if unit == 8 %}
-    target_[to * 2u] = vec4<{{ written }}>(done_0.x, done_1.x, done_0.y, done_1.y);
-    target_[to * 2u + 1u] = vec4<{{ written }}>(done_0.z, done_1.z, done_0.w, done_1.w);
+    {%- set Four = "vec4<" ~ storage.value(written) ~ ">" %}
+    target_[to * 2u] = {{ storage.stored4(written, Four ~ "(done_0.x, done_1.x, done_0.y, done_1.y)") }};
+    target_[to * 2u + 1u] = {{ storage.stored4(written, Four ~ "(done_0.z, done_1.z, done_0.w, done_1.w)") }};
     {%- else %}
-    target_[to] = done_0;
+    target_[to] = {{ storage.stored4(written, "done_0") }};
     {%- endif %}
     {%- elif wide > 1 %}
     {%- for i in range(wide) %}

@@ -1,4 +1,3 @@
-{{ enables }}
 // Normal elements from those of x and the states of their rows, over any strides: out[i] =
 // apply(x[i], state[i]) * weight[i] + bias[i].
 //
@@ -11,6 +10,9 @@
 // strided_out   1: out has an offset and strides as the others; 0: it is written at i
 {% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
 {% from "part/normal" import normalising -%}
+{% import "part/storage" as storage -%}
+{% set narrow = storage.lanes(element) | int > 1 -%}
+{% set loaded = storage.unit_of(element, vector) -%}
 {% set inputs = ["x"] + (["weight"] if weight else []) + (["bias"] if bias else []) -%}
 {% set walked = inputs + (["out"] if strided_out else []) + ["state"] -%}
 {% set per_row = 1 if along == "reduced" else 0 -%}
@@ -34,15 +36,18 @@ struct Params {
     {%- endfor %}
 }
 {{ params_var }}
-@group(0) @binding({{ slot_x }}) var<storage, read_write> buffer{{ slot_x }}: array<{{ typed(element, vector) }}>;
+@group(0) @binding({{ slot_x }}) var<storage, read_write> buffer{{ slot_x }}: array<{{ loaded }}>;
 {%- if weight %}
-@group(0) @binding({{ slot_weight }}) var<storage, read_write> buffer{{ slot_weight }}: array<{{ typed(element, vector) }}>;
+@group(0) @binding({{ slot_weight }}) var<storage, read_write> buffer{{ slot_weight }}: array<{{ loaded }}>;
 {%- endif %}
 {%- if bias %}
-@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ typed(element, vector) }}>;
+@group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ loaded }}>;
 {%- endif %}
-@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ typed(element, vector) }}>;
+@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ "atomic<u32>" if narrow and vector == 1 else loaded }}>;
 @group(0) @binding({{ slot_state }}) var<storage, read_write> buffer{{ slot_state }}: array<{{ word }}>;
+{%- if narrow %}
+{{ storage.functions(element) }}
+{%- endif %}
 
 fn length() -> {{ accumulator }} {
     return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
@@ -110,13 +115,18 @@ fn step(index: u32) {
     {%- endif %}
     {%- for name in inputs %}
     {%- if vector == 4 and inner[name] == 0 %}
-    let {{ name }} = {{ typed(accumulator, vector) }}({{ accumulator }}(buffer{{ slots[name] }}[{{ name }}_index >> 2u][{{ name }}_index & 3u]));
+    let {{ name }}_0 = {{ typed(accumulator, vector) }}({{ storage.load_of(element, vector, "buffer" ~ slots[name], name ~ "_index") }});
     {%- else %}
-    let {{ name }} = {{ typed(accumulator, vector) }}(buffer{{ slots[name] }}[{{ name }}_index]);
+    {{- storage.load_unit(element, vector, name, "buffer" ~ slots[name], name ~ "_index") }}
     {%- endif %}
     {%- endfor %}
-    let y = apply_{{ many }}(x, normal){{ " * weight" if weight }}{{ " + bias" if bias }};
-    buffer{{ slot_out }}[{{ "out_index" if strided_out else "index" }}] = {{ typed(element, vector) }}(y);
+    let y_0 = apply_{{ many }}(x_0, normal){{ " * weight_0" if weight }}{{ " + bias_0" if bias }};
+    {%- set to = "out_index" if strided_out else "index" %}
+    {%- if narrow and vector == 1 %}
+    {{- storage.store_atomic(element, "buffer" ~ slot_out, to, "y_0") }}
+    {%- else %}
+    buffer{{ slot_out }}[{{ to }}] = {{ storage.stored_unit(element, vector, "y") }};
+    {%- endif %}
 }
 
 @compute @workgroup_size(256)

@@ -1,10 +1,9 @@
-{{ enables }}
 // Normal elements of whole rows, each by one invocation or by 256 of a workgroup: once through for the
 // row's state, once more, from the caches, for its elements.
 //
 // norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that makes the state
 // weight, bias  1: there is one, as long as a row and without gaps
-// unit          neighbours of a load, 1 or 4, or 8 (as four words of 64 bits); sizes, strides and offsets count in them
+// unit          neighbours of a load, 1 or 4, or 8 (as four words of twice their bits); sizes, strides and offsets count in them
 // along         "reduced": they lie in a row; "kept": in neighbouring rows
 // kept_rank     dimensions of rows
 // lanes         invocations of a row: 1, or 256 (hardware)
@@ -14,7 +13,9 @@
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
-{% set loaded = "vec4<u64>" if unit == 8 else typed(element, unit) -%}
+{% import "part/storage" as storage -%}
+{% set loaded = storage.unit_of(element, unit) -%}
+{% set narrow = storage.lanes(element) | int > 1 -%}
 {% set T = typed(accumulator, unit) -%}
 struct Params {
     rows: u32,
@@ -44,7 +45,10 @@ struct Params {
 {%- if bias %}
 @group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ loaded }}>;
 {%- endif %}
-@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ loaded }}>;
+@group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ "atomic<u32>" if narrow and unit == 1 else loaded }}>;
+{%- if narrow %}
+{{ storage.functions(element) }}
+{%- endif %}
 
 fn length() -> {{ accumulator }} {
     return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
@@ -66,16 +70,8 @@ fn epsilon() -> {{ accumulator }} {
 var<workgroup> shared_: array<One, 256>;
 {%- endif %}
 
-{# The vectors of a unit: `name`_0 and, of eight, `name`_1 with every other one. -#}
 {% macro load(name, slot, index) %}
-            let {{ name }} = buffer{{ slot }}[{{ index }}];
-            {%- for q in range(quads) %}
-            {%- if unit == 8 %}
-            let {{ name }}_{{ q }} = bitcast<vec4<f32>>(vec4<u32>({{ name }}{{ " >> vec4<u32>(32u)" if q == 1 }}));
-            {%- else %}
-            let {{ name }}_{{ q }} = {{ T }}({{ name }});
-            {%- endif %}
-            {%- endfor %}
+            {{- storage.load_unit(element, unit, name, "buffer" ~ slot, index) }}
 {%- endmacro %}
 
 @compute @workgroup_size({{ workgroup }})
@@ -186,12 +182,7 @@ fn main(
             {%- else %}
             // One for all rows: its index counts in elements.
             let {{ name }}_at = params.{{ name }}_offset + step;
-            {%- if unit == 8 %}
-            let {{ name }}_words = buffer{{ slot }}[{{ name }}_at / 8u][{{ name }}_at % 8u / 2u];
-            let {{ name }} = vec4<f32>(bitcast<f32>(u32({{ name }}_words >> ({{ name }}_at % 2u * 32u))));
-            {%- else %}
-            let {{ name }} = {{ T }}({{ accumulator }}(buffer{{ slot }}[{{ name }}_at >> 2u][{{ name }}_at & 3u]));
-            {%- endif %}
+            let {{ name }} = {{ T }}({{ storage.load_of(element, unit, "buffer" ~ slot, name ~ "_at") }});
             {%- for q in range(quads) %}
             let {{ name }}_{{ q }} = {{ name }};
             {%- endfor %}
@@ -200,10 +191,11 @@ fn main(
             {%- for q in range(quads) %}
             let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
             {%- endfor %}
-            {%- if unit == 8 %}
-            buffer{{ slot_out }}[place + step * params.out_step] = vec4<u64>(bitcast<vec4<u32>>(y_0)) | (vec4<u64>(bitcast<vec4<u32>>(y_1)) << vec4<u32>(32u));
+            {%- set to = "place + step * params.out_step" %}
+            {%- if narrow and unit == 1 %}
+            {{- storage.store_atomic(element, "buffer" ~ slot_out, to, "y_0") }}
             {%- else %}
-            buffer{{ slot_out }}[place + step * params.out_step] = {{ typed(element, unit) }}(y_0);
+            buffer{{ slot_out }}[{{ to }}] = {{ storage.stored_unit(element, unit, "y") }};
             {%- endif %}
         }
         step += {{ lanes }}u;

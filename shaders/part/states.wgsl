@@ -1,10 +1,11 @@
 {# What kernels keep of many elements: states, one or four side by side, that take an element more and are joined. -#}
 {# `op`, `element`, `accumulator`, `target` and `result` are those of the reduction. -#}
+{% import "part/storage" as storage -%}
 {% set is_arg = op == "place" -%}
 {% set is_extreme = op in ["place", "extreme"] -%}
 {% set is_moment = op == "moment" -%}
 {% set wide_float = accumulator == "f64" -%}
-{% set divides = op in ["sum", "moment"] and (element in ["f32", "f16", "f64"]) -%}
+{% set divides = op in ["sum", "moment"] and (element in ["f32", "f16", "bf16", "f64"]) -%}
 {% set roots = op in ["square", "moment"] -%}
 {# The types of a state's fields. -#}
 {% set fields = [accumulator, "u32"] if is_arg else [accumulator, accumulator, accumulator] if is_moment else [accumulator, accumulator] if op == "exponential" else [accumulator] -%}
@@ -15,7 +16,7 @@
 {# How states are stored. -#}
 {% set word = accumulator if count == 1 or wide_float else "u32" -%}
 {# What elements are worked on as. -#}
-{% set value = "f32" if element == "f16" else element -%}
+{% set value = storage.value(element) -%}
 {% macro typed(base, n) -%}
 {% if n > 1 %}vec4<{{ base }}>{% else %}{{ base }}{% endif %}
 {%- endmacro -%}
@@ -88,7 +89,18 @@ fn empty_{{ name }}() -> {{ State }} {
 }
 
 fn take_{{ name }}(state: {{ State }}, x: {{ typed(value, n) }}, at: {{ U }}) -> {{ State }} {
-    {%- if op == "sum" %}
+    {%- if op == "truth" %}
+    {%- if value == "f64" %}
+    // NaN by the bits of the f32 next to it: comparisons of what is no number may be done away with.
+    let near = bitcast<{{ U }}>({{ typed("f32", n) }}(x)) & {{ U }}(0x7fffffffu);
+    let is_true = (x != {{ typed("f64", n) }}()) | (near > {{ U }}(0x7f800000u));
+    {%- else %}
+    let is_true = (x & {{ U }}(params.mask)) != {{ U }}(0u);
+    {%- endif %}
+    return {{ State }}(state.a | (select({{ U }}(0u), {{ U }}(1u), is_true) ^ {{ U }}(params.flip)));
+    {%- elif op == "sum" and element == "bits8" %}
+    return {{ State }}(state.a + min(x, {{ U }}(1u)));
+    {%- elif op == "sum" %}
     return {{ State }}(state.a + x);
     {%- elif op == "square" %}
     return {{ State }}(state.a + x * x);
@@ -132,7 +144,9 @@ fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, 
 {%- endif %}
 
 fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
-    {%- if op in ["sum", "square"] %}
+    {%- if op == "truth" %}
+    return {{ State }}(x.a | y.a);
+    {%- elif op in ["sum", "square"] %}
     return {{ State }}(x.a + y.a);
     {%- elif op == "product" %}
     return {{ State }}(x.a * y.a);
@@ -171,9 +185,11 @@ fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
 }
 
 {% if target == "result" -%}
-{% set R = typed(result, n) -%}
+{% set R = typed(storage.value(result), n) -%}
 fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
-    {%- if divides and op == "sum" %}
+    {%- if op == "truth" %}
+    return (state.a ^ {{ U }}(params.flip)) != {{ U }}(0u);
+    {%- elif divides and op == "sum" %}
     let is_one = params.divisor_low == 1u && params.divisor_high == 0u;
     return {{ R }}(select(state.a / divisor(), state.a, is_one));
     {%- elif op == "square" %}
@@ -185,7 +201,7 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     return state.b;
     {%- elif is_extreme and wide_float %}
     return signed_{{ name }}(state.a);
-    {%- elif is_extreme and result in ["f32", "f16"] %}
+    {%- elif is_extreme and result in ["f32", "f16", "bf16"] %}
     let key = state.a ^ {{ T }}(bitcast<i32>(params.least));
     let bits = key ^ ((key >> {{ U }}(31u)) & {{ T }}(0x7fffffff));
     return {{ R }}(bitcast<{{ typed("f32", n) }}>(select(bits, {{ T }}(0x7fc00000), state.a == {{ T }}(0x7fffffff))));

@@ -56,6 +56,55 @@
 bits_{{ dtype }}({{ value }})
 {%- endmacro -%}
 
+{# What holds eight neighbours, of 16 or of 32 bits each (the latter where there are words of 64). -#}
+{% macro unit8(dtype) -%}
+{{ "vec4<u32>" if dtype in ["f16", "bf16", "bits16"] else "vec4<u64>" }}
+{%- endmacro -%}
+
+{# What holds one, four or eight neighbours. -#}
+{% macro unit_of(dtype, count) -%}
+{% if count == 8 %}{{ unit8(dtype) }}{% else %}{{ unit(dtype, count == 4) }}{% endif %}
+{%- endmacro -%}
+
+{# A unit of one, four or eight neighbours as `name`_0 and, of eight, `name`_1 with every other one. -#}
+{% macro load_unit(dtype, count, name, buffer, index) -%}
+{%- if count == 8 %}
+            let {{ name }} = {{ buffer }}[{{ index }}];
+            {%- if dtype in ["f16", "bf16"] %}
+            let {{ name }}_0 = widened_{{ dtype }}({{ name }} & vec4<u32>(0xffffu));
+            let {{ name }}_1 = widened_{{ dtype }}({{ name }} >> vec4<u32>(16u));
+            {%- elif dtype == "bits16" %}
+            let {{ name }}_0 = {{ name }} & vec4<u32>(0xffffu);
+            let {{ name }}_1 = {{ name }} >> vec4<u32>(16u);
+            {%- else %}
+            let {{ name }}_0 = bitcast<vec4<{{ dtype }}>>(vec4<u32>({{ name }}));
+            let {{ name }}_1 = bitcast<vec4<{{ dtype }}>>(vec4<u32>({{ name }} >> vec4<u32>(32u)));
+            {%- endif %}
+{%- elif count == 4 %}
+            let {{ name }}_0 = {{ load4(dtype, buffer, index) }};
+{%- else %}
+            let {{ name }}_0 = {{ load1(dtype, buffer, index) }};
+{%- endif %}
+{%- endmacro -%}
+
+{# One element of a buffer of units; `index` counts elements. -#}
+{% macro load_of(dtype, count, buffer, index) -%}
+{% if count == 1 %}{{ load1(dtype, buffer, index) }}{% elif count == 4 %}{{ load_of4(dtype, buffer, index) }}{% elif dtype in ["f16", "bf16", "bits16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 4u)){% else %}bitcast<{{ dtype }}>(u32({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 5u))){% endif %}
+{%- endmacro -%}
+
+{# Four values, or eight in two halves as `load_unit` gives them, as they are stored. -#}
+{% macro stored_unit(dtype, count, name) -%}
+{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
+{%- endmacro -%}
+
+{# One value narrower than a word into a buffer of atomic words; its neighbours in the word belong to others. -#}
+{% macro store_atomic(dtype, buffer, index, value) -%}
+{%- set lanes_of_word = lanes(dtype) | int %}
+            let lane_ = ({{ index }}) % {{ lanes_of_word }}u * {{ 32 // lanes_of_word }}u;
+            atomicAnd(&{{ buffer }}[({{ index }}) / {{ lanes_of_word }}u], ~({{ "0xffu" if lanes_of_word == 4 else "0xffffu" }} << lane_));
+            atomicOr(&{{ buffer }}[({{ index }}) / {{ lanes_of_word }}u], {{ bits1(dtype, value) }} << lane_);
+{%- endmacro -%}
+
 {# What the macros above call, for one dtype narrower than a word. -#}
 {% macro functions(dtype) -%}
 {% if dtype == "bool" -%}

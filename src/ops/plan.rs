@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
 use crate::layout::{Layout, Merged, Strides, merge};
@@ -146,10 +145,6 @@ pub(super) fn dispatch(
     })?;
     Ok(Dispatch { words, groups })
 }
-
-/// The dtypes that WGSL has a type for, where a device has it: the others lie in words.
-pub(super) const IN_KERNELS: [DType; 5] =
-    [DType::F32, DType::F16, DType::I32, DType::U32, DType::F64];
 
 /// A key whose words are counted from its dispatch.
 pub(super) fn key(

@@ -266,6 +266,17 @@ fn specials(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Of 1, 2, 3 with themselves as weight and bias: in two views of a storage, and in x's own.
+fn weight_of_three(device: &orlop::Device) -> Result<[Vec<f32>; 2]> {
+    let both = Tensor::from_slice(device, &[1.0f32, 2.0, 3.0, 1.0, 2.0, 3.0], 6)?;
+    let (weight, bias) = (both.slice(0..3)?, both.slice(3..6)?);
+    let x = weight.copy()?;
+    Ok([
+        x.layer_norm(0, Some(&weight), Some(&bias), 0.0)?.to_vec()?,
+        x.layer_norm(0, Some(&x), Some(&x), 0.0)?.to_vec()?,
+    ])
+}
+
 fn arguments(context: &Context) -> Result<()> {
     let device = context.device();
     let x = Tensor::zeros(device, [2, 3], DType::F32)?;
@@ -289,6 +300,13 @@ fn arguments(context: &Context) -> Result<()> {
         .rms_norm(1, Some(&weight), 0.0)
         .expect_err("its dtype is another");
     assert!(matches!(error, Error::DTypeMismatch(_)), "{error}");
+    // One tensor for both, and for all three.
+    let y = weight_of_three(device)?;
+    let (mean, deviation) = (2.0f32, (2.0f32 / 3.0).sqrt());
+    let want = [1.0, 2.0, 3.0].map(|x: f32| (x - mean) / deviation * x + x);
+    for (at, y) in y.iter().flatten().enumerate() {
+        assert!((y - want[at % 3]).abs() < 1e-5, "{y}, not {}", want[at % 3]);
+    }
     let none = Tensor::zeros(device, [0, 3], DType::F32)?;
     assert_eq!(none.softmax(1)?.shape().dims(), [0, 3]);
     assert_eq!(none.layer_norm(0, None, None, 0.0)?.elements(), 0);

@@ -1,6 +1,6 @@
 //! Reductions against sums of their own in f64, on any strides.
 
-use orlop::{Axes, DType, Device, Error, Result, Tensor, keepdim};
+use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value, for_each_dtype};
@@ -14,6 +14,14 @@ pub fn tests() -> Vec<Test> {
         Test::new("reduce::arguments", Scope::Device, arguments),
         Test::new("reduce::long", Scope::Device, long),
         Test::new("reduce::huge", Scope::Large, huge),
+        Test::new(
+            "reduce::truth_of_specials",
+            Scope::Kernels,
+            truth_of_specials,
+        ),
+        Test::new("reduce::in_kernels", Scope::Gpu, in_kernels),
+        Test::new("reduce::random::bool", Scope::Kernels, random::<bool>),
+        Test::new("reduce::edges::bool", Scope::Kernels, edges::<bool>),
     ];
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
@@ -89,10 +97,12 @@ enum What {
     Var,
     Std,
     LogSumExp,
+    Any,
+    All,
 }
 
 impl What {
-    const ALL: [What; 11] = [
+    const EACH: [What; 13] = [
         What::Sum,
         What::Mean,
         What::Norm,
@@ -104,20 +114,26 @@ impl What {
         What::Var,
         What::Std,
         What::LogSumExp,
+        What::Any,
+        What::All,
     ];
-    const OF_INTEGERS: [What; 6] = [
+    const OF_BOOL: [What; 5] = [What::Sum, What::Max, What::Min, What::Any, What::All];
+    const OF_INTEGERS: [What; 8] = [
         What::Sum,
         What::Prod,
         What::Max,
         What::Min,
         What::ArgMax,
         What::ArgMin,
+        What::Any,
+        What::All,
     ];
 
     fn of(dtype: DType) -> &'static [What] {
-        match dtype.is_float() {
-            true => &What::ALL,
-            false => &What::OF_INTEGERS,
+        match dtype {
+            DType::Bool => &What::OF_BOOL,
+            DType::I32 | DType::U32 => &What::OF_INTEGERS,
+            _ => &What::EACH,
         }
     }
 
@@ -134,6 +150,8 @@ impl What {
             What::Var => x.var(axes, 0),
             What::Std => x.std(axes, 1),
             What::LogSumExp => x.logsumexp(axes),
+            What::Any => x.any(axes),
+            What::All => x.all(axes),
         }
     }
 }
@@ -194,15 +212,30 @@ fn judge<T: Number>(what: What, got: T, elements: &[T]) -> Verdict {
     }
 }
 
+/// A sum without the roundings that a chain of so many has (Neumaier's way).
+fn total(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut rest) = (0.0f64, 0.0);
+    for x in values {
+        let next = sum + x;
+        rest += if sum.abs() >= x.abs() {
+            (sum - next) + x
+        } else {
+            (x - next) + sum
+        };
+        sum = next;
+    }
+    if sum.is_finite() { sum + rest } else { sum }
+}
+
 /// The value in f64, and how far off one may be that rounds by `each` (relative) at each step, in
 /// chains of at most 256.
 fn reference(what: What, values: &[f64], each: f64) -> (f64, f64) {
     let count = values.len() as f64;
     let chain = each * count.min(256.0);
-    let sum: f64 = values.iter().sum();
+    let sum: f64 = total(values.iter().copied());
     let size: f64 = values.iter().map(|x| x.abs()).sum();
     let mean = sum / count;
-    let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+    let squares: f64 = total(values.iter().map(|x| (x - mean).powi(2)));
     // The mean is off by so much.
     let shift = (chain + 8.0 * each) * size / count;
     let spread = (chain + 16.0 * each) * squares
@@ -212,7 +245,7 @@ fn reference(what: What, values: &[f64], each: f64) -> (f64, f64) {
         What::Sum => (sum, chain * size),
         What::Mean => (mean, (chain * size + 4.0 * each * sum.abs()) / count),
         What::Norm => {
-            let norm = values.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let norm = total(values.iter().map(|x| x * x)).sqrt();
             (norm, (chain + 8.0 * each) * norm)
         }
         What::Prod => {
@@ -281,8 +314,8 @@ fn check<T: Number>(
     let lengths = axes.iter().map(|&axis| x.shape()[axis]);
     let length: usize = lengths.product();
     let result = what.run(&x.tensor, named);
-    if (length == 0 && what != What::Sum && what != What::Prod) || (length < 2 && what == What::Std)
-    {
+    let of_nothing = [What::Sum, What::Prod, What::Any, What::All];
+    if (length == 0 && !of_nothing.contains(&what)) || (length < 2 && what == What::Std) {
         // Its own test.
         return Ok(());
     }
@@ -304,6 +337,22 @@ fn check<T: Number>(
             .map(|group| best(what == What::ArgMin, group) as u32)
             .collect();
         assert_eq!(got, want, "{}", story());
+        return Ok(());
+    }
+    if matches!(what, What::Any | What::All) {
+        let is_true = |x: &T| float(*x) != 0.0;
+        let want = groups.iter().map(|group| match what {
+            What::Any => group.iter().any(is_true),
+            _ => group.iter().all(is_true),
+        });
+        let want: Vec<bool> = want.collect();
+        assert_eq!(result.to_vec::<bool>()?, want, "{}", story());
+        return Ok(());
+    }
+    if T::DTYPE == DType::Bool && what == What::Sum {
+        let count = |group: &Vec<T>| group.iter().filter(|&&x| float(x) != 0.0).count() as u32;
+        let want: Vec<u32> = groups.iter().map(count).collect();
+        assert_eq!(result.to_vec::<u32>()?, want, "{}", story());
         return Ok(());
     }
     assert_eq!(result.dtype(), T::DTYPE);
@@ -461,6 +510,29 @@ fn empty(context: &Context) -> Result<()> {
         let error = refused.expect_err("there are no elements");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
+    for dtype in [DType::F32, DType::Bool, DType::I32] {
+        let none = none.cast(dtype)?;
+        assert_eq!(none.any(1)?.to_vec::<bool>()?, [false; 6]);
+        assert_eq!(none.all(1)?.to_vec::<bool>()?, [true; 6]);
+        assert_eq!(none.all(keepdim(..))?.shape().dims(), [1, 1, 1]);
+        assert_eq!(none.any(0)?.shape().dims(), [0, 2]);
+    }
+    let never = none.cast(DType::Bool)?;
+    assert_eq!(never.sum(1)?.to_vec::<u32>()?, [0; 6]);
+    assert!(never.max(1).is_err() && never.min(..).is_err());
+    let answers = Tensor::from_slice(device, &[true, false], 2)?;
+    for refused in [
+        answers.mean(0),
+        answers.prod(0),
+        answers.argmax(0),
+        answers.argmin(0),
+        answers.var(0, 0),
+        answers.norm(0),
+        answers.logsumexp(0),
+    ] {
+        let error = refused.expect_err("bool has none");
+        assert!(error.to_string().contains("cast"), "{error}");
+    }
     let whole = Tensor::zeros(device, [2, 3], DType::I32)?;
     for refused in [
         whole.mean(1),
@@ -480,6 +552,73 @@ fn arguments(context: &Context) -> Result<()> {
         let error = x.sum(wrong).expect_err("these are no axes");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
+    Ok(())
+}
+
+/// One number that is not quite zero among zeros, and one zero among such numbers: NaN, subnormals,
+/// infinities count as true, and -0 does not.
+fn truth_of_specials(context: &Context) -> Result<()> {
+    fn check<T: Number>(context: &Context, odd: T, zero: T) -> Result<()> {
+        for size in [1, 3, 8, 40, 700] {
+            for at in [0, size / 2, size - 1] {
+                let mut values = vec![zero; size];
+                values[at] = odd;
+                let x = Tensor::from_slice(context.device(), &values, size)?;
+                let story = format!("{odd} at {at} of {size} {}", T::DTYPE);
+                assert!(x.any(0)?.item::<bool>()?, "{story}");
+                assert_eq!(x.all(0)?.item::<bool>()?, size == 1, "{story}");
+                values.fill(odd);
+                values[at] = zero;
+                let x = Tensor::from_slice(context.device(), &values, size)?;
+                assert_eq!(x.any(0)?.item::<bool>()?, size > 1, "{story}");
+                assert!(!x.all(0)?.item::<bool>()?, "{story}");
+            }
+        }
+        Ok(())
+    }
+    for odd in [
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        1e-45,
+        f32::from_bits(0x7f80_0001),
+    ] {
+        check(context, odd, -0.0)?;
+        check(context, f64::from(odd), -0.0)?;
+    }
+    for odd in [1, 0x7fff, 0x8001, 0x7c00, 0xfc01] {
+        check(context, f16::from_bits(odd), f16::NEG_ZERO)?;
+        check(context, bf16::from_bits(odd), bf16::NEG_ZERO)?;
+    }
+    check(context, f64::NAN, 0.0)?;
+    check(context, i32::MIN, 0)?;
+    check(context, u32::MAX, 0)?;
+    check(context, true, false)
+}
+
+/// No reduction or norm of a dtype that the device holds goes to the CPU.
+fn in_kernels(context: &Context) -> Result<()> {
+    let device = context.open();
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Bool, DType::I32] {
+        let x = Tensor::ones(&device, [6, 40], dtype)?;
+        for &what in What::of(dtype) {
+            for axis in [0, 1] {
+                what.run(&x, axis.into())?;
+            }
+        }
+        if dtype.is_float() {
+            let weight = Tensor::ones(&device, [40], dtype)?;
+            x.softmax(1)?;
+            x.log_softmax(0)?;
+            x.layer_norm(1, Some(&weight), Some(&weight), 1e-5)?;
+            x.rms_norm(1, Some(&weight), 1e-5)?;
+        }
+    }
+    assert!(
+        device.placement_log().events.is_empty(),
+        "{}",
+        device.placement_log()
+    );
     Ok(())
 }
 

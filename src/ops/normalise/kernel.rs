@@ -3,7 +3,6 @@
 use super::Norm;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
-use crate::ops::plan;
 use crate::ops::reduce::State;
 
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
@@ -114,7 +113,7 @@ impl Family {
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut all = Vec::new();
     for what in Norm::ALL {
-        let dtypes = plan::IN_KERNELS
+        let dtypes = DType::ALL
             .into_iter()
             .filter(|&dtype| dtype.is_float() && what.reduction().in_kernels(dtype));
         for element in dtypes {
@@ -154,12 +153,13 @@ fn ways(family: Family) -> Vec<KernelKey> {
                     })
                 }));
             }
-        } else if family.element != DType::F32 {
+        } else if family.element == DType::F64 {
             continue;
         }
+        let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
             for (lanes, workgroup) in [(1, 8), (1, 64), (256, 256)] {
-                if lanes == 256 && (unit == 8 || !along_reduced) || workgroup == 64 && unit == 8 {
+                if lanes == 256 && (has_words || !along_reduced) || workgroup == 64 && has_words {
                     continue;
                 }
                 all.push(family.rows(Rows {
@@ -222,8 +222,10 @@ mod tests {
                         let axes: Vec<usize> = (0..shape.len())
                             .filter(|axis| bits >> axis & 1 == 1)
                             .collect();
-                        for what in Norm::ALL {
-                            for launch in planned(what, layout, &axes, &capabilities) {
+                        let dtypes = [DType::F32, DType::BF16];
+                        let cases = Norm::ALL.iter().flat_map(|w| dtypes.map(|d| (*w, d)));
+                        for (what, dtype) in cases {
+                            for launch in planned(what, dtype, layout, &axes, &capabilities) {
                                 let windows = launch.operands.iter().filter_map(|b| b.window);
                                 windows.for_each(|window| assert!(window.bytes <= binding));
                                 asked.insert(launch.kernel);
@@ -241,6 +243,7 @@ mod tests {
 
     fn planned(
         what: Norm,
+        dtype: DType,
         layout: &Layout,
         axes: &[usize],
         capabilities: &Capabilities,
@@ -266,23 +269,25 @@ mod tests {
             weight: is_layer,
             bias: is_layer,
         };
-        fn operand(layout: &Layout) -> Operand<'_> {
+        fn operand(layout: &Layout, dtype: DType) -> Operand<'_> {
             Operand {
                 layout,
-                dtype: DType::F32,
-                storage_bytes: ((layout.end() * 4) as u64).next_multiple_of(256),
+                dtype,
+                storage_bytes: ((layout.end() * dtype.size()) as u64).next_multiple_of(256),
             }
         }
         let output = Layout::contiguous(layout.shape().clone());
         let mut problem = Problem {
-            inputs: smallvec![operand(layout)],
-            output: operand(&output),
+            inputs: smallvec![operand(layout, dtype)],
+            output: operand(&output, dtype),
             fresh: true,
             spare: true,
             slots: smallvec![0],
         };
         if is_layer {
-            problem.inputs.extend([operand(&row), operand(&row)]);
+            problem
+                .inputs
+                .extend([operand(&row, dtype), operand(&row, dtype)]);
             problem.slots.extend([1, 2]);
         }
         op.plan(&problem, capabilities).unwrap()

@@ -4,7 +4,7 @@ mod cpu;
 mod kernel;
 mod plan;
 
-use super::reduce::{Along, Axes, Reduction};
+use super::reduce::{self, Along, Axes, Reduction};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -128,12 +128,15 @@ fn normalise(
     epsilon: f32,
 ) -> Result<Tensor> {
     let along = axes.of(what.name(), x.shape())?;
-    let given = |tensor: Option<&Tensor>| -> Result<Option<Tensor>> {
+    let given = |tensor: Option<&Tensor>, others: &[&Tensor]| -> Result<Option<Tensor>> {
         tensor
-            .map(|tensor| spread(what.name(), tensor, x, &along))
+            .map(|tensor| spread(what.name(), tensor, x, others, &along))
             .transpose()
     };
-    let (weight, bias) = (given(weight)?, given(bias)?);
+    let weight = given(weight, &[x])?;
+    let before: smallvec::SmallVec<[&Tensor; 2]> =
+        [Some(x), weight.as_ref()].into_iter().flatten().collect();
+    let bias = given(bias, &before)?;
     let op = Normalise {
         what,
         along,
@@ -148,8 +151,14 @@ fn normalise(
     road::run(&op, &operands)
 }
 
-/// A weight or bias as a view of the tensor's shape, in a storage of its own and without gaps.
-fn spread(op: &'static str, given: &Tensor, x: &Tensor, along: &Along) -> Result<Tensor> {
+/// A weight or bias as a view of the tensor's shape, without gaps and in another storage than `others`.
+fn spread(
+    op: &'static str,
+    given: &Tensor,
+    x: &Tensor,
+    others: &[&Tensor],
+    along: &Along,
+) -> Result<Tensor> {
     let sizes: Shape = along.axes.iter().map(|&axis| x.shape()[axis]).collect();
     if given.shape() != &sizes {
         let rule = "weight and bias have the sizes of the axes along which is normalised";
@@ -158,7 +167,7 @@ fn spread(op: &'static str, given: &Tensor, x: &Tensor, along: &Along) -> Result
     if given.dtype() != x.dtype() {
         return Err(Error::dtype_mismatch(op, x.dtype(), given.dtype()));
     }
-    let shares = given.shares_storage(x);
+    let shares = others.iter().any(|other| given.shares_storage(other));
     let own = if shares {
         given.copy()?
     } else {
@@ -203,6 +212,9 @@ impl Op for Normalise {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
+        if capabilities.kind == DeviceKind::Cpu {
+            return None;
+        }
         // The output and the states of rows come on top.
         let bindings = inputs.len() as u32 + 2;
         if bindings > capabilities.max_bindings {
@@ -211,11 +223,8 @@ impl Op for Normalise {
                 "a kernel binds {most} storage buffers, not {bindings}"
             ));
         }
-        road::missing_dtype(capabilities, inputs, output).or_else(|| {
-            let exists =
-                capabilities.kind == DeviceKind::Cpu || self.what.reduction().in_kernels(output);
-            (!exists).then(|| format!("no kernel has {} of {output}", self.name()))
-        })
+        let reduction = self.what.reduction();
+        reduce::missing(reduction, self.name(), output, capabilities)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {

@@ -206,7 +206,9 @@ impl Planner<'_, '_> {
         (length, x_step, out_step): (usize, isize, isize),
     ) -> (usize, bool) {
         let is_software = self.capabilities.kind == DeviceKind::Software;
-        let is_wide = is_software && self.capabilities.int64 && self.family.element == DType::F32;
+        let element = self.family.element;
+        let is_wide =
+            element.size() == 2 || is_software && self.capabilities.int64 && element == DType::F32;
         let units = if is_wide { &[8, 4][..] } else { &[4] };
         for &unit in units {
             let is_whole = |stride: &isize| stride % unit as isize == 0;

@@ -1,7 +1,7 @@
 //! Reductions on the CPU: what becomes of elements.
 
 use std::marker::PhantomData;
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, BitAnd, Div, Mul, Sub};
 
 use super::fold::{Fold, reduce};
 use super::space::Space;
@@ -12,6 +12,9 @@ use crate::road::{HostInput, HostOutput, Op};
 
 /// The CPU twin.
 pub(super) fn twin(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
+    if matches!(op.what, Reduction::Any | Reduction::All) {
+        return truth(op, input, output);
+    }
     match input.dtype {
         DType::F32 => floats::<f32>(op, input, output),
         DType::F64 => floats::<f64>(op, input, output),
@@ -19,8 +22,29 @@ pub(super) fn twin(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'
         DType::BF16 => floats::<half::bf16>(op, input, output),
         DType::I32 => numbers::<i32>(op, input, output),
         DType::U32 => numbers::<u32>(op, input, output),
-        // Refused by the rule.
-        DType::Bool => Ok(()),
+        DType::Bool => Run { op, input, output }.fold(&Count),
+    }
+}
+
+/// any and all, by the bits of elements.
+fn truth(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
+    let flip = u32::from(op.what == Reduction::All);
+    let (dtype, this) = (input.dtype, Run { op, input, output });
+    match dtype {
+        DType::Bool => this.fold(&Truth::<u8> { flip, mask: 0xff }),
+        DType::F16 | DType::BF16 => this.fold(&Truth::<u16> { flip, mask: 0x7fff }),
+        DType::F32 => this.fold(&Truth::<u32> {
+            flip,
+            mask: 0x7fff_ffff,
+        }),
+        DType::I32 | DType::U32 => this.fold(&Truth::<u32> {
+            flip,
+            mask: u32::MAX,
+        }),
+        DType::F64 => this.fold(&Truth::<u64> {
+            flip,
+            mask: u64::MAX >> 1,
+        }),
     }
 }
 
@@ -73,7 +97,7 @@ struct Run<'a, 'b> {
 }
 
 impl Run<'_, '_> {
-    fn fold<T: Number, F: Fold<T, Out: bytemuck::Pod>>(self, fold: &F) -> Result<()> {
+    fn fold<T: bytemuck::Pod + Sync, F: Fold<T, Out: bytemuck::Pod>>(self, fold: &F) -> Result<()> {
         let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
         let outputs = self.output.layout.elements();
         let out = self.output.elements::<F::Out>();
@@ -466,6 +490,66 @@ impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
     fn finish(&self, state: Self::State) -> T {
         let variance = state.2 / self.divisor;
         T::narrow(if self.root { variance.root() } else { variance })
+    }
+}
+
+/// any, and all with what is false and true turned round.
+struct Truth<B> {
+    flip: u32,
+    /// The bits that count.
+    mask: B,
+}
+
+impl<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq> Fold<B> for Truth<B> {
+    type State = u32;
+    type Out = u8;
+
+    #[inline(always)]
+    fn empty(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn take(&self, state: u32, x: B, _: usize) -> u32 {
+        state | (u32::from(x & self.mask != B::zeroed()) ^ self.flip)
+    }
+
+    #[inline(always)]
+    fn join(&self, a: u32, b: u32) -> u32 {
+        a | b
+    }
+
+    #[inline(always)]
+    fn finish(&self, state: u32) -> u8 {
+        u8::from(state != self.flip)
+    }
+}
+
+/// How many are true.
+struct Count;
+
+impl Fold<u8> for Count {
+    type State = u32;
+    type Out = u32;
+
+    #[inline(always)]
+    fn empty(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn take(&self, state: u32, x: u8, _: usize) -> u32 {
+        state.wrapping_add(u32::from(x != 0))
+    }
+
+    #[inline(always)]
+    fn join(&self, a: u32, b: u32) -> u32 {
+        a.wrapping_add(b)
+    }
+
+    #[inline(always)]
+    fn finish(&self, state: u32) -> u32 {
+        state
     }
 }
 

@@ -4,7 +4,6 @@ use super::Reduction;
 use super::plan::{KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
-use crate::ops::plan;
 
 /// What a kernel keeps of elements, for each output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,8 +15,12 @@ pub(in crate::ops) struct State {
 
 impl State {
     pub(in crate::ops) fn of(what: Reduction, element: DType) -> Self {
-        let sums = element.accumulator();
+        let sums = match element {
+            DType::Bool => DType::U32,
+            other => other.accumulator(),
+        };
         let (accumulator, fields) = match what.kernel() {
+            "truth" => (DType::U32, 1),
             // Floats in the order of integers.
             "extreme" if sums == DType::F32 => (DType::I32, 1),
             "place" if sums == DType::F32 => (DType::I32, 2),
@@ -34,6 +37,16 @@ impl State {
     pub(in crate::ops) fn bytes(self) -> usize {
         // Windows begin at multiples of it.
         self.fields.next_power_of_two() * self.accumulator.size()
+    }
+}
+
+/// What a kernel reads elements as: their bits, where no more than those counts.
+fn storage(what: Reduction, element: DType) -> &'static str {
+    match (what.kernel(), element) {
+        (_, DType::Bool) => "bits8",
+        ("truth", DType::F16 | DType::BF16) => "bits16",
+        ("truth", DType::F32 | DType::I32) => DType::U32.name(),
+        _ => element.name(),
     }
 }
 
@@ -65,8 +78,8 @@ impl Name {
     pub(super) fn key(&self, words: usize) -> KernelKey {
         let accumulator = self.state.accumulator;
         let (source, element) = match self.source {
-            Source::Values => ("values", self.element),
-            Source::States => ("states", accumulator),
+            Source::Values => ("values", storage(self.what, self.element)),
+            Source::States => ("states", accumulator.name()),
         };
         let target = if self.result.is_some() {
             "result"
@@ -77,7 +90,7 @@ impl Name {
             template: "reduce",
             values: [
                 ("op", Value::from(self.what.kernel())),
-                ("element", element.name().into()),
+                ("element", element.into()),
                 ("accumulator", accumulator.name().into()),
                 ("result", self.result.unwrap_or(accumulator).name().into()),
                 ("source", source.into()),
@@ -122,7 +135,7 @@ impl Name {
 pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut names = Vec::new();
     for what in Reduction::KERNELS {
-        for element in plan::IN_KERNELS
+        for element in DType::ALL
             .into_iter()
             .filter(|&dtype| what.in_kernels(dtype))
         {
@@ -160,7 +173,7 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
     let writes_states = name.result.is_none();
     let units = [(1, true), (4, true), (4, false), (8, true), (8, false)];
     let units = units.into_iter().filter(move |&(unit, _)| match unit {
-        8 => is_values && name.element == DType::F32,
+        8 => is_values && (name.element == DType::F32 || name.element.size() == 2),
         4 => is_values || name.state.fields == 1,
         _ => true,
     });
@@ -191,7 +204,8 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
             },
         )
         .filter(move |name| {
-            !(name.tree && (name.unit == 8 || !name.along_reduced))
+            let has_words = name.unit == 8 && name.element.size() == 4;
+            !(name.tree && (has_words || !name.along_reduced))
                 // Lanes without a tree write states of their own.
                 && (name.tree || name.lanes == 1 || is_values && writes_states && !name.placed)
                 && !(name.placed && (!writes_states || !name.along_reduced))
@@ -233,7 +247,7 @@ mod tests {
                 for axes in (0..1 << layout.rank()).map(|bits| chosen(layout.rank(), bits)) {
                     let cases = Reduction::KERNELS
                         .into_iter()
-                        .flat_map(|what| plan::IN_KERNELS.map(|dtype| (what, dtype)));
+                        .flat_map(|what| DType::ALL.map(|dtype| (what, dtype)));
                     for (what, dtype) in cases.filter(|(what, dtype)| what.in_kernels(*dtype)) {
                         for launch in planned(what, &layout, &axes, dtype, &capabilities) {
                             for bound in &launch.operands {

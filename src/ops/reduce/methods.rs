@@ -10,7 +10,8 @@ use crate::tensor::Tensor;
 /// f16 and bf16 are reduced in f32 and rounded once. Results are the same bits each time on one device.
 /// The bounds are in `docs/numerics.md`.
 impl Tensor {
-    /// The sum along `axes`; of no elements 0. Integers wrap in their own dtype.
+    /// The sum along `axes`; of no elements 0. Integers wrap in their own dtype; of bool, how many are
+    /// true, as u32.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an axis that does not exist or is
@@ -23,7 +24,8 @@ impl Tensor {
     /// The mean along `axes`; of no elements NaN.
     ///
     /// # Errors
-    /// As [`Tensor::sum`], and [`Error::InvalidArgument`](crate::Error::InvalidArgument) for integers.
+    /// As [`Tensor::sum`], and [`Error::InvalidArgument`](crate::Error::InvalidArgument) for integers and
+    /// bool.
     pub fn mean(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         reduce(Reduction::Mean, self, axes.into())
     }
@@ -31,12 +33,12 @@ impl Tensor {
     /// The product along `axes`; of no elements 1. Integers wrap in their own dtype.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// As [`Tensor::sum`], and [`Error::InvalidArgument`](crate::Error::InvalidArgument) for bool.
     pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         reduce(Reduction::Product, self, axes.into())
     }
 
-    /// The largest element along `axes`; NaN where one is NaN.
+    /// The largest element along `axes`; NaN where one is NaN. Of bool as [`Tensor::any`].
     ///
     /// # Errors
     /// As [`Tensor::sum`], and [`Error::InvalidArgument`](crate::Error::InvalidArgument) where there are
@@ -45,7 +47,7 @@ impl Tensor {
         reduce(Reduction::Max, self, axes.into())
     }
 
-    /// The smallest element along `axes`; NaN where one is NaN.
+    /// The smallest element along `axes`; NaN where one is NaN. Of bool as [`Tensor::all`].
     ///
     /// # Errors
     /// As [`Tensor::max`].
@@ -57,7 +59,7 @@ impl Tensor {
     /// there is one. Along several axes elements are counted row-major.
     ///
     /// # Errors
-    /// As [`Tensor::max`], and for 2^32 elements or more.
+    /// As [`Tensor::max`], for bool, and for 2^32 elements or more.
     pub fn argmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         reduce(Reduction::ArgMax, self, axes.into())
     }
@@ -103,5 +105,23 @@ impl Tensor {
     /// As [`Tensor::mean`].
     pub fn norm(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         reduce(Reduction::Norm, self, axes.into())
+    }
+
+    /// Whether any element along `axes` is true, as bool: of numbers, whether any is not zero (NaN is
+    /// not). Of no elements false.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn any(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        reduce(Reduction::Any, self, axes.into())
+    }
+
+    /// Whether all elements along `axes` are true, as bool: of numbers, whether none is zero (NaN is
+    /// not). Of no elements true.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn all(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        reduce(Reduction::All, self, axes.into())
     }
 }

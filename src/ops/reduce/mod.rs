@@ -39,11 +39,13 @@ pub(super) enum Reduction {
     Variance(usize),
     Deviation(usize),
     LogSumExp,
+    Any,
+    All,
 }
 
 impl Reduction {
     /// One for each kind of kernel.
-    const KERNELS: [Reduction; 7] = [
+    const KERNELS: [Reduction; 8] = [
         Reduction::Sum,
         Reduction::Norm,
         Reduction::Product,
@@ -51,6 +53,7 @@ impl Reduction {
         Reduction::ArgMax,
         Reduction::Variance(0),
         Reduction::LogSumExp,
+        Reduction::Any,
     ];
 
     fn name(self) -> &'static str {
@@ -66,6 +69,8 @@ impl Reduction {
             Reduction::Variance(_) => "var",
             Reduction::Deviation(_) => "std",
             Reduction::LogSumExp => "logsumexp",
+            Reduction::Any => "any",
+            Reduction::All => "all",
         }
     }
 
@@ -79,23 +84,33 @@ impl Reduction {
             Reduction::ArgMax | Reduction::ArgMin => "place",
             Reduction::Variance(_) | Reduction::Deviation(_) => "moment",
             Reduction::LogSumExp => "exponential",
+            Reduction::Any | Reduction::All => "truth",
         }
     }
 
     /// Whether integers have it.
     fn takes_integers(self) -> bool {
-        matches!(self.kernel(), "product" | "extreme" | "place") || self == Reduction::Sum
+        matches!(self.kernel(), "product" | "extreme" | "place" | "truth") || self == Reduction::Sum
     }
 
-    /// Whether kernels have it in a dtype that they compute with: there is no exp of f64.
+    /// Whether a dtype has it at all.
+    fn takes(self, dtype: DType) -> bool {
+        match dtype {
+            DType::Bool => self.kernel() == "truth" || self == Reduction::Sum,
+            _ => dtype.is_float() || self.takes_integers(),
+        }
+    }
+
+    /// Whether kernels have it in a dtype: there is no exp of f64.
     pub(super) fn in_kernels(self, dtype: DType) -> bool {
         let exists = dtype != DType::F64 || self != Reduction::LogSumExp;
-        exists && (dtype.is_float() || self.takes_integers())
+        exists && self.takes(dtype)
     }
 
     fn result(self, dtype: DType) -> DType {
-        match self.kernel() {
-            "place" => DType::U32,
+        match (self.kernel(), dtype) {
+            ("place", _) | ("sum", DType::Bool) => DType::U32,
+            ("truth", _) => DType::Bool,
             _ => dtype,
         }
     }
@@ -120,6 +135,15 @@ impl Reduction {
                 let [low, high] = halves(length.saturating_sub(less));
                 smallvec![root, low, high]
             }
+            Reduction::Any | Reduction::All => {
+                let bits = match dtype {
+                    DType::Bool => 0xff,
+                    DType::F16 | DType::BF16 => 0x7fff,
+                    DType::F32 => 0x7fff_ffff,
+                    _ => u32::MAX,
+                };
+                smallvec![u32::from(self == Reduction::All), bits]
+            }
         }
     }
 }
@@ -137,10 +161,6 @@ impl Op for Reduce {
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
         match inputs {
-            [input] if input.dtype == DType::Bool => Err(Error::invalid(
-                self.name(),
-                "of numbers, not bool: cast first",
-            )),
             [input] => {
                 let shape = self.along.shape(input.layout.shape());
                 Ok((shape, self.what.result(input.dtype)))
@@ -153,13 +173,10 @@ impl Op for Reduce {
         &self,
         capabilities: &Capabilities,
         inputs: &[Operand<'_>],
-        output: DType,
+        _: DType,
     ) -> Option<String> {
-        road::missing_dtype(capabilities, inputs, output).or_else(|| {
-            let dtype = inputs.first()?.dtype;
-            let exists = capabilities.kind == DeviceKind::Cpu || self.what.in_kernels(dtype);
-            (!exists).then(|| format!("no kernel has {} of {dtype}", self.name()))
-        })
+        let dtype = inputs.first()?.dtype;
+        missing(self.what, self.name(), dtype, capabilities)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -172,11 +189,32 @@ impl Op for Reduce {
     }
 }
 
+/// What kernels of a reduction lack: f64 some adapters, no device the narrow floats, which lie in words.
+pub(super) fn missing(
+    what: Reduction,
+    name: &str,
+    dtype: DType,
+    capabilities: &Capabilities,
+) -> Option<String> {
+    if capabilities.kind == DeviceKind::Cpu {
+        None
+    } else if !capabilities.holds(dtype) {
+        Some(road::lacks(dtype))
+    } else {
+        (!what.in_kernels(dtype)).then(|| format!("no kernel has {name} of {dtype}"))
+    }
+}
+
 /// Runs a reduction; what is left of no elements needs none.
-fn reduce(what: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
-    let (op, dtype) = (what.name(), input.dtype());
+fn reduce(asked: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
+    let (op, dtype) = (asked.name(), input.dtype());
     let along = axes.of(op, input.shape())?;
-    if !dtype.is_float() && !what.takes_integers() {
+    let what = match asked {
+        Reduction::Max if dtype == DType::Bool => Reduction::Any,
+        Reduction::Min if dtype == DType::Bool => Reduction::All,
+        other => other,
+    };
+    if !what.takes(dtype) {
         return Err(Error::invalid(
             op,
             format!("{dtype} has none: convert it with `cast(DType::F32)` first"),
@@ -199,9 +237,9 @@ fn reduce(what: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
     if length > 0 {
         return road::run(&along, &[input]);
     }
-    let value = match what {
-        Reduction::Sum | Reduction::Norm => Scalar::Integer(0),
-        Reduction::Product => Scalar::Integer(1),
+    let value = match asked {
+        Reduction::Sum | Reduction::Norm | Reduction::Any => Scalar::Integer(0),
+        Reduction::Product | Reduction::All => Scalar::Integer(1),
         Reduction::LogSumExp => Scalar::Float(f64::NEG_INFINITY),
         Reduction::Mean | Reduction::Variance(_) | Reduction::Deviation(_) => {
             Scalar::Float(f64::NAN)
@@ -214,5 +252,10 @@ fn reduce(what: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
         }
     };
     let output = along.along.shape(input.shape());
-    Tensor::full(&road::home(op, &[input])?, output, value, dtype)
+    Tensor::full(
+        &road::home(op, &[input])?,
+        output,
+        value,
+        what.result(dtype),
+    )
 }

@@ -326,6 +326,7 @@ impl<'a> Planner<'a> {
             {
                 8
             }
+            Source::Values if self.element.size() == 2 => 8,
             Source::States if self.state.fields > 1 => 1,
             _ => 4,
         };
