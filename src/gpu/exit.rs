@@ -13,6 +13,7 @@ use std::sync::{Arc, Once, Weak};
 
 use super::Gpu;
 use super::serial::{LOOKS, PAUSE, Serial, at_exit};
+use super::wait::Progress;
 use crate::sync::{Mutex, thread};
 
 /// Devices other than GL's that are open.
@@ -88,6 +89,23 @@ impl Counted {
     }
 }
 
+/// What is left of a device that was dropped while it worked for longer than it may.
+pub(super) struct Left {
+    pub device: wgpu::Device,
+    /// wgpu waits for the work when the last handle on it goes.
+    #[expect(dead_code, reason = "held")]
+    pub queue: wgpu::Queue,
+    pub progress: Arc<Progress>,
+    pub submissions: u64,
+}
+
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// Keeps it until the process ends, which gives it some time.
+pub(super) fn leave(left: Left) {
+    LEFT.lock().push(left);
+}
+
 /// Has the end of the process wait for a device.
 pub(super) fn watch(gpu: &Arc<Gpu>) {
     static ASKED: Once = Once::new();
@@ -127,6 +145,20 @@ fn settle() {
         let _ = catch_unwind(AssertUnwindSafe(|| gpu.settle()));
         // Nobody closes it any more.
         std::mem::forget(gpu);
+    }
+    for left in &*LEFT.lock() {
+        let poll = || {
+            _ = left.device.poll(wgpu::PollType::Poll);
+            left.progress.count() >= left.submissions
+        };
+        let done = |_| {
+            let done = catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true);
+            if !done {
+                thread::sleep(PAUSE);
+            }
+            done
+        };
+        (0..LOOKS).any(done);
     }
     // Those that were being closed.
     for _ in 0..LOOKS {

@@ -437,6 +437,7 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.background.join();
+        self.leave_what_hangs();
         self.dropping = self.hold();
     }
 }

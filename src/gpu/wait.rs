@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Gpu;
 use super::block::GpuBlock;
+use super::exit::{self, Left};
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
 use crate::error::{Error, Result};
@@ -257,6 +258,24 @@ impl Gpu {
         Ok(turn)
     }
 
+    /// For a device that goes: wgpu then waits for its queue without limit. Where waits have one, a queue that
+    /// does not end its work within it stays behind, with its device.
+    pub(super) fn leave_what_hangs(&mut self) {
+        let last = self.stream.get_mut().last_submission();
+        let Some(last) = last.filter(|_| self.wait_timeout.is_some()) else {
+            return;
+        };
+        let waited = self.wait_submission("drop", &last, self.deadline());
+        if matches!(waited, Err(Error::TimedOut(_))) {
+            exit::leave(Left {
+                device: self.device.clone(),
+                queue: self.queue.clone(),
+                progress: Arc::clone(&self.progress),
+                submissions: last.number,
+            });
+        }
+    }
+
     /// The stream, to record work that writes a block in place: when the reads that came before are
     /// recorded, and the device is not too far behind.
     ///
@@ -295,7 +314,7 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
     use crate::device::Device;
@@ -430,6 +449,18 @@ mod tests {
             let one = Tensor::ones(&device, [1], DType::F32).unwrap();
             while timed_out(device.synchronize()) {}
             while !matches!(one.item::<f32>(), Ok(1.0)) {}
+
+            // Nor does its end wait for longer: nobody saw the work's end.
+            if info.backend == "Gl" || info.kind().is_gpu() {
+                continue;
+            }
+            let last = work(&device, 4).unwrap();
+            let gpu = device.gpu().unwrap();
+            gpu.submit().unwrap();
+            let (progress, submissions) =
+                (Arc::clone(&gpu.progress), gpu.stream.lock().submissions());
+            drop((one, last, device));
+            assert!(progress.count() < submissions, "{info}: waited");
         }
     }
 }
