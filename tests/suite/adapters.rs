@@ -62,7 +62,8 @@ pub fn full() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     Plain,
-    /// With the runtime checks of naga.
+    /// With the runtime checks of naga; on slow adapters, but for full runs, as `Uniforms` too, which is
+    /// not tried by itself there.
     Checks,
     /// Scalars in uniform buffers although the adapter has immediates.
     Uniforms,
@@ -103,7 +104,11 @@ impl Context {
         let builder = Device::builder()
             .select(self.adapter.info.selector.clone())
             .kernel_checks(self.variant == Variant::Checks)
-            .immediates(self.variant != Variant::Uniforms);
+            .immediates(match self.variant {
+                Variant::Uniforms => false,
+                Variant::Checks => !self.is_slow() || full(),
+                Variant::Plain | Variant::Windows => true,
+            });
         match self.variant {
             Variant::Windows => builder.max_binding_bytes(4 << 10),
             _ => builder,
@@ -120,6 +125,20 @@ impl Context {
     /// The device that tests share.
     pub fn device(&self) -> &Device {
         self.shared.get_or_init(|| self.open())
+    }
+
+    /// How the kernels of an adapter are tried.
+    pub fn variants(adapter: &Adapter) -> Vec<Variant> {
+        let plain = Self::new(adapter.clone(), Variant::Plain);
+        let mut variants = vec![Variant::Plain];
+        if !plain.is_cpu() {
+            variants.extend([Variant::Checks, Variant::Windows]);
+            let immediates = adapter.info.capabilities.immediate_bytes > 0;
+            if immediates && (!plain.is_slow() || full()) {
+                variants.push(Variant::Uniforms);
+            }
+        }
+        variants
     }
 
     pub fn is_cpu(&self) -> bool {

@@ -125,6 +125,8 @@ fn forced(context: &Context) -> Result<()> {
                 [1, 1, 129, 300],
                 [3, 24, 16, 40],
                 [1, 20, 3000, 24],
+                // More steps than llvmpipe turns a loop.
+                [1, 5, 70_000, 7],
             ];
             for (at, [batch, m, k, n]) in shapes.into_iter().enumerate() {
                 if context.is_slow() && m * k * n > 100_000 {

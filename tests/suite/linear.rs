@@ -1,8 +1,11 @@
 //! Products with an epilogue, within bounds of the same in f64.
 
-use orlop::{Activation, DType, Epilogue, Error, Result, Tensor, bf16, f16, with_matmul_split};
+use orlop::{
+    Activation, DType, Epilogue, Error, MatmulKernel, Result, Tensor, bf16, f16,
+    with_matmul_kernel, with_matmul_split,
+};
 
-use crate::adapters::Context;
+use crate::adapters::{Context, full};
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -15,6 +18,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::random::f16", Scope::Kernels, random::<f16>),
         Test::new("linear::random::bf16", Scope::Kernels, random::<bf16>),
         Test::new("linear::random::f64", Scope::Kernels, random::<f64>),
+        Test::new("linear::forced::f32", Scope::Gpu, forced::<f32>),
+        Test::new("linear::forced::f16", Scope::Gpu, forced::<f16>),
+        Test::new("linear::forced::bf16", Scope::Gpu, forced::<bf16>),
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::specials", Scope::Device, specials),
         Test::new("linear::far_residual", Scope::Device, far_residual),
@@ -112,7 +118,13 @@ impl<T: Real> Case<T> {
         })
     }
 
+    /// As planned.
     fn check(&self) -> Result<()> {
+        self.check_by(None)
+    }
+
+    /// By a kernel that is forced.
+    fn check_by(&self, kernel: Option<MatmulKernel>) -> Result<()> {
         let mut epilogue = Epilogue::new()
             .scale(self.scale)
             .activation(self.activation);
@@ -130,7 +142,11 @@ impl<T: Real> Case<T> {
                 self.b.story()
             )
         };
-        let product = self.a.tensor.matmul_with(&self.b.tensor, &epilogue)?;
+        let product = || self.a.tensor.matmul_with(&self.b.tensor, &epilogue);
+        let product = match kernel {
+            Some(kernel) => with_matmul_kernel(kernel, product)?,
+            None => product()?,
+        };
         let rule = Rule::of(self.a.shape(), self.b.shape());
         assert_eq!(product.shape().dims(), rule.output, "{}", story());
         let got = product.to_vec::<T>()?;
@@ -198,6 +214,48 @@ fn random<T: Real>(context: &Context) -> Result<()> {
     })
 }
 
+/// Every kernel with all of it at once: batches that repeat, views, an epilogue.
+fn forced<T: Real>(context: &Context) -> Result<()> {
+    let shapes = [
+        (&[2, 1, 33, 30][..], &[3, 30, 36][..]),
+        (&[70, 48], &[2, 48, 1]),
+        (&[2, 65, 40], &[40, 66]),
+        (&[1, 44], &[2, 44, 130]),
+        (&[20, 1500], &[1500, 24]),
+    ];
+    // Compilers take long, slow ones for too long: each kernel meets one shape, half of them each dtype of
+    // 16 bits.
+    let each = if full() { shapes.len() } else { 1 };
+    let left_out = |at: usize| match T::DTYPE {
+        _ if full() => false,
+        DType::F16 => context.is_slow() || at % 2 == 0,
+        DType::BF16 => context.is_slow() || at % 2 == 1,
+        _ => false,
+    };
+    cases(1, |rng| {
+        for (at, &kernel) in MatmulKernel::all().iter().enumerate() {
+            if left_out(at) {
+                continue;
+            }
+            let mut ran = 0;
+            let from = rng.below(shapes.len());
+            for at in 0..each {
+                let (a, b) = shapes[(from + at) % shapes.len()];
+                let case = Case::<T>::random(context, rng, a, b)?;
+                match case.check_by(Some(kernel)) {
+                    Ok(()) => ran += 1,
+                    Err(error) if error.to_string().contains("is forced, but") => (),
+                    Err(error) => return Err(error),
+                }
+            }
+            if std::env::var_os("ORLOP_TEST_VERBOSE").is_some() {
+                println!("{kernel} {}: {ran} products", T::DTYPE);
+            }
+        }
+        Ok(())
+    })
+}
+
 /// A layer with weights as PyTorch has them.
 fn layer(context: &Context) -> Result<()> {
     let device = context.device();
@@ -242,7 +300,6 @@ fn specials(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Sizes that only views can claim are refused before anything is done.
 /// What is added spans more than a binding, where sums of odd rows go through scratch.
 fn far_residual(context: &Context) -> Result<()> {
     let device = &context.builder().max_binding_bytes(4 << 10).build()?;
@@ -258,6 +315,7 @@ fn far_residual(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Sizes that only views can claim are refused before anything is done.
 fn absurd(context: &Context) -> Result<()> {
     let device = &context.open();
     let one = Tensor::ones(device, [1, 1], DType::F32)?;

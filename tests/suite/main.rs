@@ -175,19 +175,7 @@ fn tests_once() -> Vec<OnceTest> {
 fn trials(found: &[Adapter]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for adapter in found {
-        let variants: &[Variant] = if adapter.name == "cpu" {
-            &[Variant::Plain]
-        } else if adapter.info.capabilities.immediate_bytes == 0 {
-            &[Variant::Plain, Variant::Checks, Variant::Windows]
-        } else {
-            &[
-                Variant::Plain,
-                Variant::Checks,
-                Variant::Uniforms,
-                Variant::Windows,
-            ]
-        };
-        for &variant in variants {
+        for variant in Context::variants(adapter) {
             let context = Arc::new(Context::new(adapter.clone(), variant));
             for test in tests().into_iter().filter(|test| test.runs_on(&context)) {
                 let name = format!("{}::{}{}", adapter.name, variant.prefix(), test.name);

@@ -1,6 +1,6 @@
 //! Matrix products of all shapes and layouts, within the documented bounds.
 
-use orlop::{Result, Tensor, with_matmul_split};
+use orlop::{DType, Result, Tensor, with_matmul_split};
 
 use crate::adapters::{Context, Variant, full};
 use crate::number::{Number, for_each_dtype};
@@ -95,10 +95,10 @@ fn size(rng: &mut Rng, most: usize) -> usize {
     }
 }
 
-/// SwiftShader's compiler takes long: products of 16 bits are tried there in one variant.
+/// SwiftShader's compiler takes long: products of 16 bits and of u32 are tried there in one variant.
 fn tried_elsewhere<T: Factor>(context: &Context) -> bool {
     let slow = context.adapter.name == "swiftshader" && context.variant != Variant::Plain;
-    slow && T::DTYPE.size() == 2 && !full()
+    slow && (T::DTYPE.size() == 2 || T::DTYPE == DType::U32) && !full()
 }
 
 fn random<T: Factor>(context: &Context) -> Result<()> {
