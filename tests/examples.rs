@@ -11,7 +11,15 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use npyz::WriterBuilder;
+use orlop::{DType, MatmulKernel, MatmulOperand, MatmulProblem};
 use serde_json::Value;
+
+// A part of an example that its output shows too little of.
+#[path = "../examples/tune/measure.rs"]
+#[expect(dead_code, reason = "only what is merged is wanted")]
+mod measure;
+#[path = "../examples/tune/merge.rs"]
+mod merge;
 
 /// Builds the examples in this test's profile and finds them.
 fn built() -> HashMap<String, PathBuf> {
@@ -680,4 +688,67 @@ fn malformed_traces_are_refused_with_their_line() {
     std::fs::write(&empty, "").expect("a file");
     let report = json(&run(example("replay").arg(&empty).arg("--json")));
     assert_eq!([&report["events"], &report["peak_reserved"]], [0, 0]);
+}
+
+/// Merged or not, a choice stands for what was measured, and for nothing that was measured as something else.
+#[test]
+fn tune_merges_what_agrees() {
+    let sizes = [1, 16, 64, 256];
+    let batches = [1, 8];
+    let lies = |along_k, width| MatmulOperand {
+        along_k,
+        width,
+        texels: false,
+    };
+    let kernels = MatmulKernel::all();
+    for seed in 0..200u32 {
+        // Few kernels, so that many agree; some problems keep what is planned.
+        let way = |at: u32| {
+            let mixed = (at ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+            let split = 1 + (mixed >> 20) % 2;
+            let kernel = kernels[(mixed >> 24) as usize % 2];
+            ((mixed >> 16) % 4 > 0).then_some(measure::Way { kernel, split })
+        };
+        let mut asked = Vec::new();
+        for (m, k, n) in (0..64).map(|at| (sizes[at / 16], sizes[at / 4 % 4], sizes[at % 4])) {
+            for (batches, a_along_k, width) in [(1, true, 4), (8, true, 4), (8, false, 1)] {
+                let way = way(asked.len() as u32 / (1 + seed % 7));
+                let problem = MatmulProblem {
+                    m,
+                    k,
+                    n,
+                    batches,
+                    dtype: DType::F32,
+                    a: lies(a_along_k, width),
+                    b: lies(false, width),
+                    accumulates: false,
+                    may_pack: true,
+                };
+                asked.push((problem, way));
+            }
+        }
+        let found: Vec<_> = asked
+            .iter()
+            .filter_map(|&(problem, way)| way.map(|way| (problem, way)))
+            .collect();
+        let choices = merge::choices(found.clone(), &sizes, &batches);
+        assert!(choices.len() < found.len(), "seed {seed}: nothing merged");
+        for (problem, way) in asked {
+            let standing: Vec<_> = choices
+                .iter()
+                .filter(|choice| {
+                    choice.m.contains(&problem.m)
+                        && choice.k.contains(&problem.k)
+                        && choice.n.contains(&problem.n)
+                        && choice.batches.contains(&problem.batches)
+                        && choice.a_along_k == Some(problem.a.along_k)
+                        && choice.b_along_k == Some(problem.b.along_k)
+                        && choice.vectors == Some(problem.vectors())
+                })
+                .map(|choice| (choice.kernel, choice.split))
+                .collect();
+            let wanted: Vec<_> = way.iter().map(|way| (way.kernel, way.split)).collect();
+            assert_eq!(standing, wanted, "seed {seed}: {problem:?}");
+        }
+    }
 }
