@@ -707,7 +707,7 @@ fn tune_merges_what_agrees() {
             let mixed = (at ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
             let split = 1 + (mixed >> 20) % 2;
             let kernel = kernels[(mixed >> 24) as usize % 2];
-            ((mixed >> 16) % 4 > 0).then_some(measure::Way { kernel, split })
+            (!(mixed >> 16).is_multiple_of(4)).then_some(measure::Way { kernel, split })
         };
         let mut asked = Vec::new();
         for (m, k, n) in (0..64).map(|at| (sizes[at / 16], sizes[at / 4 % 4], sizes[at % 4])) {
