@@ -1,7 +1,7 @@
 //! What passes through kernels, in GB/s, beside a copy of as many bytes on the same device in the same run:
 //! elementwise ops, reductions, norms, transposition, gathers.
 //!
-//! `cargo bench --bench kernels [-- --device NAME]... [--quick] [--json]`
+//! `cargo bench --bench kernels [-- --device NAME]... [--only LINE]... [--quick] [--json]`
 
 #[path = "common/args.rs"]
 mod args;
@@ -9,7 +9,7 @@ mod args;
 use std::time::Instant;
 
 use args::{Args, or_exit};
-use orlop::{DType, Device, Result, Tensor};
+use orlop::{DType, Device, Result, Tensor, fused};
 
 const BENCH: &str = "kernels";
 
@@ -20,6 +20,7 @@ fn main() {
             Table {
                 device: &device,
                 json: args.json,
+                only: &args.only,
                 runs: if args.quick { 3 } else { 9 },
             }
             .fill(args.quick)
@@ -28,9 +29,28 @@ fn main() {
     }
 }
 
+/// Functions that take more than a few instructions.
+const FUNCTIONS: [(&str, fn(&Tensor) -> Result<Tensor>); 14] = [
+    ("sqrt", Tensor::sqrt),
+    ("rsqrt", Tensor::rsqrt),
+    ("exp2", Tensor::exp2),
+    ("expm1", Tensor::expm1),
+    ("log", Tensor::log),
+    ("log2", Tensor::log2),
+    ("log1p", Tensor::log1p),
+    ("sin", Tensor::sin),
+    ("cos", Tensor::cos),
+    ("sigmoid", Tensor::sigmoid),
+    ("silu", Tensor::silu),
+    ("softplus", Tensor::softplus),
+    ("gelu_tanh", Tensor::gelu_tanh),
+    ("erf", Tensor::erf),
+];
+
 struct Table<'a> {
     device: &'a Device,
     json: bool,
+    only: &'a [String],
     runs: usize,
 }
 
@@ -61,8 +81,27 @@ impl Table<'_> {
 
         self.line("add", 3 * all, || x.add(&y))?;
         self.line("copy", 2 * all, || x.copy())?;
+        self.line("neg", 2 * all, || x.neg())?;
+        self.line("exp", 2 * all, || x.exp())?;
+        self.line("tanh", 2 * all, || x.tanh())?;
+        self.line("gelu", 2 * all, || x.gelu())?;
+        self.line("a fused chain of 8", 2 * all, || {
+            fused(|e| {
+                let x = e.input(&x);
+                (((x * 2.0 + 1.0) * x - 0.5).maximum(0.0) * 0.25 + 3.0).minimum(9.0)
+            })
+        })?;
+        self.line("pow", 2 * all, || x.pow(2.5))?;
+        for (name, function) in FUNCTIONS {
+            self.line(name, 2 * all, || function(&x))?;
+        }
         self.line("transpose", 2 * all, || x.transpose(0, 1)?.copy())?;
         self.line("gather of rows", 2 * all, || x.index_select(0, &order))?;
+        let places: Vec<u32> = (0..elements)
+            .map(|at| ((at * 7919 + at / size) % size) as u32)
+            .collect();
+        let places = Tensor::from_slice(device, &places, [size, size])?;
+        self.line("gather of elements", 3 * all, || x.gather(1, &places))?;
 
         self.line("sum of all", all, || x.sum(..))?;
         self.line("sum of rows", all, || x.sum(1))?;
@@ -94,6 +133,9 @@ impl Table<'_> {
 
     /// An op that reads and writes `bytes`, and a copy of as many, in turns; medians.
     fn line(&self, what: &str, bytes: usize, op: impl Fn() -> Result<Tensor>) -> Result<()> {
+        if !self.only.is_empty() && !self.only.iter().any(|part| what.contains(part.as_str())) {
+            return Ok(());
+        }
         let from = Tensor::empty(self.device, [bytes / 8], DType::F32)?;
         from.fill(1.0)?;
         let copy = || from.copy();

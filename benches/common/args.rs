@@ -1,4 +1,5 @@
-//! The arguments that benches on devices share: `[--device NAME]... [--quick] [--json]`.
+//! The arguments that benches on devices share: `[--device NAME]...
+//! [--only LINE]... [--quick] [--json]`.
 
 use orlop::{Device, Result};
 
@@ -6,6 +7,9 @@ use orlop::{Device, Result};
 pub struct Args {
     /// Selectors of devices.
     devices: Vec<String>,
+    /// Only lines whose names contain one of these, where the bench has many.
+    #[allow(dead_code)]
+    pub only: Vec<String>,
     /// Fewer runs, smaller sizes.
     pub quick: bool,
     /// A line of JSON for each figure.
@@ -17,6 +21,7 @@ impl Args {
     pub fn of(bench: &str) -> Self {
         let mut read = Self {
             devices: Vec::new(),
+            only: Vec::new(),
             quick: false,
             json: false,
         };
@@ -24,13 +29,14 @@ impl Args {
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--device" => read.devices.extend(args.next()),
+                "--only" => read.only.extend(args.next()),
                 "--json" => read.json = true,
                 "--quick" => read.quick = true,
                 // What cargo passes.
                 "--bench" => {}
                 other => {
                     eprintln!(
-                        "{bench}: unknown argument {other}; there are --device NAME, --quick, --json"
+                        "{bench}: unknown argument {other}; there are --device NAME, --only LINE, --quick, --json"
                     );
                     std::process::exit(2);
                 }

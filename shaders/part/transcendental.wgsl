@@ -4,7 +4,7 @@
 {% macro asks(names) -%}
 {% for name in names %}{% if name ~ "_F(" in body %}1{% endif %}{% endfor %}
 {%- endmacro -%}
-{% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "softplus", "erf", "pow"]) -%}
+{% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu_tanh", "softplus", "erf", "pow"]) -%}
 {% set logarithms = asks(["log", "log2", "log1p", "softplus"]) -%}
 {% if exponentials -%}
 // e^r - 1 - r for |r| up to ln(2) / 2 (Cephes).
@@ -134,14 +134,14 @@ fn silu_F(x: F) -> F {
 }
 {% endif -%}
 {% if asks(["gelu"]) -%}
-// x/2 erfc(-x / sqrt 2): Abramowitz and Stegun 7.1.26, 1.5e-7.
+// x/2 (1 + erf(x / sqrt 2)), with an error function within 2e-7, a quotient of polynomials (XLA).
 fn gelu_F(x: F) -> F {
-    let y = max(x, F(-30.0));
-    let z = abs(y) * 0.70710678;
-    let t = 1.0 / (1.0 + 0.3275911 * z);
-    let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-    let tail = p * exp_F(-z * z);
-    return select(0.5 * y * select(2.0 - tail, tail, y < F()), x, is_nan_F(x));
+    let half = 0.5 * select(x, F(), x < F(-6.0));
+    let y = clamp(x * 0.70710678, F(-4.0), F(4.0));
+    let z = y * y;
+    let p = (((((F(-2.72614225801306e-10) * z + 2.77068142495902e-8) * z - 2.10102402082508e-6) * z - 5.69250639462346e-5) * z - 7.34990630326855e-4) * z - 2.95459980854025e-3) * z - 1.60960333262415e-2;
+    let q = (((F(-1.45660718464996e-5) * z - 2.13374055278905e-4) * z - 1.68282697438203e-3) * z - 7.37332916720468e-3) * z - 1.42647390514189e-2;
+    return select(half * (y * p / q) + half, x, is_nan_F(x));
 }
 {% endif -%}
 {% if asks(["gelu_tanh"]) -%}

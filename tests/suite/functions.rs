@@ -22,6 +22,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::overlaps", Scope::Kernels, overlaps),
         Test::new("functions::take_over", Scope::Device, take_over),
         Test::new("functions::fused", Scope::Kernels, fusions),
+        Test::new("functions::chains", Scope::Kernels, chains),
+        Test::new("functions::fused_in_place", Scope::Device, fused_in_place),
         Test::new("functions::refuses", Scope::Device, refuses),
     ]
 }
@@ -859,6 +861,128 @@ fn fusions(context: &Context) -> Result<()> {
     );
     assert!(chain(100).is_err() && chain(300).is_err());
     assert!(fused(|e| e.input(&a) + e.input(&mask)).is_err());
+    Ok(())
+}
+
+/// Plain functions in all places of their operands, of lengths around the CPU's vectors, NaN and infinities
+/// among them.
+fn chains(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut rng = Rng::new(seed());
+    for count in [1, 7, 127, 128, 129, 1023, 1025, 20_000] {
+        let mut number = || (rng.below(4001) as f32 - 2000.0) / 500.0;
+        let (mut x, y): (Vec<f32>, Vec<f32>) = (0..count).map(|_| (number(), number())).unzip();
+        for (at, special) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0]
+            .into_iter()
+            .enumerate()
+        {
+            if count > 100 {
+                x[at * count / 4 + 3] = special;
+            }
+        }
+        let (a, b) = (
+            Tensor::from_slice(device, &x, count)?,
+            Tensor::from_slice(device, &y, count)?,
+        );
+        let one = Tensor::from_slice(device, &[0.75f32], 1)?;
+        let got = fused(|e| {
+            let (x, y, one) = (e.input(&a), e.input(&b), e.input(&one));
+            let z = -((3.0 - x) * y).maximum(x).minimum(2.5);
+            let z = (z.abs() + 0.5).sqrt().recip().mul_add(y, x);
+            let z = x.mul_add(z, 0.25).clamp(-4.0, 4.0).square() - one;
+            let z = z.leaky_relu(0.5).sign() + z;
+            let z = y.minimum(z).maximum(y - 1.0).relu() - z;
+            2.0 / (z * z + 1.0).rsqrt()
+        })?;
+        for (at, got) in got.to_vec::<f32>()?.into_iter().enumerate() {
+            let (x, y) = (f64::from(x[at]), f64::from(y[at]));
+            let with_nan = |a: f64, b: f64, c: f64| match a.is_nan() || b.is_nan() {
+                true => f64::NAN,
+                false => c,
+            };
+            let max = |a: f64, b: f64| with_nan(a, b, a.max(b));
+            let min = |a: f64, b: f64| with_nan(a, b, a.min(b));
+            let z = -min(max((3.0 - x) * y, x), 2.5);
+            let z = 1.0 / (z.abs() + 0.5).sqrt() * y + x;
+            let z = (x * z + 0.25).clamp(-4.0, 4.0).powi(2) - 0.75;
+            let leaky = if z < 0.0 { 0.5 * z } else { z };
+            let sign = if leaky == 0.0 { 0.0 } else { leaky.signum() };
+            let z = sign + z;
+            let z = max(max(min(y, z), y - 1.0), 0.0) - z;
+            let want = 2.0 * (z * z + 1.0).sqrt();
+            let is_near = (f64::from(got) - want).abs() <= 2e-4 * want.abs().max(1.0);
+            // Its sign is that of a rounding.
+            let is_doubtful = leaky.abs() < 1e-4;
+            assert!(
+                is_near || is_doubtful || (got.is_nan() && want.is_nan()),
+                "{count}, element {at} of x {x}, y {y}: {got}, not {want}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Each function of one operand in place: the same numbers, in the same memory.
+fn fused_in_place(context: &Context) -> Result<()> {
+    let device = context.open();
+    let values: Vec<f32> = (0..3000).map(|at| at as f32 / 300.0 - 4.0).collect();
+    let x = Tensor::from_slice(&device, &values, [30, 100])?;
+    macro_rules! each {
+        ($($method:ident)*) => {
+            [$((
+                stringify!($method),
+                Tensor::$method as fn(&Tensor) -> Result<Tensor>,
+                (|x: &Tensor| x.fused_assign(|_, x| x.$method())) as fn(&Tensor) -> Result<()>,
+            )),*]
+        };
+    }
+    let all = each!(
+        neg abs sign square relu recip sqrt rsqrt floor ceil round trunc exp exp2 expm1 log log2
+        log1p sin cos tanh sigmoid erf gelu gelu_tanh silu softplus
+    );
+    let is_same = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs() || a == b || (a.is_nan() && b.is_nan()))
+    };
+    let allocations = || device.memory().counts.blocks.allocated;
+    for (name, function, assign) in all {
+        let want = function(&x)?.to_vec::<f32>()?;
+        let y = x.copy()?;
+        let before = allocations();
+        assign(&y)?;
+        assert_eq!(allocations(), before, "{name}: memory of its own");
+        assert!(is_same(&y.to_vec::<f32>()?, &want), "{name}");
+        // A part of it, through strides.
+        let z = x.copy()?;
+        assign(&z.transpose(0, 1)?.slice((10..60, ..))?)?;
+        let (part, old) = (z.to_vec::<f32>()?, &values);
+        for at in 0..3000 {
+            let is_inside = (10..60).contains(&(at % 100));
+            let want = if is_inside { want[at] } else { old[at] };
+            assert!(is_same(&part[at..=at], &[want]), "{name}, element {at}");
+        }
+    }
+    // Taken over, unless somebody else holds it or the result is another dtype.
+    let y = x.copy()?;
+    let before = allocations();
+    let y = y.into_fused(|_, x| x.abs().sqrt() * 2.0)?;
+    assert_eq!(allocations(), before);
+    let want: Vec<f32> = values.iter().map(|x| x.abs().sqrt() * 2.0).collect();
+    assert!(is_same(&y.to_vec::<f32>()?, &want));
+    let held = y.clone();
+    let z = y.into_fused(|e, x| x + e.input(&held))?;
+    assert!(allocations() > before && !z.shares_storage(&held));
+    assert!(is_same(&held.to_vec::<f32>()?, &want));
+    let mask = z.into_fused(|_, x| x.gt(1.0))?;
+    assert_eq!(mask.dtype(), DType::Bool);
+    let refused = held.fused_assign(|_, x| x.gt(1.0));
+    assert!(refused.is_err(), "bool in the memory of f32");
+    let wide = Tensor::ones(&device, [2, 30, 100], DType::F32)?;
+    assert!(held.fused_assign(|e, x| x + e.input(&wide)).is_err());
+    assert!(is_same(&held.to_vec::<f32>()?, &want), "nothing is written");
+    let grown = held.into_fused(|e, x| x + e.input(&wide))?;
+    assert_eq!(grown.shape(), &[2, 30, 100]);
     Ok(())
 }
 

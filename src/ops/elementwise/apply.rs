@@ -4,20 +4,39 @@ use bytemuck::Pod;
 
 use super::function::{Function, Kind};
 use super::real::{Real, Whole};
-use super::twin::vectorised;
 
 /// Values are whole arrays of a kind, as many as `out` has.
 pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
-    vectorised(
-        #[inline(always)]
-        || match kind {
-            Kind::F32 => real::<f32>(function, values, out),
-            Kind::F64 => real::<f64>(function, values, out),
-            Kind::I32 => whole::<i32>(function, values, out),
-            Kind::U32 => whole::<u32>(function, values, out),
-            Kind::Bool => bools(function, values, out),
-        },
-    );
+    #[cfg(target_arch = "x86_64")]
+    {
+        // The widest vectors where loops are long enough to gain by them.
+        if let (Kind::F32, Some(simd)) = (kind, pulp::x86::V4::try_new()) {
+            return pulp::Simd::vectorize(
+                simd,
+                #[inline(always)]
+                || real::<f32, true>(function, values, out),
+            );
+        }
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            return pulp::Simd::vectorize(
+                simd,
+                #[inline(always)]
+                || of_kind::<true>(function, kind, values, out),
+            );
+        }
+    }
+    of_kind::<{ cfg!(target_arch = "aarch64") }>(function, kind, values, out);
+}
+
+#[inline(always)]
+fn of_kind<const FUSED: bool>(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
+    match kind {
+        Kind::F32 => real::<f32, FUSED>(function, values, out),
+        Kind::F64 => real::<f64, FUSED>(function, values, out),
+        Kind::I32 => whole::<i32>(function, values, out),
+        Kind::U32 => whole::<u32>(function, values, out),
+        Kind::Bool => bools(function, values, out),
+    }
 }
 
 #[inline(always)]
@@ -68,7 +87,7 @@ fn compare<A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(&A, &A) -> boo
 fn never() {}
 
 #[inline(always)]
-fn real<T: Real>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
     match function {
         Function::Add => two::<T, T>(values, out, |a, b| a + b),
         Function::Sub => two::<T, T>(values, out, |a, b| a - b),
@@ -100,21 +119,21 @@ fn real<T: Real>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
         Function::Ceil => one::<T, T>(values, out, T::ceil),
         Function::Round => one::<T, T>(values, out, T::round),
         Function::Trunc => one::<T, T>(values, out, T::trunc),
-        Function::Exp => one::<T, T>(values, out, T::exp),
-        Function::Exp2 => one::<T, T>(values, out, T::exp2),
-        Function::Expm1 => one::<T, T>(values, out, T::expm1),
-        Function::Log => one::<T, T>(values, out, T::log),
-        Function::Log2 => one::<T, T>(values, out, T::log2),
-        Function::Log1p => one::<T, T>(values, out, T::log1p),
-        Function::Sin => wave::<T>(values, out, 0, T::sin),
-        Function::Cos => wave::<T>(values, out, 1, T::cos),
-        Function::Tanh => one::<T, T>(values, out, T::tanh),
-        Function::Sigmoid => one::<T, T>(values, out, T::sigmoid),
-        Function::Erf => one::<T, T>(values, out, T::erf),
-        Function::Gelu => one::<T, T>(values, out, T::gelu),
-        Function::GeluTanh => one::<T, T>(values, out, T::gelu_tanh),
-        Function::Silu => one::<T, T>(values, out, T::silu),
-        Function::Softplus => one::<T, T>(values, out, T::softplus),
+        Function::Exp => one::<T, T>(values, out, T::exp::<FUSED>),
+        Function::Exp2 => one::<T, T>(values, out, T::exp2::<FUSED>),
+        Function::Expm1 => one::<T, T>(values, out, T::expm1::<FUSED>),
+        Function::Log => one::<T, T>(values, out, T::log::<FUSED>),
+        Function::Log2 => one::<T, T>(values, out, T::log2::<FUSED>),
+        Function::Log1p => one::<T, T>(values, out, T::log1p::<FUSED>),
+        Function::Sin => wave::<T, FUSED>(values, out, 0, T::sin),
+        Function::Cos => wave::<T, FUSED>(values, out, 1, T::cos),
+        Function::Tanh => one::<T, T>(values, out, T::tanh::<FUSED>),
+        Function::Sigmoid => one::<T, T>(values, out, T::sigmoid::<FUSED>),
+        Function::Erf => one::<T, T>(values, out, T::erf::<FUSED>),
+        Function::Gelu => one::<T, T>(values, out, T::gelu::<FUSED>),
+        Function::GeluTanh => one::<T, T>(values, out, T::gelu_tanh::<FUSED>),
+        Function::Silu => one::<T, T>(values, out, T::silu::<FUSED>),
+        Function::Softplus => one::<T, T>(values, out, T::softplus::<FUSED>),
         Function::IsNan => one::<T, u8>(values, out, |a| u8::from(a.is_nan())),
         // Infinity times zero is NaN.
         Function::IsFinite => one::<T, u8>(values, out, |a| u8::from(!(a * T::ZERO).is_nan())),
@@ -131,8 +150,13 @@ fn real<T: Real>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
 
 /// In vectors, and then what is large one by one.
 #[inline(always)]
-fn wave<T: Real>(values: [&[u8]; 3], out: &mut [u8], ahead: i32, exact: impl Fn(T) -> T) {
-    one::<T, T>(values, out, |a| a.wave(ahead));
+fn wave<T: Real, const FUSED: bool>(
+    values: [&[u8]; 3],
+    out: &mut [u8],
+    ahead: i32,
+    exact: impl Fn(T) -> T,
+) {
+    one::<T, T>(values, out, |a| a.wave::<FUSED>(ahead));
     let a: &[T] = bytemuck::cast_slice(values[0]);
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     for (out, &a) in out.iter_mut().zip(a) {

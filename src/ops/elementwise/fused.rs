@@ -5,6 +5,7 @@ use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 use smallvec::SmallVec;
 
+use super::write::can_be_taken_over;
 use super::{Elementwise, Expression, Function, Node, is_same};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -35,35 +36,72 @@ const MOST: usize = 128;
 /// As [`Tensor::add`]; [`Error::InvalidArgument`] for more than 128 values (inputs, numbers and
 /// functions) or for an expression without tensors.
 pub fn fused(build: impl for<'e> FnOnce(&'e Fusion) -> Expr<'e>) -> Result<Tensor> {
-    const OP: &str = "fused";
     let fusion = Fusion::default();
-    let root = usize::from(build(&fusion).node);
-    let Graph {
-        mut nodes,
-        numbers,
-        inputs,
-    } = fusion.0.into_inner();
-    if nodes.len() > MOST {
-        return Err(Error::invalid(
-            OP,
-            format!(
-                "{} values are more than {MOST}: make two of them",
-                nodes.len()
-            ),
-        ));
-    }
-    // What the result does not come from is left out by where it ends.
-    nodes.truncate(root + 1);
-    let op = Elementwise {
-        numbers,
-        ..Elementwise::new(
-            OP,
-            Expression {
-                nodes: nodes.into_iter().collect(),
-            },
-        )
-    };
+    let root = build(&fusion).node;
+    let (op, inputs) = fusion.finish("fused", root)?;
     op.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
+}
+
+impl Tensor {
+    /// Writes an expression of its elements, and of other tensors that broadcast to its shape, into this
+    /// tensor's own memory: [`fused`] in place, and functions of one operand in place. All views of the
+    /// storage see it.
+    ///
+    /// ```
+    /// use orlop::{Device, Tensor};
+    ///
+    /// let x = Tensor::from_slice(&Device::cpu(), &[1.0f32, 4.0], 2)?;
+    /// x.fused_assign(|_, x| x.sqrt())?;
+    /// let bias = Tensor::from_slice(&Device::cpu(), &[0.5f32], 1)?;
+    /// x.fused_assign(|e, x| (x * 2.0 + e.input(&bias)).relu())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [2.5, 4.5]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`fused`] and [`Tensor::add_assign`]; [`Error::DTypeMismatch`] when the expression gives another
+    /// dtype.
+    pub fn fused_assign(
+        &self,
+        build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
+    ) -> Result<()> {
+        let (op, inputs) = Fusion::of_old("fused_assign", build)?;
+        op.assign_to(self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
+    }
+
+    /// An expression of this tensor's elements, and of other tensors, in this tensor's memory where nobody
+    /// else holds it and the result fits, else in new memory.
+    ///
+    /// ```
+    /// use orlop::{Device, Tensor};
+    ///
+    /// let x = Tensor::from_slice(&Device::cpu(), &[0.0f32, 1.0], 2)?;
+    /// assert_eq!(x.into_fused(|_, x| x.exp() - 1.0)?.to_vec::<f32>()?[0], 0.0);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`fused`].
+    pub fn into_fused(
+        self,
+        build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
+    ) -> Result<Tensor> {
+        const OP: &str = "into_fused";
+        let (mut op, mut inputs) = Fusion::of_old(OP, build)?;
+        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(Tensor::dtype).collect();
+        let types = op.expression.types(OP, &dtypes, Some(self.dtype()))?;
+        if types.last() == Some(&self.dtype()) && can_be_taken_over(OP, &self, inputs.iter())? {
+            op.assign_to(&self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
+            return Ok(self);
+        }
+        for node in &mut op.expression.nodes {
+            if *node == Node::Old {
+                *node = Node::Input(inputs.len() as u8);
+            }
+        }
+        inputs.push(self);
+        op.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
+    }
 }
 
 /// The inputs of an expression: see [`fused`].
@@ -90,6 +128,47 @@ impl Graph {
 }
 
 impl Fusion {
+    /// An expression of what a tensor holds, and its other inputs.
+    fn of_old(
+        op: &'static str,
+        build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
+    ) -> Result<(Elementwise, Vec<Tensor>)> {
+        let fusion = Fusion::default();
+        let node = fusion.0.borrow_mut().push(Node::Old);
+        let old = Expr {
+            fusion: &fusion,
+            node,
+        };
+        let root = build(&fusion, old).node;
+        fusion.finish(op, root)
+    }
+
+    /// The expression that ends at a node, and its inputs.
+    fn finish(self, op: &'static str, root: u8) -> Result<(Elementwise, Vec<Tensor>)> {
+        let Graph {
+            mut nodes,
+            numbers,
+            inputs,
+        } = self.0.into_inner();
+        if nodes.len() > MOST {
+            return Err(Error::invalid(
+                op,
+                format!(
+                    "{} values are more than {MOST}: make two of them",
+                    nodes.len()
+                ),
+            ));
+        }
+        // What the result does not come from is left out by where it ends.
+        nodes.truncate(usize::from(root) + 1);
+        let nodes = nodes.into_iter().collect();
+        let call = Elementwise {
+            numbers,
+            ..Elementwise::new(op, Expression { nodes })
+        };
+        Ok((call, inputs))
+    }
+
     /// A tensor as a value of the expression. All inputs broadcast to one shape.
     pub fn input(&self, tensor: &Tensor) -> Expr<'_> {
         let mut graph = self.0.borrow_mut();

@@ -2,6 +2,7 @@
 //! whose data is an expression.
 
 mod apply;
+mod chain;
 mod convert;
 mod expression;
 mod function;

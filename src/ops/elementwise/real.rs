@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 use super::single;
 
-/// f32 and f64.
+/// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction, of f32.
 pub(super) trait Real:
     bytemuck::Pod
     + PartialOrd
@@ -25,22 +25,22 @@ pub(super) trait Real:
     fn ceil(self) -> Self;
     fn round(self) -> Self;
     fn trunc(self) -> Self;
-    fn exp(self) -> Self;
-    fn exp2(self) -> Self;
-    fn expm1(self) -> Self;
-    fn log(self) -> Self;
-    fn log2(self) -> Self;
-    fn log1p(self) -> Self;
-    fn wave(self, ahead: i32) -> Self;
+    fn exp<const FUSED: bool>(self) -> Self;
+    fn exp2<const FUSED: bool>(self) -> Self;
+    fn expm1<const FUSED: bool>(self) -> Self;
+    fn log<const FUSED: bool>(self) -> Self;
+    fn log2<const FUSED: bool>(self) -> Self;
+    fn log1p<const FUSED: bool>(self) -> Self;
+    fn wave<const FUSED: bool>(self, ahead: i32) -> Self;
     fn sin(self) -> Self;
     fn cos(self) -> Self;
-    fn tanh(self) -> Self;
-    fn sigmoid(self) -> Self;
-    fn erf(self) -> Self;
-    fn gelu(self) -> Self;
-    fn gelu_tanh(self) -> Self;
-    fn silu(self) -> Self;
-    fn softplus(self) -> Self;
+    fn tanh<const FUSED: bool>(self) -> Self;
+    fn sigmoid<const FUSED: bool>(self) -> Self;
+    fn erf<const FUSED: bool>(self) -> Self;
+    fn gelu<const FUSED: bool>(self) -> Self;
+    fn gelu_tanh<const FUSED: bool>(self) -> Self;
+    fn silu<const FUSED: bool>(self) -> Self;
+    fn softplus<const FUSED: bool>(self) -> Self;
     fn pow(self, power: Self) -> Self;
 
     #[inline(always)]
@@ -116,8 +116,8 @@ macro_rules! common {
 macro_rules! ours {
     ($($function:ident),*) => {$(
         #[inline(always)]
-        fn $function(self) -> Self {
-            single::$function(self)
+        fn $function<const FUSED: bool>(self) -> Self {
+            single::$function::<FUSED>(self)
         }
     )*};
 }
@@ -129,8 +129,8 @@ impl Real for f32 {
         exp, exp2, expm1, log, log2, log1p, tanh, sigmoid, erf, gelu, gelu_tanh, silu, softplus
     );
     #[inline(always)]
-    fn wave(self, ahead: i32) -> Self {
-        single::wave(self, ahead)
+    fn wave<const FUSED: bool>(self, ahead: i32) -> Self {
+        single::wave::<FUSED>(self, ahead)
     }
     fn sin(self) -> Self {
         libm::sin(f64::from(self)) as f32
@@ -148,26 +148,26 @@ impl Real for f64 {
     common!(f64);
     // All of them.
     const LARGE: Self = 0.0;
-    fn exp(self) -> Self {
+    fn exp<const FUSED: bool>(self) -> Self {
         libm::exp(self)
     }
-    fn exp2(self) -> Self {
+    fn exp2<const FUSED: bool>(self) -> Self {
         libm::exp2(self)
     }
-    fn expm1(self) -> Self {
+    fn expm1<const FUSED: bool>(self) -> Self {
         libm::expm1(self)
     }
-    fn log(self) -> Self {
+    fn log<const FUSED: bool>(self) -> Self {
         libm::log(self)
     }
-    fn log2(self) -> Self {
+    fn log2<const FUSED: bool>(self) -> Self {
         libm::log2(self)
     }
-    fn log1p(self) -> Self {
+    fn log1p<const FUSED: bool>(self) -> Self {
         libm::log1p(self)
     }
     #[inline(always)]
-    fn wave(self, _ahead: i32) -> Self {
+    fn wave<const FUSED: bool>(self, _ahead: i32) -> Self {
         self
     }
     fn sin(self) -> Self {
@@ -176,29 +176,29 @@ impl Real for f64 {
     fn cos(self) -> Self {
         libm::cos(self)
     }
-    fn tanh(self) -> Self {
+    fn tanh<const FUSED: bool>(self) -> Self {
         libm::tanh(self)
     }
-    fn sigmoid(self) -> Self {
+    fn sigmoid<const FUSED: bool>(self) -> Self {
         let e = libm::exp(-self.abs());
         (if self < 0.0 { e } else { 1.0 }) / (1.0 + e)
     }
-    fn erf(self) -> Self {
+    fn erf<const FUSED: bool>(self) -> Self {
         libm::erf(self)
     }
-    fn gelu(self) -> Self {
+    fn gelu<const FUSED: bool>(self) -> Self {
         let x = if self < -50.0 { -50.0 } else { self };
         0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
     }
-    fn gelu_tanh(self) -> Self {
+    fn gelu_tanh<const FUSED: bool>(self) -> Self {
         let x = if self < -50.0 { -50.0 } else { self };
-        x * (1.595_769_121_605_731 * (x + 0.044715 * x * x * x)).sigmoid()
+        x * (1.595_769_121_605_731 * (x + 0.044715 * x * x * x)).sigmoid::<FUSED>()
     }
-    fn silu(self) -> Self {
+    fn silu<const FUSED: bool>(self) -> Self {
         let x = if self < -800.0 { -800.0 } else { self };
-        x * Real::sigmoid(x)
+        x * Real::sigmoid::<FUSED>(x)
     }
-    fn softplus(self) -> Self {
+    fn softplus<const FUSED: bool>(self) -> Self {
         let above = if self > 0.0 { self } else { 0.0 };
         let y = above + libm::log1p(libm::exp(-self.abs()));
         if self.is_nan() { self } else { y }

@@ -1,13 +1,15 @@
 //! Elementwise expressions on the CPU: in blocks that stay in the nearest cache, each node a loop that
-//! vectorises.
+//! vectorises, or chains of nodes one loop.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
-use super::function::Kind;
+use super::function::{Function, Kind};
 use crate::cpu::parallel::{self, Walk};
 use crate::dtype::{DType, ElementBytes};
 use crate::road::{HostInput, HostOutput};
@@ -33,8 +35,13 @@ pub(super) fn evaluate(
         };
         parallel::elements(out, size, |from, piece| {
             let mut machine = machine();
-            for (at, block) in piece.chunks_mut(BLOCK * size).enumerate() {
-                machine.block(from + at * BLOCK, block);
+            // Where nothing is kept between nodes, in one block.
+            let length = match machine.registers.is_empty() {
+                true => piece.len().max(size) / size,
+                false => BLOCK,
+            };
+            for (at, block) in piece.chunks_mut(length * size).enumerate() {
+                machine.block(from + at * length, block);
             }
         });
         return;
@@ -89,13 +96,72 @@ fn through<T: bytemuck::Pod>(
 /// A block of values of any kind, aligned for all of them.
 type Register = Vec<u64>;
 
+/// Beside a block's values: else registers lie pages apart, and a processor that compares the ends of
+/// addresses takes loads from one for loads of what it just stored to another.
+const APART: usize = 32;
+
+/// How a node is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It is not computed, or in a loop of its own.
+    Alone,
+    /// In the loop of the next one that is computed, which alone reads it.
+    Flows,
+    /// With those before it from this one on.
+    Ends(usize),
+}
+
+/// Chains of plain functions of f32: from nodes to the next one that is computed.
+fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
+    let is_computed = |node: &Node| matches!(node, Node::Apply(..) | Node::Cast(..));
+    let is_plain = |node: &Node| match *node {
+        Node::Apply(function, operands) => {
+            Kind::of(types[usize::from(operands[0])]) == Kind::F32 && chain::is_plain(function)
+        }
+        _ => false,
+    };
+    let nodes = &expression.nodes;
+    let mut start = None;
+    let mut roles = SmallVec::new();
+    for (at, node) in nodes.iter().enumerate() {
+        if !is_plain(node) {
+            roles.push(Role::Alone);
+            continue;
+        }
+        let next = (at + 1..nodes.len()).find(|&next| is_computed(&nodes[next]));
+        let flows = next.is_some_and(|next| {
+            let Node::Apply(function, _) = nodes[next] else {
+                return false;
+            };
+            let mut reads = nodes[next].reads().iter();
+            let place = reads.position(|&read| usize::from(read) == at);
+            let is_twice = reads.any(|&read| usize::from(read) == at);
+            is_plain(&nodes[next])
+                && place.is_some_and(|place| chain::goes_on(function, place))
+                && (!is_twice || function == Function::Mul)
+                && !expression.reads_after(next, at)
+        });
+        let first = *start.get_or_insert(at);
+        roles.push(match flows {
+            true => Role::Flows,
+            false => {
+                start = None;
+                Role::Ends(first)
+            }
+        });
+    }
+    roles
+}
+
 /// Where a node's values are.
 #[derive(Clone, Copy)]
 enum Place {
     /// In the input itself, from its first element on.
     Straight(usize),
     Register(usize),
-    /// In the output, which nothing reads again.
+    /// One number for all elements, which chains alone read.
+    Number(f32),
+    /// In the output or in a chain, which nothing reads again.
     Output,
 }
 
@@ -103,6 +169,7 @@ enum Place {
 struct Machine<'a> {
     expression: &'a Expression,
     types: &'a Types,
+    roles: SmallVec<[Role; 8]>,
     inputs: &'a [HostInput<'a>],
     /// Of inputs that are not read straight.
     walks: Vec<Option<Walk>>,
@@ -126,25 +193,26 @@ impl<'a> Machine<'a> {
         let mut machine = Self {
             expression,
             types,
+            roles: roles(expression, types),
             inputs,
             walks: inputs.iter().map(|_| None).collect(),
             places: Vec::new(),
             registers: Vec::new(),
             raw: Vec::new(),
         };
-        let mut free: Vec<usize> = Vec::new();
+        // Registers that serve again, and those that a chain reads until its end.
+        let (mut free, mut held) = (Vec::new(), Vec::new());
         let last = expression.nodes.len().saturating_sub(1);
         for (at, (node, &dtype)) in expression.nodes.iter().zip(types).enumerate() {
             let place = match *node {
-                Node::Input(input) => machine.input(usize::from(input), dtype),
+                Node::Input(input) => machine.input(at, usize::from(input), dtype),
                 Node::Scalar(number) => {
-                    let register = machine.register();
                     let value = numbers.get(usize::from(number));
                     let bytes = value.map_or(&[][..], ElementBytes::as_slice);
-                    machine.splat(register, dtype, bytes);
-                    Place::Register(register)
+                    machine.number(at, dtype, bytes)
                 }
                 Node::Old => Place::Register(machine.register()),
+                Node::Apply(..) if machine.roles[at] == Role::Flows => Place::Output,
                 // Computed straight into the output.
                 Node::Apply(..) | Node::Cast(..) if at == last && !is_narrow(dtype) => {
                     Place::Output
@@ -166,30 +234,35 @@ impl<'a> Machine<'a> {
                 if let (true, true, Place::Register(register)) =
                     (is_computed, is_done, machine.places[source])
                 {
-                    free.push(register);
+                    held.push(register);
                 }
+            }
+            let is_computed = matches!(node, Node::Apply(..) | Node::Cast(..));
+            if is_computed && machine.roles[at] != Role::Flows {
+                free.append(&mut held);
             }
         }
         machine
     }
 
     fn register(&mut self) -> usize {
-        self.registers.push(vec![0; BLOCK]);
+        self.registers.push(vec![0; BLOCK + APART]);
         self.registers.len() - 1
     }
 
     /// Where an input is read from; one value for all elements is spread here, once.
-    fn input(&mut self, input: usize, dtype: DType) -> Place {
+    fn input(&mut self, node: usize, input: usize, dtype: DType) -> Place {
         let operand = &self.inputs[input];
         if operand.layout.is_contiguous() && !is_narrow(dtype) {
             return Place::Straight(input);
         }
-        let register = self.register();
         if operand.layout.strides().iter().all(|&stride| stride == 0) {
             let first = operand.layout.offset() * dtype.size();
             let bytes = operand.bytes.get(first..first + dtype.size());
-            self.splat(register, dtype, bytes.unwrap_or_default());
-        } else if !operand.layout.is_contiguous() {
+            return self.number(node, dtype, bytes.unwrap_or_default());
+        }
+        let register = self.register();
+        if !operand.layout.is_contiguous() {
             self.walks[input] = Some(Walk::new(&[operand.layout]));
             if is_narrow(dtype) {
                 self.raw.resize(BLOCK, 0);
@@ -198,25 +271,36 @@ impl<'a> Machine<'a> {
         Place::Register(register)
     }
 
-    /// Fills a register with one element.
-    fn splat(&mut self, register: usize, dtype: DType, element: &[u8]) {
-        let wide: [u8; 4];
-        let element = match dtype {
-            DType::F16 => {
-                wide = f16::from_bits(bits16(element)).to_f32().to_ne_bytes();
-                &wide
-            }
-            DType::BF16 => {
-                wide = bf16::from_bits(bits16(element)).to_f32().to_ne_bytes();
-                &wide
-            }
-            _ => element,
+    /// One element for all: itself where chains alone read it, else in a register's every place.
+    fn number(&mut self, node: usize, dtype: DType, element: &[u8]) -> Place {
+        let single = match dtype {
+            DType::F16 => Some(f16::from_bits(bits16(element)).to_f32()),
+            DType::BF16 => Some(bf16::from_bits(bits16(element)).to_f32()),
+            DType::F32 => element.try_into().ok().map(f32::from_ne_bytes),
+            _ => None,
         };
+        let mut later = self.expression.nodes.iter().zip(&self.roles).skip(node + 1);
+        let is_of_chains = later.all(|(other, role)| {
+            *role != Role::Alone || other.reads().iter().all(|&read| usize::from(read) != node)
+        });
+        let is_result = node + 1 == self.expression.nodes.len();
+        if let (Some(single), true, false) = (single, is_of_chains, is_result) {
+            return Place::Number(single);
+        }
+        let wide = single.map(f32::to_ne_bytes);
+        let element = wide.as_ref().map_or(element, |wide| &wide[..]);
+        let register = self.register();
+        self.spread(register, element);
+        Place::Register(register)
+    }
+
+    /// Fills a register with one element.
+    fn spread(&mut self, register: usize, element: &[u8]) {
         let register = &mut self.registers[register];
         match element.len() {
-            8 => spread::<u64>(register, element),
-            4 => spread::<u32>(register, element),
-            _ => spread::<u8>(register, element),
+            8 => fill_with::<u64>(register, element),
+            4 => fill_with::<u32>(register, element),
+            _ => fill_with::<u8>(register, element),
         }
     }
 
@@ -230,16 +314,16 @@ impl<'a> Machine<'a> {
                 Node::Input(input) => self.load(at, usize::from(input), from, count),
                 Node::Old => self.keep(at, out),
                 Node::Scalar(_) => {}
-                node @ (Node::Apply(..) | Node::Cast(..)) => {
+                Node::Apply(..) | Node::Cast(..) => {
                     if at == last && !is_narrow(dtype) {
-                        self.compute(node, from, count, out);
+                        self.compute(at, from, count, out);
                         return;
                     }
                     if let Place::Register(register) = self.places[at] {
                         let mut target = std::mem::take(&mut self.registers[register]);
                         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut target);
                         let bytes = &mut bytes[..count * Kind::of(self.types[at]).bytes()];
-                        self.compute(node, from, count, bytes);
+                        self.compute(at, from, count, bytes);
                         self.registers[register] = target;
                     }
                 }
@@ -271,7 +355,7 @@ impl<'a> Machine<'a> {
                 let first = (operand.layout.offset() + from) * dtype.size();
                 &operand.bytes[first..first + count * dtype.size()]
             }
-            Place::Output => &[],
+            Place::Number(_) | Place::Output => &[],
             Place::Register(register) => {
                 let bytes: &[u8] = bytemuck::cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
@@ -325,8 +409,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A node that is neither input nor number.
-    fn compute(&self, node: Node, from: usize, count: usize, out: &mut [u8]) {
+    /// A node that is neither input nor number, with those that flow into it.
+    fn compute(&self, at: usize, from: usize, count: usize, out: &mut [u8]) {
+        if let Role::Ends(start) = self.roles[at] {
+            return self
+                .chain(start, at, from, count)
+                .run(bytemuck::cast_slice_mut(out));
+        }
+        let node = self.expression.nodes[at];
         let mut values: [&[u8]; 3] = [&[]; 3];
         for (values, &read) in values.iter_mut().zip(node.reads()) {
             *values = self.values(usize::from(read), from, count);
@@ -341,6 +431,30 @@ impl<'a> Machine<'a> {
             }
             Node::Input(_) | Node::Old | Node::Scalar(_) => {}
         }
+    }
+
+    /// The functions of nodes from `start` to `end`, on what they read in this block.
+    fn chain(&self, start: usize, end: usize, from: usize, count: usize) -> Chain<'_> {
+        let mut chain = Chain::default();
+        for at in start..=end {
+            let node = self.expression.nodes[at];
+            let Node::Apply(function, _) = node else {
+                continue;
+            };
+            let mut sources = [None; 3];
+            for (source, &read) in sources.iter_mut().zip(node.reads()) {
+                let read = usize::from(read);
+                *source = match self.places[read] {
+                    _ if self.roles[read] == Role::Flows => None,
+                    Place::Number(number) => Some(Source::Number(number)),
+                    _ => Some(Source::Values(bytemuck::cast_slice(
+                        self.values(read, from, count),
+                    ))),
+                };
+            }
+            chain.push(function, sources);
+        }
+        chain
     }
 }
 
@@ -372,7 +486,7 @@ fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
 }
 
 /// One element in all places of a block.
-fn spread<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
+fn fill_with<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
     let places: &mut [T] = bytemuck::cast_slice_mut(register);
     if let Ok(element) = bytemuck::try_pod_read_unaligned(element) {
         places[..BLOCK].fill(element);

@@ -15,22 +15,27 @@ impl Elementwise {
         into: &Tensor,
         arguments: &[Argument<'_>],
     ) -> Result<()> {
-        if into.layout().distinct() != *into.layout() {
-            return Err(Error::invalid(
-                name,
-                format!("{into:?} has one element at several places: copy it first"),
-            ));
-        }
         let mut call = Self::new(name, Expression::default());
-        call.into = Some((into.shape().clone(), into.dtype()));
         call.expression.nodes.push(Node::Old);
         let mut inputs = SmallVec::new();
         call.push(function, arguments, &mut inputs);
-        for input in &inputs {
+        call.assign_to(into, &inputs)
+    }
+
+    /// Writes what it gives into a tensor's own memory: [`Node::Old`] is what that held.
+    pub(super) fn assign_to(mut self, into: &Tensor, inputs: &[&Tensor]) -> Result<()> {
+        if into.layout().distinct() != *into.layout() {
+            return Err(Error::invalid(
+                self.name,
+                format!("{into:?} has one element at several places: copy it first"),
+            ));
+        }
+        self.into = Some((into.shape().clone(), into.dtype()));
+        for input in inputs {
             // In `infer` the shapes broadcast either way.
             input.layout().broadcast_to(into.shape())?;
         }
-        let numbers = call.numbers_as_tensors(&inputs, Some(into))?;
+        let numbers = self.numbers_as_tensors(inputs, Some(into))?;
         // What lies in the same storage: the tensor itself is read where it is written, other parts
         // of it before.
         let mut views: SmallVec<[Tensor; 4]> = SmallVec::new();
@@ -52,12 +57,12 @@ impl Elementwise {
                 }
             });
         }
-        for node in &mut call.expression.nodes {
+        for node in &mut self.expression.nodes {
             if let Node::Input(input) = *node {
                 *node = renamed[usize::from(input)];
             }
         }
-        road::write(&call, &others, into)
+        road::write(&self, &others, into)
     }
 
     /// A function of a tensor and of arguments, in the tensor's memory where nobody else holds it and
@@ -68,20 +73,11 @@ impl Elementwise {
         tensor: Tensor,
         arguments: &[Argument<'_>],
     ) -> Result<Tensor> {
-        let fits = |argument: &Argument<'_>| match argument {
-            Argument::Number(_) => true,
-            Argument::Tensor(other) => {
-                other.device() == tensor.device()
-                    && tensor
-                        .shape()
-                        .broadcast(other.shape(), name)
-                        .is_ok_and(|shape| shape == *tensor.shape())
-            }
-        };
-        let is_ours = tensor.storage().is_held_once()
-            && tensor.is_contiguous()
-            && road::home(name, &[&tensor])? == *tensor.device();
-        if is_ours && arguments.iter().all(fits) {
+        let tensors = arguments.iter().filter_map(|argument| match argument {
+            Argument::Number(_) => None,
+            Argument::Tensor(other) => Some(*other),
+        });
+        if can_be_taken_over(name, &tensor, tensors)? {
             Self::assign(name, function, &tensor, arguments)?;
             return Ok(tensor);
         }
@@ -90,4 +86,22 @@ impl Elementwise {
             .collect();
         Self::call(function, &all)
     }
+}
+
+/// Whether nobody else holds a tensor's memory, and a result of it and of others has its shape and stays on
+/// its device.
+pub(super) fn can_be_taken_over<'a>(
+    name: &'static str,
+    tensor: &Tensor,
+    mut others: impl Iterator<Item = &'a Tensor>,
+) -> Result<bool> {
+    let is_ours = tensor.storage().is_held_once()
+        && tensor.is_contiguous()
+        && road::home(name, &[tensor])? == *tensor.device();
+    let shape = tensor.shape();
+    Ok(is_ours
+        && others.all(|other| {
+            let both = shape.broadcast(other.shape(), name);
+            other.device() == tensor.device() && both.is_ok_and(|both| both == *shape)
+        }))
 }

@@ -6,6 +6,8 @@
 //! adapters: burn-wgpu. Figures are medians; every result is checked. `--first` measures the first
 //! product of a process instead, from its start to the result on the host.
 
+#[path = "../../adapter.rs"]
+mod adapter;
 #[cfg(feature = "burn")]
 mod burn;
 mod first;
@@ -100,25 +102,13 @@ fn fail(problem: &str) -> ! {
     exit(2)
 }
 
-/// This program, seeing one adapter only: what others pick by default is then the right one.
+/// This program, seeing one adapter only.
 fn on(device: &str) -> Command {
-    let program = std::env::current_exe().unwrap_or_else(|error| fail(&error.to_string()));
-    let mut command = Command::new(program);
+    let mut command = adapter::alone(device).unwrap_or_else(|error| fail(&error));
     // Its kernel for Skylake-X, where it does not know the processor.
     if std::env::var_os("OPENBLAS_CORETYPE").is_none() && is_avx512() {
         command.env("OPENBLAS_CORETYPE", "SkylakeX");
     }
-    let driver = match device {
-        "lavapipe" => "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json".to_owned(),
-        "swiftshader" => std::env::var("VK_ADD_DRIVER_FILES")
-            .unwrap_or_else(|_| fail("swiftshader: source scripts/adapters.sh first")),
-        _ => return command,
-    };
-    command.env_remove("VK_ADD_DRIVER_FILES");
-    command
-        .env("VK_DRIVER_FILES", &driver)
-        .env("VK_ICD_FILENAMES", driver);
-    command.env("WGPU_BACKEND", "vulkan");
     command
 }
 

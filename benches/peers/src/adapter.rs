@@ -1,0 +1,21 @@
+//! This program again, seeing one adapter only: what others pick by default is then the right one.
+
+use std::process::Command;
+
+/// A process that sees `lavapipe`, `swiftshader` or all there is alone.
+pub fn alone(device: &str) -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    let driver = match device {
+        "lavapipe" => "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json".to_owned(),
+        "swiftshader" => std::env::var("VK_ADD_DRIVER_FILES")
+            .map_err(|_| "swiftshader: source scripts/adapters.sh first".to_owned())?,
+        _ => return Ok(command),
+    };
+    command
+        .env_remove("VK_ADD_DRIVER_FILES")
+        .env("VK_DRIVER_FILES", &driver)
+        .env("VK_ICD_FILENAMES", driver)
+        .env("WGPU_BACKEND", "vulkan");
+    Ok(command)
+}
