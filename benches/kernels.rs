@@ -29,8 +29,10 @@ fn main() {
     }
 }
 
+type Function = fn(&Tensor) -> Result<Tensor>;
+
 /// Functions that take more than a few instructions.
-const FUNCTIONS: [(&str, fn(&Tensor) -> Result<Tensor>); 14] = [
+const FUNCTIONS: [(&str, Function); 14] = [
     ("sqrt", Tensor::sqrt),
     ("rsqrt", Tensor::rsqrt),
     ("exp2", Tensor::exp2),

@@ -26,6 +26,32 @@ pub enum DType {
     Bool,
 }
 
+/// An expression in which a name stands for the unsigned integer of an element's size: what moves elements
+/// without reading them does so once for all dtypes of a size.
+macro_rules! by_size {
+    ($dtype:expr, $Bits:ident => $moved:expr) => {
+        match $dtype.size() {
+            1 => {
+                type $Bits = u8;
+                $moved
+            }
+            2 => {
+                type $Bits = u16;
+                $moved
+            }
+            4 => {
+                type $Bits = u32;
+                $moved
+            }
+            _ => {
+                type $Bits = u64;
+                $moved
+            }
+        }
+    };
+}
+pub(crate) use by_size;
+
 impl DType {
     /// Every dtype.
     pub const ALL: [DType; 7] = [

@@ -9,7 +9,7 @@ use super::pad::copy_box;
 use super::position::Positions;
 use super::ranges;
 use crate::capabilities::Capabilities;
-use crate::dtype::DType;
+use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::layout::{Layout, SliceRange};
@@ -213,12 +213,7 @@ impl Op for Concat {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         for (input, from) in self.parts(inputs.iter().map(|input| input.layout)) {
             let input = &inputs[input];
-            match output.dtype.size() {
-                1 => copy_box::<u8>(input, output, &from, None),
-                2 => copy_box::<u16>(input, output, &from, None),
-                4 => copy_box::<u32>(input, output, &from, None),
-                _ => copy_box::<u64>(input, output, &from, None),
-            }
+            by_size!(output.dtype, Bits => copy_box::<Bits>(input, output, &from, None));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::elementwise::Body;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
-use crate::dtype::DType;
+use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
@@ -78,13 +78,7 @@ impl Op for Copy {
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-        // By the size of the element alone.
-        match output.dtype.size() {
-            1 => twin::<u8>(inputs, output),
-            2 => twin::<u16>(inputs, output),
-            4 => twin::<u32>(inputs, output),
-            _ => twin::<u64>(inputs, output),
-        }
+        by_size!(output.dtype, Bits => twin::<Bits>(inputs, output));
         Ok(())
     }
 }

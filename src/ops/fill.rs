@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::plan;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
-use crate::dtype::{DType, ElementBytes, Scalar};
+use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, Launches, Words};
 use crate::layout::{Layout, Merged};
@@ -133,12 +133,7 @@ impl Op for Fill {
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let value = self.value.as_slice();
-        match self.dtype.size() {
-            1 => twin(output, bytemuck::pod_read_unaligned::<u8>(value)),
-            2 => twin(output, bytemuck::pod_read_unaligned::<u16>(value)),
-            4 => twin(output, bytemuck::pod_read_unaligned::<u32>(value)),
-            _ => twin(output, bytemuck::pod_read_unaligned::<u64>(value)),
-        }
+        by_size!(self.dtype, Bits => twin(output, bytemuck::pod_read_unaligned::<Bits>(value)));
         Ok(())
     }
 }

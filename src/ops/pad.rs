@@ -3,7 +3,7 @@
 use super::position::{self, Inside, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
-use crate::dtype::{DType, ElementBytes, Scalar};
+use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::layout::Layout;
@@ -152,27 +152,10 @@ impl Op for Pad {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let input = only(self.name(), inputs)?;
         let (from, value) = (self.from(), self.value.as_slice());
-        match output.dtype.size() {
-            1 => copy_box::<u8>(input, output, &from, Some(value[0])),
-            2 => copy_box::<u16>(
-                input,
-                output,
-                &from,
-                Some(bytemuck::pod_read_unaligned(value)),
-            ),
-            4 => copy_box::<u32>(
-                input,
-                output,
-                &from,
-                Some(bytemuck::pod_read_unaligned(value)),
-            ),
-            _ => copy_box::<u64>(
-                input,
-                output,
-                &from,
-                Some(bytemuck::pod_read_unaligned(value)),
-            ),
-        }
+        by_size!(output.dtype, Bits => {
+        let value = Some(bytemuck::pod_read_unaligned(value));
+        copy_box::<Bits>(input, output, &from, value)
+        });
         Ok(())
     }
 }
@@ -258,12 +241,7 @@ impl Op for Triangle {
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let input = only(self.name(), inputs)?;
-        match output.dtype.size() {
-            1 => self.copy::<u8>(input, output),
-            2 => self.copy::<u16>(input, output),
-            4 => self.copy::<u32>(input, output),
-            _ => self.copy::<u64>(input, output),
-        }
+        by_size!(output.dtype, Bits => self.copy::<Bits>(input, output));
         Ok(())
     }
 }
@@ -341,12 +319,9 @@ impl Op for OneHot {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let index = only(self.name(), inputs)?;
         let one = self.one.as_slice();
-        match output.dtype.size() {
-            1 => self.rows::<u8>(index, output, one[0]),
-            2 => self.rows::<u16>(index, output, bytemuck::pod_read_unaligned(one)),
-            4 => self.rows::<u32>(index, output, bytemuck::pod_read_unaligned(one)),
-            _ => self.rows::<u64>(index, output, bytemuck::pod_read_unaligned(one)),
-        }
+        by_size!(output.dtype, Bits => {
+        self.rows::<Bits>(index, output, bytemuck::pod_read_unaligned(one))
+        });
         Ok(())
     }
 }

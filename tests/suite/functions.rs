@@ -29,16 +29,16 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// A function with its reference and its bound.
-struct Case {
-    name: &'static str,
-    run: fn(&Tensor) -> Result<Tensor>,
-    exact: fn(f64) -> f64,
+pub struct Case {
+    pub name: &'static str,
+    pub run: fn(&Tensor) -> Result<Tensor>,
+    pub exact: fn(f64) -> f64,
     /// In units of the last place of the result.
-    ulps: f64,
+    pub ulps: f64,
     /// Beside it, in multiples of the operand's size.
-    of_operand: f64,
+    pub of_operand: f64,
     /// Beside it.
-    absolute: f64,
+    pub absolute: f64,
 }
 
 fn case(
@@ -93,7 +93,7 @@ fn silu(x: f64) -> f64 {
     }
 }
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let near = |case: Case, of_operand| Case { of_operand, ..case };
     let about = |case: Case, absolute| Case { absolute, ..case };
     vec![
@@ -924,6 +924,7 @@ fn chains(context: &Context) -> Result<()> {
 
 /// Each function of one operand in place: the same numbers, in the same memory.
 fn fused_in_place(context: &Context) -> Result<()> {
+    use std::ops::Neg as _;
     let device = context.open();
     let values: Vec<f32> = (0..3000).map(|at| at as f32 / 300.0 - 4.0).collect();
     let x = Tensor::from_slice(&device, &values, [30, 100])?;

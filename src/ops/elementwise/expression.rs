@@ -1,7 +1,10 @@
 //! Elementwise expressions as data: what a kernel is generated from, and what the twin evaluates.
 
+use std::cell::RefCell;
 use std::fmt::Write;
+use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::function::{Function, Kind, cast_code};
@@ -38,6 +41,20 @@ impl Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Expression {
     pub nodes: SmallVec<[Node; 6]>,
+}
+
+/// Expressions whose bodies a thread keeps; with one more it starts anew.
+const MOST_BODIES: usize = 256;
+
+/// An expression's body for inputs, and for what is written into, of some dtypes.
+struct Body {
+    inputs: SmallVec<[DType; 4]>,
+    old: Option<DType>,
+    code: Arc<str>,
+}
+
+thread_local! {
+    static BODIES: RefCell<FxHashMap<Expression, Vec<Body>>> = RefCell::default();
 }
 
 /// The dtype of each node.
@@ -115,6 +132,29 @@ impl Expression {
             .into_iter()
             .collect::<Option<Types>>()
             .ok_or_else(|| Error::invalid(op, "an operand is missing"))
+    }
+
+    /// [`Expression::body`], kept for the next call of the same expression on this thread.
+    pub(super) fn code(&self, types: &Types, inputs: &[DType], old: Option<DType>) -> Arc<str> {
+        BODIES.with_borrow_mut(|bodies| {
+            let written = bodies.get(self).into_iter().flatten();
+            let known = written
+                .into_iter()
+                .find(|body| body.old == old && *body.inputs == *inputs);
+            if let Some(body) = known {
+                return Arc::clone(&body.code);
+            }
+            let code: Arc<str> = self.body(types, inputs, old).into();
+            if bodies.len() >= MOST_BODIES {
+                bodies.clear();
+            }
+            bodies.entry(self.clone()).or_default().push(Body {
+                inputs: inputs.into(),
+                old,
+                code: Arc::clone(&code),
+            });
+            code
+        })
     }
 
     /// The function `apply` of the generated kernel, on `inputs` of these dtypes and on what the output

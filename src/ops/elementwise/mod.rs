@@ -15,8 +15,6 @@ mod specialisations;
 mod twin;
 mod write;
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
@@ -259,7 +257,7 @@ impl Op for Elementwise {
         let inputs: SmallVec<[DType; 4]> = problem.inputs.iter().map(|input| input.dtype).collect();
         let types = self.types(inputs.iter().copied())?;
         let old = self.into.as_ref().map(|(_, dtype)| *dtype);
-        let code: Arc<str> = self.expression.body(&types, &inputs, old).into();
+        let code = self.expression.code(&types, &inputs, old);
         Body {
             op: self.name,
             code,

@@ -11,7 +11,7 @@ use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
 use crate::cpu::parallel::{self, Walk};
-use crate::dtype::{DType, ElementBytes};
+use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
 /// Elements of a block.
@@ -54,20 +54,9 @@ pub(super) fn evaluate(
         let count = BLOCK.min(layout.elements() - from);
         let block = &mut bytemuck::cast_slice_mut(&mut block)[..count * size];
         let bytes = &mut *output.bytes;
-        match size {
-            1 => through::<u8>(&walk, bytes, from, block, |block| {
-                machine.block(from, block)
-            }),
-            2 => through::<u16>(&walk, bytes, from, block, |block| {
-                machine.block(from, block)
-            }),
-            4 => through::<u32>(&walk, bytes, from, block, |block| {
-                machine.block(from, block)
-            }),
-            _ => through::<u64>(&walk, bytes, from, block, |block| {
-                machine.block(from, block)
-            }),
-        }
+        by_size!(output.dtype, Bits => {
+        through::<Bits>(&walk, bytes, from, block, |block| machine.block(from, block))
+        });
     }
 }
 
@@ -376,12 +365,7 @@ impl<'a> Machine<'a> {
                 let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut self.raw);
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
-                match size {
-                    1 => gather::<u8>(walk, operand.bytes, from, into),
-                    2 => gather::<u16>(walk, operand.bytes, from, into),
-                    4 => gather::<u32>(walk, operand.bytes, from, into),
-                    _ => gather::<u64>(walk, operand.bytes, from, into),
-                }
+                by_size!(dtype, Bits => gather::<Bits>(walk, operand.bytes, from, into));
                 match is_narrow(dtype) {
                     true => &bytemuck::cast_slice(&self.raw)[..count * size],
                     false => return,

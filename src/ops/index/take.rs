@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
-use crate::dtype::DType;
+use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
 use crate::layout::{Layout, Merged, SliceRange};
@@ -184,12 +184,7 @@ impl Op for Take {
             return Ok(());
         };
         let seen = self.seen(table.layout, index.layout)?;
-        match output.dtype.size() {
-            1 => seen.twin::<u8>(table, index, output),
-            2 => seen.twin::<u16>(table, index, output),
-            4 => seen.twin::<u32>(table, index, output),
-            _ => seen.twin::<u64>(table, index, output),
-        }
+        by_size!(output.dtype, Bits => seen.twin::<Bits>(table, index, output));
         Ok(())
     }
 }
