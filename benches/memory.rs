@@ -1,5 +1,6 @@
 //! The allocator on traces: reserved over peak live, with and without moving blocks, nanoseconds per
-//! allocate + free, host memory for bookkeeping, and what threads cost each other.
+//! allocate + free, host memory for bookkeeping, and what threads cost each other; the first for families
+//! of runs like the recorded ones too.
 //!
 //! `cargo bench --bench memory [-- --json]`: a table, or one JSON object a line. Other allocators in
 //! the same run: `benches/peers`.
@@ -221,6 +222,66 @@ fn among_holes(holes: usize, equal: bool) -> Outcome<f64> {
     Ok(start.elapsed().as_nanos() as f64 / PAIRS as f64)
 }
 
+/// Median, ninth decile and highest.
+fn spread(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    [values.len() / 2, values.len() * 9 / 10, values.len() - 1].map(|at| values[at])
+}
+
+/// One line for each family of runs like the recorded ones.
+fn families(json: bool) -> Outcome<()> {
+    if !json {
+        println!(
+            "{:<24}{:>5}{:>24}{:>7}{:>24}{:>7}{:>22}{:>8}",
+            "median, 9/10, highest",
+            "runs",
+            "reserved / peak live",
+            "> 1.10",
+            "endless best fit",
+            "> 1.10",
+            "moved % in 1.02 x",
+            "failed"
+        );
+    }
+    for traces::Family { name, runs } in traces::families()? {
+        let (mut reserved, mut endless, mut moved, mut failed) = (vec![], vec![], vec![], 0);
+        for trace in &runs {
+            let peak_live = trace.peak_live as f64;
+            let (_, pool) = replay(trace, None);
+            reserved.push(pool.statistics().peak_reserved as f64 / peak_live);
+            endless.push(rules::endless_best_fit(trace) as f64 / peak_live);
+            let events = replay(trace, Some((peak_live * BUDGET) as u64))
+                .1
+                .statistics()
+                .events;
+            let allocated: u64 = trace.sizes.iter().sum();
+            moved.push(events.relocated_bytes as f64 / allocated as f64 * 100.0);
+            failed += events.failures;
+        }
+        let over = |values: &[f64]| values.iter().filter(|&&ratio| ratio > 1.10).count();
+        let (count, over, endless_over) = (runs.len(), over(&reserved), over(&endless));
+        let (reserved, endless, moved) = (spread(reserved), spread(endless), spread(moved));
+        if json {
+            println!(
+                "{{\"family\":\"{name}\",\"runs\":{count},\"ratio\":{reserved:.4?},\"over\":{over},\
+                 \"endless_ratio\":{endless:.4?},\"endless_over\":{endless_over},\
+                 \"moved_percent\":{moved:.3?},\"failed\":{failed}}}"
+            );
+        } else {
+            let three = |values: [f64; 3], digits: usize| {
+                values.map(|value| format!("{value:>8.digits$}")).concat()
+            };
+            println!(
+                "{name:<24}{count:>5}{}{over:>7}{}{endless_over:>7}{}{failed:>8}",
+                three(reserved, 3),
+                three(endless, 3),
+                three(moved, 2)
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome<()> {
     // Cargo passes `--bench` by itself; all but `--json` is ignored.
     let json = std::env::args().any(|argument| argument == "--json");
@@ -268,6 +329,7 @@ fn main() -> Outcome<()> {
             );
         }
     }
+    families(json)?;
     for (holes, equal) in [
         (1000, true),
         (100_000, true),

@@ -45,6 +45,31 @@ pub fn pytorch(trace: &Trace) -> u64 {
     rules.peak_reserved(trace)
 }
 
+/// Peak reserved bytes of best fit with exact split at 256 bytes in one region that grows at its end by
+/// what is needed: what best fit itself takes, where growth plays no part.
+pub fn endless_best_fit(trace: &Trace) -> u64 {
+    let mut heap = Heap::default();
+    let mut places = vec![Place::default(); trace.sizes.len()];
+    for &event in &trace.events {
+        match event {
+            Event::Allocate { index, bytes } => {
+                let bytes = bytes.max(1).next_multiple_of(256);
+                let place = heap.take(0, bytes).unwrap_or_else(|| heap.extend(bytes));
+                if place.bytes > bytes {
+                    heap.list(Place {
+                        start: place.start + bytes,
+                        bytes: place.bytes - bytes,
+                        pool: 0,
+                    });
+                }
+                places[index] = Place { bytes, ..place };
+            }
+            Event::Free { index } => heap.free(places[index]),
+        }
+    }
+    heap.reserved
+}
+
 /// What differs between allocators that fit best and merge.
 struct Rules<P, S, R> {
     /// Which pool serves a request, and with how many bytes.
@@ -110,6 +135,24 @@ impl Heap {
         self.end = start + bytes;
         self.reserved += bytes;
         Place { start, bytes, pool }
+    }
+
+    /// Takes `bytes` at the end, what is free there included.
+    fn extend(&mut self, bytes: u64) -> Place {
+        let last = self.by_start.last_key_value().map(|(_, place)| *place);
+        let last = last.filter(|last| last.start + last.bytes == self.end);
+        if let Some(last) = last {
+            self.by_start.remove(&last.start);
+            self.by_size.remove(&(last.pool, last.bytes, last.start));
+        }
+        let start = last.map_or(self.end, |last| last.start);
+        self.end = start + bytes;
+        self.reserved = self.reserved.max(self.end);
+        Place {
+            start,
+            bytes,
+            pool: 0,
+        }
     }
 
     fn take(&mut self, pool: usize, bytes: u64) -> Option<Place> {

@@ -1,6 +1,8 @@
 //! The traces that figures are told of: recorded ones, the same with other sizes, and generated ones
 //! of the same kinds.
 
+pub mod serving;
+
 use std::path::Path;
 
 use crate::trace::{Event, Trace};
@@ -27,16 +29,52 @@ pub fn all() -> Result<Vec<(String, Trace)>, Box<dyn std::error::Error>> {
         let layers = 8 * seed;
         all.push((format!("training {seed}"), training(seed, layers, 40)));
         let sequences = layers as usize;
-        all.push((format!("serving {seed}"), serving(seed, sequences, 2000)));
+        all.push((format!("caches {seed}"), caches(seed, sequences, 2000)));
     }
     Ok(all)
+}
+
+/// Runs of one kind.
+pub struct Family {
+    pub name: &'static str,
+    pub runs: Vec<Trace>,
+}
+
+/// Families of runs like the recorded ones.
+///
+/// # Errors
+/// When a recorded one cannot be read.
+pub fn families() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
+    let mut scales = Vec::new();
+    for name in RECORDED {
+        for factor in [0.3, 0.6, 1.0, 1.7, 2.7, 6.0, 20.0] {
+            scales.push(scaled(&recorded(name)?, factor));
+        }
+    }
+    let family = |name, count: u64, run: fn(u64) -> Trace| Family {
+        name,
+        runs: (1..=count).map(run).collect(),
+    };
+    Ok(vec![
+        Family {
+            name: "recorded x 0.3 to 20",
+            runs: scales,
+        },
+        family("training", 30, |seed| training(seed, 4 + seed % 13 * 3, 30)),
+        family("llm_decode, requests", 100, serving::other_requests),
+        family("llm_decode, models", 100, serving::other_models),
+        family("llm_decode, loads", 100, serving::other_loads),
+        family("caches alone", 15, |seed| {
+            caches(seed, (seed * 7 % 40 + 2) as usize, 2000)
+        }),
+    ])
 }
 
 /// A recorded trace.
 ///
 /// # Errors
 /// When its file cannot be read, or has a line that is no event.
-fn recorded(name: &str) -> Result<Trace, Box<dyn std::error::Error>> {
+pub fn recorded(name: &str) -> Result<Trace, Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = root.ancestors().map(|folder| folder.join("tests/traces"));
     let file = folder
@@ -98,9 +136,9 @@ fn training(seed: u64, layers: u64, steps: u64) -> Trace {
     rebuilt(tape.events.into_iter())
 }
 
-/// Serving of a language model: sequences come and go; each grows its cache piece by piece, by
-/// copying it into a larger one, beside temporaries.
-fn serving(seed: u64, sequences: usize, tokens: u64) -> Trace {
+/// Caches alone: sequences come and go; each grows its cache piece by piece, by copying it into a larger
+/// one, beside temporaries.
+fn caches(seed: u64, sequences: usize, tokens: u64) -> Trace {
     let mut random = Random(seed);
     let mut tape = Tape::default();
     for _ in 0..48 {
@@ -145,6 +183,12 @@ impl Tape {
     fn free(&mut self, index: usize) {
         self.events.push(Event::Free { index });
     }
+
+    fn free_all(&mut self, indices: impl IntoIterator<Item = usize>) {
+        for index in indices {
+            self.free(index);
+        }
+    }
 }
 
 /// A trace of these events.
@@ -168,6 +212,13 @@ fn rebuilt(events: impl Iterator<Item = Event>) -> Trace {
 struct Random(u64);
 
 impl Random {
+    /// Numbers that have nothing to do with those of a seed nearby.
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        random.below(1);
+        random
+    }
+
     /// A number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

@@ -1,0 +1,136 @@
+//! The generator of serving runs against the recorded one.
+
+#[path = "../examples/common/trace.rs"]
+mod trace;
+#[path = "../benches/common/traces.rs"]
+#[expect(dead_code, reason = "the benches take all of it")]
+mod traces;
+
+use std::collections::{HashMap, HashSet};
+
+use trace::Event;
+use traces::serving::{RECORDED, Step};
+
+/// Bytes of a token's features.
+const ROW: u64 = 384 * 4;
+/// Keys and values of six layers.
+const CACHES: usize = 12;
+
+/// The steps of the recorded run, and how many of its events they are: which prompts came, whose caches
+/// grew, whose were freed.
+fn recorded_steps(events: &[Event], sizes: &[u64]) -> (Vec<Step>, usize) {
+    let bytes = |at: usize| match events[at] {
+        Event::Allocate { bytes, .. } => bytes,
+        Event::Free { .. } => 0,
+    };
+    let mut request_of: HashMap<usize, usize> = HashMap::new();
+    let mut requests = 0;
+    let mut prompt = None;
+    // Of each step: the prompt, the number of the request that grew.
+    let mut found: Vec<(Option<u64>, usize)> = Vec::new();
+    let mut grown = HashSet::new();
+    // Of each request whose caches went: before which step, and whether with a prompt.
+    let mut gone: HashMap<usize, (usize, bool)> = HashMap::new();
+    let mut last = 0;
+    for (at, &event) in events.iter().enumerate() {
+        match event {
+            // A prompt's keys and values follow the three that they are taken from.
+            Event::Allocate { index, bytes: own } if at > 2 && own > ROW && own % ROW == 0 => {
+                let first = bytes(at - 1) == 3 * own && bytes(at + 1) == own;
+                let second = bytes(at - 2) == 3 * own && bytes(at - 1) == own;
+                if first || second {
+                    if request_of
+                        .values()
+                        .filter(|&&of| of + 1 == requests)
+                        .count()
+                        % CACHES
+                        == 0
+                        && prompt.is_none()
+                    {
+                        prompt = Some(own / ROW);
+                        requests += 1;
+                    }
+                    request_of.insert(index, requests - 1);
+                }
+                // A cache that grows is a new block, and then the old one goes.
+                if let Some(&Event::Free { index: old }) = events.get(at + 1)
+                    && sizes[old] + ROW == own
+                    && let Some(request) = request_of.remove(&old)
+                {
+                    request_of.insert(index, request);
+                    grown.insert(old);
+                    last = at;
+                }
+            }
+            Event::Allocate { bytes: own, .. } if own == RECORDED.vocabulary * 4 => {
+                // The logits of one token end a step: the last cache that grew says whose.
+                let newest = request_of.iter().max_by_key(|&(&index, _)| index);
+                let request = newest.map_or(0, |(_, &request)| request);
+                found.push((prompt.take(), request));
+            }
+            Event::Free { index } if !grown.contains(&index) => {
+                if let Some(&request) = request_of.get(&index) {
+                    // Else it was the output before that held them.
+                    let token =
+                        matches!(events[at - 1], Event::Free { index } if sizes[index] == 8);
+                    gone.entry(request).or_insert((found.len(), token));
+                }
+            }
+            _ => {}
+        }
+    }
+    let final_step: HashMap<usize, usize> = found
+        .iter()
+        .enumerate()
+        .map(|(step, &(_, request))| (request, step))
+        .collect();
+    let (mut under_way, mut came) = (Vec::new(), 0);
+    let steps = found
+        .iter()
+        .enumerate()
+        .map(|(step, &(prompt, request))| {
+            if prompt.is_some() {
+                under_way.push(came);
+                came += 1;
+            }
+            let given_up = under_way
+                .iter()
+                .position(|other| gone.get(other) == Some(&(step, true)));
+            if let Some(at) = given_up {
+                under_way.remove(at);
+            }
+            let next = under_way.iter().position(|&other| other == request);
+            let ends = matches!(gone.get(&request), Some(&(before, false)) if before < found.len())
+                && final_step[&request] == step;
+            if ends {
+                under_way.retain(|&other| other != request);
+            }
+            Step {
+                prompt,
+                given_up,
+                next: next.expect("a request that is under way"),
+                ends,
+            }
+        })
+        .collect();
+    let logits = events[last..].iter().position(
+        |event| matches!(event, Event::Allocate { bytes, .. } if *bytes == RECORDED.vocabulary * 4),
+    );
+    (steps, last + logits.expect("the last step's logits") + 1)
+}
+
+/// With the recorded model and order of requests it makes the recorded run, event for event.
+#[test]
+fn a_serving_run_is_made_as_it_was_recorded() {
+    let recorded = traces::recorded("llm_decode").expect("the trace");
+    let (steps, events) = recorded_steps(&recorded.events, &recorded.sizes);
+    assert_eq!(steps.len(), 400);
+    assert!(events > 170_000);
+    let made = traces::serving::run(RECORDED, &steps);
+    for (at, (made, recorded)) in made.events.iter().zip(&recorded.events).enumerate() {
+        if at < events {
+            assert_eq!(made, recorded, "event {at}");
+        }
+    }
+    assert_eq!(made.peak_live, recorded.peak_live);
+}
