@@ -19,8 +19,11 @@
 //
 // A chain of roundings is 64 long in a block, as long over the blocks (the plan bounds the steps),
 // and short over lanes and chunks.
-{% from "part/states" import is_arg, is_extreme, wide_float, divides, roots, fields, names, count, span, word, value, typed, stored, restored, one_of, operations -%}
+{% from "part/states" import is_arg, is_extreme, is_moment, scales, wide_float, divides, roots, fields, names, count, span, word, value, typed, stored, restored, one_of, operations -%}
 {% import "part/storage" as storage -%}
+{% import "part/states" as states -%}
+{% set again = scales and source == "values" -%}
+{% set is_based = is_moment and source == "values" and not wide_float -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set wide = unit if along == "kept" else 1 -%}
 {% set workgroup = 256 if tree else 64 -%}
@@ -231,19 +234,49 @@ fn main(
     {%- else %}
     let end = min(first + params.per_chunk, params.steps);
     {%- endif %}
-    var step = first + lane;
     {%- for q in range(quads) %}
     var total_{{ q }} = empty_{{ many }}();
     {%- endfor %}
+    {%- if op == "square" and source == "values" %}
+    {%- for q in range(quads) %}
+    var scale_{{ q }} = {{ typed(accumulator, unit) }}(1.0{{ "lf" if wide_float }});
+    {%- endfor %}
+    {%- endif %}
+    {%- if again %}
+    // Once more, scaled, where squares went over or under.
+    for (var turn = 0u; turn < 2u; turn++) {
+    {%- for q in range(quads) %}
+    total_{{ q }} = empty_{{ many }}();
+    {%- endfor %}
+    {%- endif %}
+    var step = first + lane;
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
         {%- endfor %}
+        {%- if op == "square" and source == "values" %}
+        {%- for q in range(quads) %}
+        part_{{ q }}.b = scale_{{ q }};
+        {%- endfor %}
+        {%- elif is_based %}
+        {
+            // Distances from a number next to the mean, so that little is lost where all are far from 0.
+            {{- load("near", "base + at(step)") }}
+            {%- for q in range(quads) %}
+            part_{{ q }}.d = near_{{ q }};
+            {%- endfor %}
+        }
+        {%- endif %}
         while step + {{ 3 * lanes }}u < block_end {
             {%- for i in range(4) %}
             {{- absorb("part", "step + " ~ i * lanes ~ "u") }}
             {%- endfor %}
+            {%- if is_based %}
+            {%- for q in range(quads) %}
+            part_{{ q }} = based_{{ many }}(part_{{ q }});
+            {%- endfor %}
+            {%- endif %}
             step += {{ 4 * lanes }}u;
         }
         while step < block_end {
@@ -254,6 +287,10 @@ fn main(
         total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
         {%- endfor %}
     }
+    {%- if again %}
+    {{- states.scaling(quads, unit, along == "kept") }}
+    }
+    {%- endif %}
     {%- if along == "reduced" and unit > 1 %}
     {%- if quads == 2 %}
     total_0 = join_many(total_0, total_1);
@@ -271,7 +308,11 @@ fn main(
             {%- if source == "states" %}
             total = join_one(total, One({{ element_of_x }}));
             {%- else %}
+            {%- if again %}
+            total = join_one(total, single_one({{ element_of_x }}));
+            {%- else %}
             total = take_one(total, {{ element_of_x }}, {{ "position(params.steps) + " ~ i ~ "u" if is_arg else "0u" }});
+            {%- endif %}
             {%- endif %}
         }
         {%- endfor %}

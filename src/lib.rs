@@ -92,6 +92,8 @@ pub use layout::{Layout, SliceRange, SliceRanges, Strides};
 pub use matmul_kernel::MatmulKernel;
 pub use matmul_table::{MatmulChoice, MatmulTable};
 pub use memory::tagged;
+#[doc(hidden)]
+pub use ops::with_hardware_plans;
 pub use ops::{
     Activation, Argument, Axes, Epilogue, Expr, ExprArgument, Fusion, HostMatrix, Kernel,
     KernelBuilder, KernelCall, KernelLaunch, KernelValue, MatmulOperand, MatmulPlan, MatmulProblem,

@@ -108,7 +108,7 @@ fn step(index: u32) {
     {%- if vector == 4 %}
     // One row for all four.
     let of_row = normal_one(state);
-    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor));
+    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
     {%- else %}
     let normal = normal_one(state);
     {%- endif %}

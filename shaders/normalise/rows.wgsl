@@ -8,12 +8,14 @@
 // kept_rank     dimensions of rows
 // lanes         invocations of a row: 1, or 256 (hardware)
 // workgroup     invocations of a workgroup
-{% from "part/states" import wide_float, fields, names, count, value, typed, one_of, operations -%}
+{% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
 {% from "part/normal" import normalising -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
 {% import "part/storage" as storage -%}
+{% import "part/states" as states -%}
+{% set is_based = is_moment and not wide_float -%}
 {% set loaded = storage.unit_of(element, unit) -%}
 {% set narrow = storage.lanes(element) | int > 1 -%}
 {% set T = typed(accumulator, unit) -%}
@@ -108,8 +110,19 @@ fn main(
 
     {%- for q in range(quads) %}
     var total_{{ q }} = empty_{{ many }}();
+    {%- if op == "square" %}
+    var scale_{{ q }} = {{ T }}(1.0{{ "lf" if wide_float }});
+    {%- endif %}
     {%- endfor %}
     var step = lane;
+    {%- if scales %}
+    // Once more, scaled, where squares went over or under.
+    for (var turn = 0u; turn < 2u; turn++) {
+    {%- for q in range(quads) %}
+    total_{{ q }} = empty_{{ many }}();
+    {%- endfor %}
+    step = lane;
+    {%- endif %}
     while step < steps {
         let block_end = min(step + {{ 64 * lanes }}u, steps);
         {%- for q in range(quads) %}
@@ -126,6 +139,30 @@ fn main(
             {%- endfor %}
             step += {{ 4 * lanes }}u;
         }
+        {%- elif op == "square" %}
+        {%- for q in range(quads) %}
+        part_{{ q }}.b = scale_{{ q }};
+        {%- endfor %}
+        {%- elif is_based %}
+        {
+            // Distances from a number next to the mean, so that little is lost where all are far from 0.
+            {{- load("near", slot_x, "base + step * params.x_step") }}
+            {%- for q in range(quads) %}
+            part_{{ q }}.d = near_{{ q }};
+            {%- endfor %}
+        }
+        while step + {{ 3 * lanes }}u < block_end {
+            {%- for i in range(4) %}
+            {{- load("x" ~ i, slot_x, "base + (step + " ~ i * lanes ~ "u) * params.x_step") }}
+            {%- for q in range(quads) %}
+            part_{{ q }} = take_{{ many }}(part_{{ q }}, x{{ i }}_{{ q }}, {{ typed("u32", unit) }}(0u));
+            {%- endfor %}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            part_{{ q }} = based_{{ many }}(part_{{ q }});
+            {%- endfor %}
+            step += {{ 4 * lanes }}u;
+        }
         {%- endif %}
         while step < block_end {
             {{- load("x", slot_x, "base + step * params.x_step") }}
@@ -138,6 +175,10 @@ fn main(
         total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
         {%- endfor %}
     }
+    {%- if scales %}
+    {{- states.scaling(quads, unit, along == "kept") }}
+    }
+    {%- endif %}
     {%- if along == "kept" and unit > 1 %}
     {%- for q in range(quads) %}
     let normal_{{ q }} = normal_many(total_{{ q }});
@@ -167,7 +208,7 @@ fn main(
     {%- endif %}
     let of_row = normal_one(total);
     {%- for q in range(quads) %}
-    let normal_{{ q }} = Normal{{ Many }}({{ T }}(of_row.shift), {{ T }}(of_row.factor));
+    let normal_{{ q }} = Normal{{ Many }}({{ T }}(of_row.shift), {{ T }}(of_row.factor), {{ T }}(of_row.rest));
     {%- endfor %}
     {%- endif %}
 

@@ -9,6 +9,7 @@
 struct Normal{{ State }} {
     shift: {{ T }},
     factor: {{ T }},
+    rest: {{ T }},
 }
 
 fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
@@ -19,14 +20,21 @@ fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
     let has_none = (bitcast<{{ U }}>(state.a) == {{ U }}(0x7f800000u)) | ((sum & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u)) | (sum == {{ U }}(0u));
     let none = bitcast<{{ T }}>(sum | {{ U }}(0x7fc00000u));
     {%- if norm == "softmax" %}
-    return Normal{{ State }}(state.a, select(1.0 / state.b, none, has_none));
+    return Normal{{ State }}(state.a, select(1.0 / state.b, none, has_none), {{ T }}());
     {%- else %}
-    return Normal{{ State }}(state.a, select(log(state.b), none, has_none));
+    return Normal{{ State }}(state.a, select(log(state.b), none, has_none), {{ T }}());
     {%- endif %}
     {%- elif norm == "layer" %}
-    return Normal{{ State }}(state.b, {{ T }}(1.0{{ suffix }}) / sqrt(state.c / {{ T }}(length()) + {{ T }}(epsilon())));
+    let variance = state.c / {{ T }}(length());
+    return Normal{{ State }}(state.d, {{ T }}(1.0{{ suffix }}) / sqrt(variance + {{ T }}(epsilon())), state.b);
+    {%- elif wide_float %}
+    return Normal{{ State }}({{ T }}(1.0lf), {{ T }}(1.0lf) / sqrt(state.a / {{ T }}(length()) + {{ T }}(epsilon())), {{ T }}());
     {%- else %}
-    return Normal{{ State }}({{ T }}(), {{ T }}(1.0{{ suffix }}) / sqrt(state.a / {{ T }}(length()) + {{ T }}(epsilon())));
+    // Elements are multiplied by the scale of their squares first, but where epsilon is all that counts.
+    let is_nothing = (state.b > {{ T }}(1.0)) & {{ typed("bool", n) }}(epsilon() >= 0x1p-34f);
+    let scale = select(state.b, {{ T }}(1.0), is_nothing);
+    let squares = select(state.a / {{ T }}(length()), {{ T }}(), is_nothing);
+    return Normal{{ State }}(scale, {{ T }}(1.0) / sqrt(squares + {{ T }}(epsilon()) * scale * scale), {{ T }}());
     {%- endif %}
 }
 
@@ -36,9 +44,9 @@ fn apply_{{ name }}(x: {{ T }}, normal: Normal{{ State }}) -> {{ T }} {
     {%- elif norm == "log_softmax" %}
     return (x - normal.shift) - normal.factor;
     {%- elif norm == "layer" %}
-    return (x - normal.shift) * normal.factor;
+    return ((x - normal.shift) - normal.rest) * normal.factor;
     {%- else %}
-    return x * normal.factor;
+    return (x * normal.shift) * normal.factor;
     {%- endif %}
 }
 {%- endmacro -%}

@@ -6,13 +6,15 @@
 {% set is_moment = op == "moment" -%}
 {% set wide_float = accumulator == "f64" -%}
 {% set divides = op in ["sum", "moment"] and (element in ["f32", "f16", "bf16", "f64"]) -%}
-{% set roots = op in ["square", "moment"] -%}
+{% set roots = op == "moment" -%}
+{# Squares of f32 may go over or under: what is squared is scaled where they would. -#}
+{% set scales = op == "square" and element in ["f32", "bf16"] and not wide_float -%}
 {# The types of a state's fields. -#}
-{% set fields = [accumulator, "u32"] if is_arg else [accumulator, accumulator, accumulator] if is_moment else [accumulator, accumulator] if op == "exponential" else [accumulator] -%}
-{% set names = ["a", "b", "c"] -%}
+{% set fields = [accumulator, "u32"] if is_arg else [accumulator, accumulator, accumulator, accumulator] if is_moment else [accumulator, accumulator] if op in ["exponential", "square"] else [accumulator] -%}
+{% set names = ["a", "b", "c", "d"] -%}
 {% set count = fields | length -%}
 {# From one state to the next, in words: windows begin at multiples of it. -#}
-{% set span = 4 if count == 3 else count -%}
+{% set span = count -%}
 {# How states are stored. -#}
 {% set word = accumulator if count == 1 or wide_float else "u32" -%}
 {# What elements are worked on as. -#}
@@ -81,6 +83,8 @@ fn empty_{{ name }}() -> {{ State }} {
     {%- elif is_extreme %}
     {%- set least = "-2147483647 - 1" if accumulator == "i32" else "0" if accumulator == "u32" else "lowest()" %}
     return {{ State }}({{ T }}({{ least }}){{ ", " ~ U ~ "(0xffffffffu)" if is_arg }});
+    {%- elif op == "square" %}
+    return {{ State }}({{ T }}(), {{ T }}({{ "1.0lf" if wide_float else "0x1p80f" }}));
     {%- elif op == "exponential" %}
     return {{ State }}({{ T }}(-3.4028234663852886e38), {{ T }}(0.0));
     {%- else %}
@@ -103,7 +107,8 @@ fn take_{{ name }}(state: {{ State }}, x: {{ typed(value, n) }}, at: {{ U }}) ->
     {%- elif op == "sum" %}
     return {{ State }}(state.a + x);
     {%- elif op == "square" %}
-    return {{ State }}(state.a + x * x);
+    let y = x * state.b;
+    return {{ State }}(state.a + y * y, state.b);
     {%- elif op == "product" %}
     return {{ State }}(state.a * x);
     {%- elif is_arg %}
@@ -118,15 +123,53 @@ fn take_{{ name }}(state: {{ State }}, x: {{ typed(value, n) }}, at: {{ U }}) ->
     {%- elif is_extreme %}
     return {{ State }}(max(state.a, key_{{ name }}(x)));
     {%- elif is_moment %}
-    // Welford's way; all have taken as many.
+    // Welford's way; all have taken as many. The mean is d + b.
     let count = state.a + {{ T }}(1.0);
-    let from_mean = x - state.b;
+    let y = x - state.d;
+    let from_mean = y - state.b;
     let mean = state.b + from_mean * (1.0{{ "lf" if wide_float }} / count{{ ".x" if n > 1 }});
-    return {{ State }}(count, mean, state.c + from_mean * (x - mean));
+    return {{ State }}(count, mean, state.c + from_mean * (y - mean), state.d);
     {%- elif op == "exponential" %}
     return join_{{ name }}(state, {{ State }}(x, {{ T }}(1.0)));
     {%- endif %}
 }
+
+{% if is_moment -%}
+// With d next to the mean, and in b what is left of it. Bits are cut off so that no compiler takes the
+// difference for nothing.
+fn based_{{ name }}(state: {{ State }}) -> {{ State }} {
+    {%- if wide_float %}
+    return state;
+    {%- else %}
+    let mean = bitcast<{{ T }}>(bitcast<{{ U }}>(state.d + state.b) & {{ U }}(0xfffffffeu));
+    return {{ State }}(state.a, (state.d - mean) + state.b, state.c, mean);
+    {%- endif %}
+}
+{%- endif %}
+
+{% if op == "square" and not wide_float -%}
+// What elements are multiplied by whose squares sum to this: squares below 2^-126 are nothing beside 2^-60.
+fn scale_{{ name }}(sum: {{ T }}) -> {{ T }} {
+    let bits = bitcast<{{ U }}>(sum);
+    let small = select({{ T }}(1.0), {{ T }}(0x1p80f), bits < {{ U }}(0x21800000u));
+    return select(small, {{ T }}(0x1p-80f), bits >= {{ U }}(0x71800000u));
+}
+
+// The state of one element.
+fn single_{{ name }}(x: {{ T }}) -> {{ State }} {
+    let bits = bitcast<{{ U }}>(x) & {{ U }}(0x7fffffffu);
+    let small = select({{ T }}(1.0), {{ T }}(0x1p80f), bits < {{ U }}(0x30800000u));
+    let scale = select(small, {{ T }}(0x1p-80f), bits >= {{ U }}(0x58000000u));
+    let y = x * scale;
+    return {{ State }}(y * y, scale);
+}
+
+// A sum of squares in another scale: 2^160 times smaller, or out of sight.
+fn rescaled_{{ name }}(sum: {{ T }}, from_scale: {{ T }}, to_scale: {{ T }}) -> {{ T }} {
+    let next = select({{ T }}(), sum * 0x1p-80f * 0x1p-80f, from_scale * 0x1p-80f == to_scale);
+    return select(next, sum, from_scale == to_scale);
+}
+{%- endif %}
 
 {% if op == "exponential" -%}
 fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, w: {{ T }}) -> {{ State }} {
@@ -146,8 +189,13 @@ fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, 
 fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
     {%- if op == "truth" %}
     return {{ State }}(x.a | y.a);
-    {%- elif op in ["sum", "square"] %}
+    {%- elif op == "sum" %}
     return {{ State }}(x.a + y.a);
+    {%- elif op == "square" and wide_float %}
+    return {{ State }}(x.a + y.a, x.b);
+    {%- elif op == "square" %}
+    let scale = min(x.b, y.b);
+    return {{ State }}(rescaled_{{ name }}(x.a, x.b, scale) + rescaled_{{ name }}(y.a, y.b, scale), scale);
     {%- elif op == "product" %}
     return {{ State }}(x.a * y.a);
     {%- elif is_arg %}
@@ -169,9 +217,10 @@ fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
     return {{ State }}(max(x.a, y.a));
     {%- elif is_moment %}
     let count = x.a + y.a;
-    let apart = y.b - x.b;
+    let base = select(x.d, y.d, x.a == {{ T }}());
+    let apart = select((y.d - base) + (y.b - x.b), {{ T }}(), y.a == {{ T }}());
     let share = y.a / max(count, {{ T }}(1.0));
-    return {{ State }}(count, x.b + apart * share, x.c + y.c + apart * apart * x.a * share);
+    return based_{{ name }}({{ State }}(count, x.b + apart * share, x.c + y.c + apart * apart * x.a * share, base));
     {%- elif op == "exponential" %}
     // Of NaN only the sum tells. Equal ones may be infinite.
     let is_nan = (bitcast<{{ U }}>(y.a) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u);
@@ -192,8 +241,12 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     {%- elif divides and op == "sum" %}
     let is_one = params.divisor_low == 1u && params.divisor_high == 0u;
     return {{ R }}(select(state.a / divisor(), state.a, is_one));
+    {%- elif op == "square" and wide_float %}
+    return sqrt(state.a);
     {%- elif op == "square" %}
-    return {{ R }}(select(state.a, sqrt(state.a), params.root != 0u));
+    let one = {{ T }}(1.0);
+    let back = select(select({{ T }}(0x1p-80f), one, state.b == one), {{ T }}(0x1p80f), state.b < one);
+    return {{ R }}(sqrt(state.a) * back);
     {%- elif is_moment %}
     let variance = state.c / divisor();
     return {{ R }}(select(variance, sqrt(variance), params.root != 0u));
@@ -219,4 +272,26 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
 }
 {%- endif %}
 {% endmacro -%}
-
+{# Ends a turn of sums of squares, `total`_0 and `total`_1, unless `scale`_0 and _1 are wrong for them. -#}
+{% macro scaling(quads, unit, apart) -%}
+{%- if unit > 1 and not apart %}
+    let sum = {% for q in range(quads) %}(total_{{ q }}.a.x + total_{{ q }}.a.y + total_{{ q }}.a.z + total_{{ q }}.a.w){{ " + " if not loop.last }}{% endfor %};
+    let better = scale_one(sum);
+    if better == scale_0.x {
+        break;
+    }
+    {%- for q in range(quads) %}
+    scale_{{ q }} = vec4<{{ accumulator }}>(better);
+    {%- endfor %}
+{%- else %}
+    {%- for q in range(quads) %}
+    let better_{{ q }} = scale_{{ "many" if unit > 1 else "one" }}(total_{{ q }}.a);
+    {%- endfor %}
+    if {% for q in range(quads) %}{{ "all" if unit > 1 }}(better_{{ q }} == scale_{{ q }}){{ " && " if not loop.last }}{% endfor %} {
+        break;
+    }
+    {%- for q in range(quads) %}
+    scale_{{ q }} = better_{{ q }};
+    {%- endfor %}
+{%- endif %}
+{%- endmacro -%}

@@ -29,6 +29,7 @@ pub use matmul::{
     MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,
     with_matmul_split,
 };
+pub use plan::with_hardware_plans;
 pub use reduce::{Axes, keepdim};
 pub use reshape::Sizes;
 pub(crate) use specialisations::specialisations;

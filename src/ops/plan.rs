@@ -1,8 +1,10 @@
 //! What the plans of elementwise kernels share: merged dimensions as params, vector loads.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
-use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
+use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
 use crate::layout::{Layout, Merged, Strides, merge};
@@ -13,6 +15,29 @@ use crate::road::Problem;
 pub(super) const PER_THREAD: u32 = 4;
 /// Invocations of an elementwise workgroup.
 pub(super) const WORKGROUP: u64 = 256;
+
+thread_local! {
+    static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` with reductions and norms of this thread planned on software adapters as on hardware, by
+/// trees in workgroup memory: for tests of those kernels.
+#[doc(hidden)]
+pub fn with_hardware_plans<R>(work: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            AS_HARDWARE.set(self.0);
+        }
+    }
+    let _restore = Restore(AS_HARDWARE.replace(true));
+    work()
+}
+
+/// Whether plans are those for software adapters.
+pub(super) fn is_software(capabilities: &Capabilities) -> bool {
+    capabilities.kind == DeviceKind::Software && !AS_HARDWARE.get()
+}
 
 /// Dimensions of an elementwise launch.
 pub(super) struct Walk {

@@ -1,6 +1,6 @@
 //! softmax, log_softmax, layer_norm, rms_norm against rows of their own in f64, on any strides.
 
-use orlop::{DType, Error, Result, Tensor};
+use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value};
@@ -13,6 +13,12 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("normalise::arguments", Scope::Device, arguments),
         Test::new("normalise::specials", Scope::Kernels, specials),
+        Test::new("normalise::far_from_zero", Scope::Kernels, far_from_zero),
+        Test::new(
+            "normalise::hardware_specials",
+            Scope::Gpu,
+            hardware_specials,
+        ),
     ];
     macro_rules! floats {
         ($name:literal, $body:ident) => {
@@ -30,6 +36,7 @@ pub fn tests() -> Vec<Test> {
     }
     floats!("normalise::random", random);
     floats!("normalise::edges", edges);
+    floats!("normalise::hardware", hardware);
     all
 }
 
@@ -226,6 +233,91 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// The kernels that hardware is given: a workgroup a row, or 64 rows.
+fn hardware<T: Number>(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        edges::<T>(context)?;
+        random::<T>(context)
+    })
+}
+
+fn hardware_specials(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        specials(context)?;
+        far_from_zero(context)
+    })
+}
+
+/// Rows whose mean is far larger than their spread, and such whose squares are no f32; by rows and by
+/// columns, alone and many at a time.
+fn far_from_zero(context: &Context) -> Result<()> {
+    let device = context.device();
+    let most = if context.is_slow() { 500 } else { 3333 };
+    for (start, step, times) in [
+        (1e8f32, 8.0, 1),
+        (1e8, 8.0, 40),
+        (-1e8, 8.0, 7),
+        (16_777_216.0, 2.0, most),
+        (1e6, 1.0, most),
+    ] {
+        let row: Vec<f32> = (0..3 * times)
+            .map(|at| start + step * (at % 3) as f32)
+            .collect();
+        let want = [-1.5f32.sqrt(), 0.0, 1.5f32.sqrt()];
+        for copies in [1, 9, 64] {
+            if row.len() * copies > 100_000 {
+                continue;
+            }
+            let x = Tensor::from_slice(device, &row.repeat(copies), [copies, row.len()])?;
+            let turned = x.transpose(0, 1)?.contiguous()?;
+            let by_rows = x.layer_norm(1, None, None, 0.0)?;
+            let by_columns = turned.layer_norm(0, None, None, 0.0)?.transpose(0, 1)?;
+            for (way, result) in [by_rows, by_columns].iter().enumerate() {
+                for (at, y) in result.to_vec::<f32>()?.into_iter().enumerate() {
+                    let want = want[at % row.len() % 3];
+                    assert!(
+                        (y - want).abs() <= 2e-5,
+                        "{start} + {step} i, {times} times, {copies} rows, way {way}: {y}, not {want}"
+                    );
+                }
+            }
+        }
+    }
+    for (first, second, epsilon) in [
+        (1e30f32, 1e30f32, 1e-5f32),
+        (1e30, -1e30, 0.0),
+        (1e-30, 1e-30, 0.0),
+        (1e-30, 2e-30, 1.0),
+        (1e-30, 2e-30, 1e-12),
+        (1e30, 1.0, 1e-5),
+        (3e38, -3e38, 1e-5),
+    ] {
+        for length in [2, 8, 40, 3000] {
+            let pick = |at: usize| if at.is_multiple_of(2) { first } else { second };
+            let row: Vec<f32> = (0..length).map(pick).collect();
+            let square = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / length as f64;
+            let factor = 1.0 / (square + f64::from(epsilon)).sqrt();
+            for copies in [1, 40] {
+                let x = Tensor::from_slice(device, &row.repeat(copies), [copies, length])?;
+                let turned = x.transpose(0, 1)?.contiguous()?;
+                let by_rows = x.rms_norm(1, None, epsilon)?;
+                let by_columns = turned.rms_norm(0, None, epsilon)?.transpose(0, 1)?;
+                for (way, result) in [by_rows, by_columns].iter().enumerate() {
+                    for (at, y) in result.to_vec::<f32>()?.into_iter().enumerate() {
+                        let want = f64::from(row[at % length]) * factor;
+                        let off = (f64::from(y) - want).abs();
+                        assert!(
+                            off <= want.abs() * 1e-5 + 1e-37,
+                            "{first:e} {second:e} {epsilon}, {length}, {copies}, way {way}: {y:e}, not {want:e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Rows with NaN and infinities, large and small numbers.

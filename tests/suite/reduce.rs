@@ -1,6 +1,6 @@
 //! Reductions against sums of their own in f64, on any strides.
 
-use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim};
+use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim, with_hardware_plans};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value, for_each_dtype};
@@ -23,6 +23,22 @@ pub fn tests() -> Vec<Test> {
         Test::new("reduce::random::bool", Scope::Kernels, random::<bool>),
         Test::new("reduce::edges::bool", Scope::Kernels, edges::<bool>),
     ];
+    all.push(Test::new(
+        "reduce::far_from_zero",
+        Scope::Kernels,
+        far_from_zero,
+    ));
+    all.push(Test::new(
+        "reduce::squares_beyond",
+        Scope::Kernels,
+        squares_beyond,
+    ));
+    for_each_dtype!(all, Scope::Gpu, "reduce::hardware", hardware);
+    all.push(Test::new(
+        "reduce::hardware::bool",
+        Scope::Gpu,
+        hardware::<bool>,
+    ));
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
     for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges);
@@ -551,6 +567,108 @@ fn arguments(context: &Context) -> Result<()> {
     for wrong in [&[2][..], &[0, 0], &[0, 1, 2]] {
         let error = x.sum(wrong).expect_err("these are no axes");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    Ok(())
+}
+
+/// The kernels that hardware is given: trees of lanes in workgroup memory.
+fn hardware<T: Number>(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        edges::<T>(context)?;
+        if T::DTYPE != DType::Bool {
+            specials::<T>(context)?;
+        }
+        random::<T>(context)
+    })
+}
+
+/// Variances of numbers whose mean is far larger, by rows and by columns, alone and many at a time.
+fn far_from_zero(context: &Context) -> Result<()> {
+    let device = context.device();
+    let most = if context.is_slow() { 2000 } else { 10_000 };
+    // First number, step, how often the three are repeated.
+    let cases = [
+        (1e8f32, 8.0, 1),
+        (1e8, 8.0, 100),
+        (-1e8, 8.0, 7),
+        (16_777_216.0, 2.0, most / 3),
+        (1e6, 1.0, most / 3),
+        (1e30, 0.0, 5),
+    ];
+    for (start, step, times) in cases {
+        let row: Vec<f32> = (0..3 * times)
+            .map(|at| start + step * (at % 3) as f32)
+            .collect();
+        // Of 0, 1, 2.
+        let want = f64::from(step).powi(2) * 2.0 / 3.0;
+        for copies in [1, 9, 64] {
+            let values = row.repeat(copies);
+            if values.len() > 100_000 {
+                continue;
+            }
+            let x = Tensor::from_slice(device, &values, [copies, row.len()])?;
+            let turned = x.transpose(0, 1)?.contiguous()?;
+            for (var, std) in [
+                (x.var(1, 0)?, x.std(1, 0)?),
+                (turned.var(0, 0)?, turned.std(0, 0)?),
+                (
+                    x.transpose(0, 1)?.var(0, 0)?,
+                    turned.transpose(0, 1)?.std(1, 0)?,
+                ),
+            ] {
+                for (var, std) in var.to_vec::<f32>()?.iter().zip(std.to_vec::<f32>()?) {
+                    let off = (f64::from(*var) - want).abs();
+                    let story = format!("{start} + {step} i, {times} times, {copies} rows: {var}");
+                    assert!(off <= want * 2e-5, "{story}, not {want}");
+                    assert!(
+                        (f64::from(std) - want.sqrt()).abs() <= want.sqrt() * 1e-5,
+                        "{story}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Norms of numbers whose squares are no f32, beside zeros and ones.
+fn squares_beyond(context: &Context) -> Result<()> {
+    let device = context.device();
+    let longest = if context.is_slow() { 700 } else { 9000 };
+    for pair in [
+        [1e30f32, 1e30],
+        [1e-30, 1e-30],
+        [1e30, 1.0],
+        [1e-30, 1.0],
+        [1e36, 1e-30],
+        [1e-30, 0.0],
+        [0.0, 0.0],
+        [1e19, 1e18],
+        [1.0, f32::INFINITY],
+    ] {
+        for length in [2, 3, 9, 64, 67, longest] {
+            // At the front, at the end, alternating.
+            for way in 0..3 {
+                let pick = |at: usize| match way {
+                    0 => pair[usize::from(at > 0)],
+                    1 => pair[usize::from(at + 1 < length)],
+                    _ => pair[at % 2],
+                };
+                let row: Vec<f32> = (0..length).map(pick).collect();
+                let squares = total(row.iter().map(|&x| f64::from(x).powi(2)));
+                let x = Tensor::from_slice(device, &row.repeat(8), [8, length])?;
+                let turned = x.transpose(0, 1)?.contiguous()?;
+                let story = format!("{pair:?}, {length}, way {way}");
+                for norm in [x.norm(1)?, turned.norm(0)?, x.slice(0..1)?.norm(1)?] {
+                    for norm in norm.to_vec::<f32>()? {
+                        let want = squares.sqrt();
+                        let is_right = (f64::from(norm) - want).abs() <= want * 1e-5;
+                        let is_same = f64::from(norm) == want;
+                        assert!(is_right || is_same, "{story}: {norm:e}, not {want:e}");
+                    }
+                }
+            }
+        }
     }
     Ok(())
 }

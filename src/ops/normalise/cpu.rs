@@ -1,16 +1,16 @@
 //! Norms on the CPU: row by row, in the type that sums are kept in.
 
+use super::columns::columns;
 use super::{Norm, Normalise};
 use crate::cpu::{Loops, parallel, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, Merged, merge};
-use crate::ops::reduce::{Float, Number};
+use crate::ops::reduce::{Float, Number, largest, sum};
 use crate::road::{HostInput, HostOutput};
 
-/// Elements of a block: sums of it are in 32 chains of 64.
-const BLOCK: usize = 2048;
-const LANES: usize = 32;
+/// Elements that are work enough for a thread.
+const ENOUGH: usize = 16 << 10;
 /// Neighbouring rows that are gathered together where elements of a row are not neighbours.
 const TOGETHER: usize = 16;
 
@@ -96,10 +96,14 @@ fn typed<T: Number<Wide: Float>>(
     };
     let row = Row {
         what: op.what,
+        length,
         epsilon: op.epsilon,
         weight: &weight,
         bias: &bias,
     };
+    if columns(op, x, &weight, &bias, out)? {
+        return Ok(());
+    }
     let is_plain = |operand: usize| {
         places.columns.dims.len() <= 1
             && places.columns.strides[operand]
@@ -112,15 +116,18 @@ fn typed<T: Number<Wide: Float>>(
         strides.all(|(&rows, &elements)| rows * length as isize == elements)
     };
     if is_plain(0) && is_plain(1) && is_row_major {
-        let width = (BLOCK * 8 / length).max(1);
+        let width = (ENOUGH / length).max(1);
         let pieces = out.chunks_mut(length * width).enumerate();
         let work = |(at, piece): (usize, &mut [T])| {
-            let mut buffer = vec![<T::Wide as Float>::ZERO; length];
-            for (index, out) in piece.chunks_mut(length).enumerate() {
-                let place = Places::place(&places.rows, 0, at * width + index);
-                let start = (places.offset as isize + place) as usize;
-                row.run(&data[start..start + length], &mut buffer, out);
-            }
+            vectorised(Work {
+                row: &row,
+                x: |index: usize| {
+                    let place = Places::place(&places.rows, 0, at * width + index);
+                    let start = (places.offset as isize + place) as usize;
+                    &data[start..start + length]
+                },
+                out: piece,
+            });
         };
         match elements <= parallel::PARALLEL {
             true => pieces.for_each(work),
@@ -135,7 +142,6 @@ fn typed<T: Number<Wide: Float>>(
         .collect();
     let mut gathered = vec![T::narrow(<T::Wide as Float>::ZERO); TOGETHER * length];
     let mut made = gathered.clone();
-    let mut buffer = vec![<T::Wide as Float>::ZERO; length];
     for first in (0..rows).step_by(TOGETHER) {
         let count = TOGETHER.min(rows - first);
         let starts: Vec<[isize; 2]> = (first..first + count)
@@ -147,13 +153,11 @@ fn typed<T: Number<Wide: Float>>(
                 gathered[at * length + column] = data[from as usize];
             }
         }
-        for at in 0..count {
-            let (from, to) = (
-                &gathered[at * length..][..length],
-                &mut made[at * length..][..length],
-            );
-            row.run(from, &mut buffer, to);
-        }
+        vectorised(Work {
+            row: &row,
+            x: |at: usize| &gathered[at * length..][..length],
+            out: &mut made[..count * length],
+        });
         for (column, &[_, place]) in columns.iter().enumerate() {
             for (at, &[_, start]) in starts.iter().enumerate() {
                 out[(start + place) as usize] = made[at * length + column];
@@ -165,36 +169,31 @@ fn typed<T: Number<Wide: Float>>(
 
 struct Row<'a, W> {
     what: Norm,
+    length: usize,
     epsilon: f32,
     weight: &'a [W],
     bias: &'a [W],
 }
 
-/// One row's loops.
-struct Work<'a, T: Number> {
+/// The loops of several rows.
+struct Work<'a, T: Number, X> {
     row: &'a Row<'a, T::Wide>,
-    x: &'a [T],
-    buffer: &'a mut [T::Wide],
+    x: X,
     out: &'a mut [T],
 }
 
-impl<T: Number<Wide: Float>> Loops for Work<'_, T> {
+impl<'x, T: Number<Wide: Float> + 'x, X: Fn(usize) -> &'x [T]> Loops for Work<'_, T, X> {
     #[inline(always)]
     fn run(self) {
-        self.row.work(self.x, self.buffer, self.out);
+        let length = self.row.length;
+        let mut buffer = vec![<T::Wide as Float>::ZERO; length];
+        for (at, out) in self.out.chunks_mut(length).enumerate() {
+            self.row.work((self.x)(at), &mut buffer, out);
+        }
     }
 }
 
 impl<W: Float> Row<'_, W> {
-    fn run<T: Number<Wide = W>>(&self, x: &[T], buffer: &mut [W], out: &mut [T]) {
-        vectorised(Work {
-            row: self,
-            x,
-            buffer,
-            out,
-        });
-    }
-
     #[inline(always)]
     fn work<T: Number<Wide = W>>(&self, x: &[T], buffer: &mut [W], out: &mut [T]) {
         for (to, x) in buffer.iter_mut().zip(x) {
@@ -203,7 +202,7 @@ impl<W: Float> Row<'_, W> {
         let count = x.len() as f64;
         match self.what {
             Norm::Softmax | Norm::LogSoftmax => {
-                let top = largest(buffer);
+                let top = largest(buffer, |x| x);
                 // Where the largest is infinite, or one is NaN, nothing has a value.
                 let is_soft = self.what == Norm::Softmax;
                 if is_soft {
@@ -222,15 +221,16 @@ impl<W: Float> Row<'_, W> {
                 }
             }
             Norm::Layer => {
-                let mean = W::of(sum(buffer, |x| x) / count);
-                let variance = sum(buffer, |x| (x - mean) * (x - mean)) / count;
-                let factor = W::of(1.0 / (variance + f64::from(self.epsilon)).sqrt());
-                self.write(buffer, out, |x| (x - mean) * factor);
+                let mean = sum(buffer, |x| x.wider()) / count;
+                let apart = |x: W| x.wider() - mean;
+                let variance = sum(buffer, |x| apart(x) * apart(x)) / count;
+                let factor = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
+                self.write(buffer, out, |x| W::of(apart(x) * factor));
             }
             Norm::Rms => {
-                let squares = sum(buffer, |x| x * x) / count;
-                let factor = W::of(1.0 / (squares + f64::from(self.epsilon)).sqrt());
-                self.write(buffer, out, |x| x * factor);
+                let squares = sum(buffer, |x| x.wider() * x.wider()) / count;
+                let factor = 1.0 / (squares + f64::from(self.epsilon)).sqrt();
+                self.write(buffer, out, |x| W::of(x.wider() * factor));
             }
         }
     }
@@ -261,44 +261,4 @@ impl<W: Float> Row<'_, W> {
             }
         }
     }
-}
-
-/// The sum of `f`: in chains of 64 at most, whose sums are added in f64.
-#[inline(always)]
-fn sum<W: Float>(all: &[W], f: impl Fn(W) -> W) -> f64 {
-    let mut total = 0.0;
-    for block in all.chunks(BLOCK) {
-        let mut lanes = [W::ZERO; LANES];
-        let whole = block.chunks_exact(LANES);
-        let rest = whole.remainder();
-        for chunk in whole {
-            for lane in 0..LANES {
-                lanes[lane] = lanes[lane] + f(chunk[lane]);
-            }
-        }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
-            *lane = *lane + f(x);
-        }
-        total += lanes.iter().map(|lane| lane.wider()).sum::<f64>();
-    }
-    total
-}
-
-/// The largest; NaN is passed over.
-#[inline(always)]
-fn largest<W: Float>(all: &[W]) -> W {
-    let greater = |a: W, b: W| if b > a { b } else { a };
-    let least = W::of(f64::NEG_INFINITY);
-    let mut lanes = [least; LANES];
-    let whole = all.chunks_exact(LANES);
-    let rest = whole.remainder();
-    for chunk in whole {
-        for lane in 0..LANES {
-            lanes[lane] = greater(lanes[lane], chunk[lane]);
-        }
-    }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = greater(*lane, x);
-    }
-    lanes.into_iter().fold(least, greater)
 }

@@ -159,7 +159,7 @@ fn ways(family: Family) -> Vec<KernelKey> {
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
             for (lanes, workgroup) in [(1, 8), (1, 64), (256, 256)] {
-                if lanes == 256 && (has_words || !along_reduced) || workgroup == 64 && has_words {
+                if lanes == 256 && (has_words || !along_reduced) {
                     continue;
                 }
                 all.push(family.rows(Rows {

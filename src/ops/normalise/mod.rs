@@ -1,5 +1,6 @@
 //! Rows made normal along any dimensions: softmax, log_softmax, layer and root-mean-square norms.
 
+mod columns;
 mod cpu;
 mod kernel;
 mod plan;
@@ -203,6 +204,7 @@ impl Op for Normalise {
                 ),
             ));
         }
+        road::check_walk(self.name(), x.layout.shape())?;
         Ok((x.layout.shape().clone(), x.dtype))
     }
 

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Normalise;
 use super::kernel::{Apply, Family, RANKS, ROW_RANKS, Rows};
-use crate::capabilities::{Capabilities, DeviceKind};
+use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{Bound, Launch, Launches, Window, Words};
@@ -22,6 +22,11 @@ const MOST_STEPS: usize = 16 << 10;
 /// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
 const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
+/// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
+const MANY_ROWS: usize = 4096;
+/// Bytes up to which a software adapter goes through columns twice in one kernel: beyond its caches states
+/// come first, then all elements in the order of memory.
+const LARGEST_COLUMNS: f64 = 2e6;
 /// Steps that do not pay for more than one kernel.
 const FEW_STEPS: usize = 1024;
 
@@ -124,7 +129,7 @@ impl Planner<'_, '_> {
         let inner = kept.dims.len() - 1;
         let groups = kept.dims.iter().product::<usize>() / if along_reduced { 1 } else { unit };
         let steps = if along_reduced { length / unit } else { length };
-        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let is_software = plan::is_software(self.capabilities);
         let lanes = match is_software {
             false if along_reduced && x_step == 1 && steps >= 64 => 256,
             _ => 1,
@@ -134,6 +139,10 @@ impl Planner<'_, '_> {
             (false, 1) => groups >= HARD_ROWS || steps <= 64,
             (false, _) => true,
         };
+        let exceeds_caches = bytes > LARGEST_COLUMNS;
+        if is_software && !along_reduced && exceeds_caches {
+            return Ok(None);
+        }
         if !enough || steps > MOST_STEPS * lanes {
             return Ok(None);
         }
@@ -168,8 +177,8 @@ impl Planner<'_, '_> {
             }));
         }
         let workgroup = match (lanes, is_software) {
-            (1, true) => 8,
-            (1, false) => 64,
+            (1, true) if groups < MANY_ROWS => 8,
+            (1, _) => 64,
             _ => 256,
         };
         let kernel = self.family.rows(Rows {
@@ -205,7 +214,7 @@ impl Planner<'_, '_> {
         kept: &crate::layout::Merged,
         (length, x_step, out_step): (usize, isize, isize),
     ) -> (usize, bool) {
-        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let is_software = plan::is_software(self.capabilities);
         let element = self.family.element;
         let is_wide =
             element.size() == 2 || is_software && self.capabilities.int64 && element == DType::F32;

@@ -1,12 +1,14 @@
 //! Reductions on the CPU: what becomes of elements.
 
 use std::marker::PhantomData;
-use std::ops::{Add, BitAnd, Div, Mul, Sub};
+use std::ops::BitAnd;
 
 use super::fold::{Fold, reduce};
+use super::number::{Float, Number, largest, sum};
 use super::space::Space;
-use super::{Reduce, Reduction};
-use crate::dtype::{DType, Element};
+use super::{Along, Reduce, Reduction};
+use crate::cpu::host_vec;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::road::{HostInput, HostOutput, Op};
 
@@ -82,7 +84,7 @@ fn floats<T: Number<Wide: Float>>(
         }
         Reduction::Norm => Run { op, input, output }.fold::<T, _>(&Norm(of)),
         Reduction::Variance(less) | Reduction::Deviation(less) => {
-            let divisor = T::Wide::count(length - less);
+            let divisor = (length - less) as f64;
             Run { op, input, output }.fold::<T, _>(&Moment { divisor, root, of })
         }
         Reduction::LogSumExp => Run { op, input, output }.fold::<T, _>(&LogSumExp(of)),
@@ -112,228 +114,73 @@ impl Run<'_, '_> {
     }
 }
 
-/// An element type: what its sums are kept in, and integers in its order.
-pub(in crate::ops) trait Number: Element + bytemuck::Pod {
-    type Wide: Copy + Send + Sync;
-    type Key: Ord + Copy + Send + Sync;
-    const ZERO: Self::Wide;
-    const ONE: Self::Wide;
-    const LEAST: Self::Key;
-
-    fn wide(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
-    fn add(a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    fn mul(a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    /// Larger is better; NaN is best. With `places`, both zeros are equal.
-    fn key(self, least: bool, places: bool) -> Self::Key;
-    fn of_key(key: Self::Key, least: bool) -> Self;
-}
-
-/// What sums of floats are kept in.
-pub(in crate::ops) trait Float:
-    Copy
-    + Send
-    + Sync
-    + PartialOrd
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-{
-    const ZERO: Self;
-    const ONE: Self;
-    const LEAST: Self;
-
-    fn count(count: usize) -> Self;
-    fn root(self) -> Self;
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn abs(self) -> Self;
-    fn wider(self) -> f64;
-    fn of(x: f64) -> Self;
-}
-
-macro_rules! float {
-    ($float:ty, $exp:expr) => {
-        impl Float for $float {
-            const ZERO: Self = 0.0;
-            const ONE: Self = 1.0;
-            const LEAST: Self = <$float>::MIN;
-
-            fn count(count: usize) -> Self {
-                count as $float
-            }
-
-            #[inline(always)]
-            fn root(self) -> Self {
-                self.sqrt()
-            }
-
-            #[inline(always)]
-            fn exp(self) -> Self {
-                $exp(self)
-            }
-
-            #[inline(always)]
-            fn ln(self) -> Self {
-                <$float>::ln(self)
-            }
-
-            #[inline(always)]
-            fn abs(self) -> Self {
-                <$float>::abs(self)
-            }
-
-            #[inline(always)]
-            #[allow(clippy::useless_conversion)]
-            fn wider(self) -> f64 {
-                f64::from(self)
-            }
-
-            #[inline(always)]
-            fn of(x: f64) -> Self {
-                x as $float
-            }
+/// Of each row of a norm two numbers in f64: the largest and the sum of `exp` of distances from it, or
+/// the mean and the mean of squared distances from it, or nothing and the mean of squares.
+pub(in crate::ops) fn rows<T: Number<Wide: Float>>(
+    what: Reduction,
+    along: &Along,
+    input: &HostInput<'_>,
+    outputs: usize,
+) -> Result<Vec<(f64, f64)>> {
+    let space = Space::of(input.layout, along, false)?;
+    let (op, of, count) = (what.name(), PhantomData::<T>, space.length() as f64);
+    let mut out = host_vec(op, outputs)?;
+    out.resize(outputs, (0.0, 0.0));
+    let data = input.elements::<T>();
+    match what {
+        Reduction::LogSumExp => {
+            let fold = Finished(LogSumExp(of), |(top, sum): (T::Wide, T::Wide)| {
+                (top.wider(), sum.wider())
+            });
+            reduce(op, &fold, &space, data, &mut out)?;
         }
-    };
-}
-float!(f32, crate::cpu::exp);
-float!(f64, f64::exp);
-
-/// Floats in the order of integers.
-macro_rules! ordered {
-    ($bits:ty, $float:ty, $x:expr, $least:expr, $places:expr) => {{
-        const LAST: u32 = <$bits>::BITS - 1;
-        let bits = $x.to_bits() as $bits;
-        let mut key = bits ^ ((bits >> LAST) & <$bits>::MAX);
-        if $places && bits & <$bits>::MAX == 0 {
-            key = 0;
+        Reduction::Norm => {
+            let fold = Finished(Norm(of), |squares| (0.0, squares / count));
+            reduce(op, &fold, &space, data, &mut out)?;
         }
-        if $least {
-            key = !key;
+        _ => {
+            let (divisor, root) = (count, false);
+            let fold = Finished(Moment { divisor, root, of }, |(_, mean, squares)| {
+                (mean, squares / count)
+            });
+            reduce(op, &fold, &space, data, &mut out)?;
         }
-        if $x.is_nan() { <$bits>::MAX } else { key }
-    }};
+    }
+    Ok(out)
 }
 
-macro_rules! unordered {
-    ($bits:ty, $unsigned:ty, $float:ty, $key:expr, $least:expr) => {{
-        const LAST: u32 = <$bits>::BITS - 1;
-        let key = if $least { !$key } else { $key };
-        let bits = key ^ ((key >> LAST) & <$bits>::MAX);
-        match $key == <$bits>::MAX {
-            true => <$float>::NAN,
-            false => <$float>::from_bits(bits as $unsigned),
-        }
-    }};
+/// A fold that ends in something else.
+struct Finished<F, M>(F, M);
+
+impl<T, F: Fold<T>, O: Send, M: Fn(F::State) -> O + Sync> Fold<T> for Finished<F, M> {
+    type State = F::State;
+    type Out = O;
+
+    #[inline(always)]
+    fn empty(&self) -> F::State {
+        self.0.empty()
+    }
+
+    #[inline(always)]
+    fn take(&self, state: F::State, x: T, at: usize) -> F::State {
+        self.0.take(state, x, at)
+    }
+
+    #[inline(always)]
+    fn block(&self, run: &[T], at: usize) -> Option<F::State> {
+        self.0.block(run, at)
+    }
+
+    #[inline(always)]
+    fn join(&self, a: F::State, b: F::State) -> F::State {
+        self.0.join(a, b)
+    }
+
+    #[inline(always)]
+    fn finish(&self, state: F::State) -> O {
+        self.1(state)
+    }
 }
-
-macro_rules! number {
-    (
-        $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
-        $mul:expr, $to_key:expr, $of_key:expr
-    ) => {
-        impl Number for $number {
-            type Wide = $wide;
-            type Key = $key;
-            const ZERO: $wide = $zero;
-            const ONE: $wide = $one;
-            const LEAST: $key = <$key>::MIN;
-
-            #[inline(always)]
-            fn wide(self) -> $wide {
-                $widen(self)
-            }
-
-            #[inline(always)]
-            fn narrow(wide: $wide) -> Self {
-                $narrow(wide)
-            }
-
-            #[inline(always)]
-            fn add(a: $wide, b: $wide) -> $wide {
-                $add(a, b)
-            }
-
-            #[inline(always)]
-            fn mul(a: $wide, b: $wide) -> $wide {
-                $mul(a, b)
-            }
-
-            #[inline(always)]
-            #[allow(clippy::redundant_closure_call)]
-            fn key(self, least: bool, places: bool) -> $key {
-                $to_key(self, least, places)
-            }
-
-            #[inline(always)]
-            #[allow(clippy::redundant_closure_call)]
-            fn of_key(key: $key, least: bool) -> Self {
-                $of_key(key, least)
-            }
-        }
-    };
-}
-
-macro_rules! narrow {
-    ($number:ty) => {
-        number!(
-            $number,
-            f32,
-            i32,
-            0.0,
-            1.0,
-            <$number>::to_f32,
-            <$number>::from_f32,
-            Add::add,
-            Mul::mul,
-            |x: Self, least, places| ordered!(i32, f32, x.to_f32(), least, places),
-            |key: i32, least| <$number>::from_f32(unordered!(i32, u32, f32, key, least))
-        );
-    };
-}
-
-macro_rules! integer {
-    ($number:ty) => {
-        number!(
-            $number,
-            $number,
-            $number,
-            0,
-            1,
-            std::convert::identity,
-            std::convert::identity,
-            <$number>::wrapping_add,
-            <$number>::wrapping_mul,
-            |x: $number, least, _| if least { !x } else { x },
-            |key: $number, least| if least { !key } else { key }
-        );
-    };
-}
-
-macro_rules! plain {
-    ($number:ty, $bits:ty, $unsigned:ty) => {
-        number!(
-            $number,
-            $number,
-            $bits,
-            0.0,
-            1.0,
-            std::convert::identity,
-            std::convert::identity,
-            Add::add,
-            Mul::mul,
-            |x: $number, least, places| ordered!($bits, $number, x, least, places),
-            |key: $bits, least| unordered!($bits, $unsigned, $number, key, least)
-        );
-    };
-}
-plain!(f32, i32, u32);
-plain!(f64, i64, u64);
-narrow!(half::f16);
-narrow!(half::bf16);
-integer!(i32);
-integer!(u32);
 
 /// The parts of a fold that has one number as its state.
 macro_rules! sums {
@@ -369,7 +216,6 @@ macro_rules! sums {
 
 struct Sum<T>(PhantomData<T>);
 struct Product<T>(PhantomData<T>);
-struct Norm<T>(PhantomData<T>);
 struct Mean<T: Number> {
     divisor: T::Wide,
     of: PhantomData<T>,
@@ -377,7 +223,6 @@ struct Mean<T: Number> {
 sums! {
     Sum, _this, T::ZERO, T::add, T::add, |sum| sum;
     Product, _this, T::ONE, T::mul, T::mul, |product| product;
-    Norm<Float>, _this, <T as Number>::ZERO, |sum, x| T::add(sum, T::mul(x, x)), T::add, Float::root;
     Mean<Float>, this, <T as Number>::ZERO, T::add, T::add, |sum: T::Wide| sum / this.divisor;
 }
 
@@ -451,37 +296,74 @@ impl<T: Number> Fold<T> for Place<T> {
     }
 }
 
-/// var and std.
+/// norm, in f64, where no square of a narrower float goes over or under.
+struct Norm<T>(PhantomData<T>);
+
+impl<T: Number<Wide: Float>> Fold<T> for Norm<T> {
+    type State = f64;
+    type Out = T;
+
+    #[inline(always)]
+    fn empty(&self) -> f64 {
+        0.0
+    }
+
+    #[inline(always)]
+    fn take(&self, state: f64, x: T, _: usize) -> f64 {
+        let x = x.wide().wider();
+        state + x * x
+    }
+
+    #[inline(always)]
+    fn join(&self, a: f64, b: f64) -> f64 {
+        a + b
+    }
+
+    #[inline(always)]
+    fn finish(&self, state: f64) -> T {
+        T::narrow(T::Wide::of(state.sqrt()))
+    }
+}
+
+/// var and std, in f64.
 struct Moment<T: Number> {
-    divisor: T::Wide,
+    divisor: f64,
     root: bool,
     of: PhantomData<T>,
 }
 
 impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
     /// How many, their mean, the sum of squared distances from it.
-    type State = (T::Wide, T::Wide, T::Wide);
+    type State = (f64, f64, f64);
     type Out = T;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
-        (Float::ZERO, Float::ZERO, Float::ZERO)
+        (0.0, 0.0, 0.0)
     }
 
     #[inline(always)]
     fn take(&self, (count, mean, squares): Self::State, x: T, _: usize) -> Self::State {
-        let (x, count) = (x.wide(), count + Float::ONE);
+        let (x, count) = (x.wide().wider(), count + 1.0);
         let apart = x - mean;
         let mean = mean + apart / count;
         (count, mean, squares + apart * (x - mean))
     }
 
     #[inline(always)]
+    fn block(&self, run: &[T], _: usize) -> Option<Self::State> {
+        let count = run.len() as f64;
+        let mean = sum(run, |x| x.wide().wider()) / count;
+        let apart = |x: T| x.wide().wider() - mean;
+        let squares = sum(run, |x| apart(x) * apart(x));
+        Some((count, mean, squares))
+    }
+
+    #[inline(always)]
     fn join(&self, a: Self::State, b: Self::State) -> Self::State {
         let count = a.0 + b.0;
         let apart = b.1 - a.1;
-        let one = <T::Wide as Float>::ONE;
-        let share = b.0 / if count > one { count } else { one };
+        let share = b.0 / count.max(1.0);
         let squares = a.2 + b.2 + apart * apart * a.0 * share;
         (count, a.1 + apart * share, squares)
     }
@@ -489,7 +371,8 @@ impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
     #[inline(always)]
     fn finish(&self, state: Self::State) -> T {
         let variance = state.2 / self.divisor;
-        T::narrow(if self.root { variance.root() } else { variance })
+        let result = if self.root { variance.sqrt() } else { variance };
+        T::narrow(T::Wide::of(result))
     }
 }
 
@@ -568,6 +451,14 @@ impl<T: Number<Wide: Float>> Fold<T> for LogSumExp<T> {
     #[inline(always)]
     fn take(&self, state: Self::State, x: T, _: usize) -> Self::State {
         self.join(state, (x.wide(), Float::ONE))
+    }
+
+    #[inline(always)]
+    fn block(&self, run: &[T], _: usize) -> Option<Self::State> {
+        let top = largest(run, T::wide);
+        // Infinities and NaN go one by one.
+        let is_finite = top.wider().abs() <= f64::MAX;
+        is_finite.then(|| (top, T::Wide::of(sum(run, |x| (x.wide() - top).exp()))))
     }
 
     #[inline(always)]

@@ -17,6 +17,14 @@ pub(super) trait Fold<T>: Sync {
     /// With one element more, the `at`th of its output.
     fn take(&self, state: Self::State, x: T, at: usize) -> Self::State;
 
+    /// The state of neighbours, the first of which is the `at`th of its output, where there is a faster
+    /// way than one by one.
+    #[inline(always)]
+    fn block(&self, run: &[T], at: usize) -> Option<Self::State> {
+        let _ = (run, at);
+        None
+    }
+
     /// Of `a`'s elements, then `b`'s.
     fn join(&self, a: Self::State, b: Self::State) -> Self::State;
 
@@ -25,13 +33,16 @@ pub(super) trait Fold<T>: Sync {
 
 /// Sums that go on side by side.
 const LANES: usize = 32;
+/// Neighbours that may be a block of their own.
+const LEAST_BLOCK: usize = 16;
 /// Elements after which they are joined: none is longer than 64.
 const BLOCK: usize = 64 * LANES;
 /// Elements of an output that are one piece of work.
 const PART: usize = 32 * BLOCK;
-/// The same where whole rows of outputs are taken, and how many outputs.
+/// The same where whole rows of outputs are taken, how many outputs at most, and how many elements in all.
 const PART_ROWS: usize = 4096;
-const COLUMNS: usize = 512;
+const COLUMNS: usize = 4096;
+const PART_ELEMENTS: usize = 1 << 20;
 /// Rows after which sums are joined.
 const BLOCK_ROWS: usize = 64;
 
@@ -48,7 +59,10 @@ pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
         && space.reduced_strides.last() != Some(&1)
         && space.kept.last().is_some_and(|&size| size >= 8);
     let (part, width) = match is_columns {
-        true => (PART_ROWS, COLUMNS),
+        true => {
+            let width = space.kept.last().map_or(1, |&inner| inner.min(COLUMNS));
+            ((PART_ELEMENTS / width).clamp(BLOCK_ROWS, PART_ROWS), width)
+        }
         false => (PART, (PART / length.max(1)).max(1)),
     };
     let folder = Folder { fold, space, data };
@@ -167,6 +181,19 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
         let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
         for (at, state) in states.iter_mut().enumerate() {
             let base = self.base(from + at);
+            if stride == 1 && range.len() <= BLOCK {
+                let (from_first, count) = self.next_run(range.start, range.end, BLOCK);
+                if count == range.len() {
+                    let run = &self.data[(base + from_first) as usize..][..count];
+                    let block = (count >= LEAST_BLOCK).then(|| self.fold.block(run, range.start));
+                    *state = block.flatten().unwrap_or_else(|| {
+                        let mut lanes = [self.fold.empty(); LANES];
+                        self.run(&mut lanes, run, range.start);
+                        self.joined(&lanes)
+                    });
+                    continue;
+                }
+            }
             let mut tower = Tower::new(self.fold);
             let mut lanes = [self.fold.empty(); LANES];
             let mut taken = 0;
@@ -176,6 +203,12 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
                 let start = base + from_first;
                 if stride == 1 {
                     let run = &self.data[start as usize..][..count];
+                    let is_block = taken == 0 && count >= LEAST_BLOCK;
+                    if let Some(state) = is_block.then(|| self.fold.block(run, index)).flatten() {
+                        tower.push(state);
+                        index += count;
+                        continue;
+                    }
                     self.run(&mut lanes, run, index);
                 } else {
                     let mut place = start;
@@ -242,8 +275,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
             let count = (inner - first % inner).min(states.len() - done);
             let base = self.base(first);
             let states = &mut states[done..done + count];
-            let mut part = [self.fold.empty(); COLUMNS];
-            let part = &mut part[..count];
+            let mut part = vec![self.fold.empty(); count];
             let mut taken = 0;
             let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
             let mut index = range.start;
@@ -267,7 +299,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
                 }
             }
             for (state, part) in states.iter_mut().zip(part) {
-                *state = self.fold.join(*state, *part);
+                *state = self.fold.join(*state, part);
             }
             done += count;
         }

@@ -24,8 +24,8 @@ impl State {
             // Floats in the order of integers.
             "extreme" if sums == DType::F32 => (DType::I32, 1),
             "place" if sums == DType::F32 => (DType::I32, 2),
-            "place" | "exponential" => (sums, 2),
-            "moment" => (sums, 3),
+            "place" | "exponential" | "square" => (sums, 2),
+            "moment" => (sums, 4),
             _ => (sums, 1),
         };
         Self {
@@ -35,8 +35,7 @@ impl State {
     }
 
     pub(in crate::ops) fn bytes(self) -> usize {
-        // Windows begin at multiples of it.
-        self.fields.next_power_of_two() * self.accumulator.size()
+        self.fields * self.accumulator.size()
     }
 }
 

@@ -5,13 +5,15 @@ mod cpu;
 mod fold;
 mod kernel;
 mod methods;
+mod number;
 mod plan;
 mod space;
 
 pub(super) use axes::Along;
 pub use axes::{Axes, keepdim};
-pub(super) use cpu::{Float, Number};
+pub(super) use cpu::rows;
 pub(super) use kernel::{State, specialisations};
+pub(super) use number::{Float, Number, largest, sum};
 pub(super) use plan::states;
 
 use smallvec::{SmallVec, smallvec};
@@ -126,8 +128,9 @@ impl Reduction {
         match self {
             Reduction::Sum if dtype.is_float() => halves(1).into_iter().collect(),
             Reduction::Mean => halves(length).into_iter().collect(),
-            Reduction::Sum | Reduction::Product | Reduction::LogSumExp => SmallVec::new(),
-            Reduction::Norm => smallvec![1],
+            Reduction::Sum | Reduction::Product | Reduction::LogSumExp | Reduction::Norm => {
+                SmallVec::new()
+            }
             Reduction::Max | Reduction::ArgMax => smallvec![0],
             Reduction::Min | Reduction::ArgMin => smallvec![u32::MAX],
             Reduction::Variance(less) | Reduction::Deviation(less) => {
@@ -162,6 +165,7 @@ impl Op for Reduce {
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
         match inputs {
             [input] => {
+                road::check_walk(self.name(), input.layout.shape())?;
                 let shape = self.along.shape(input.layout.shape());
                 Ok((shape, self.what.result(input.dtype)))
             }

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::kernel::{Name, State};
 use super::space::{Sizes, Space};
 use super::{Along, Reduce, Reduction};
-use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
+use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{Bound, Launch, Launches, WINDOW_ALIGNMENT, Window, Words};
@@ -317,7 +317,7 @@ impl<'a> Planner<'a> {
     }
 
     fn shares(&self, space: &Space, source: Source, target: &Target) -> Shares {
-        let is_software = self.capabilities.kind == DeviceKind::Software;
+        let is_software = plan::is_software(self.capabilities);
         let binding = self.capabilities.max_binding_bytes as usize;
         let state_bytes = space.outputs() * self.state.bytes();
         let widest = match source {
