@@ -9,7 +9,15 @@ pub(crate) trait Loops {
     fn run(self);
 }
 
-/// Runs loops compiled for the widest vectors that the processor has.
+impl<F: FnOnce()> Loops for F {
+    #[inline(always)]
+    fn run(self) {
+        self();
+    }
+}
+
+/// Runs loops compiled for vectors of 256 bits where the processor has them: loops that wait for memory gain
+/// nothing from wider ones, and each width compiles them once more.
 #[inline]
 pub(crate) fn vectorised(loops: impl Loops) {
     struct Wide<L>(L);
@@ -23,7 +31,11 @@ pub(crate) fn vectorised(loops: impl Loops) {
         }
     }
 
-    Arch::new().dispatch(Wide(loops));
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        return Simd::vectorize(simd, Wide(loops));
+    }
+    loops.run();
 }
 
 /// A float type with its loops.

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::function::Kind;
-use super::twin::vectorised;
+use crate::cpu::vectorised;
 use crate::dtype::{DType, to_odd};
 
 /// Values as they are computed with: of f16 and bf16 as f32, rounded to them.

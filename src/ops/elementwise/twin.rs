@@ -442,16 +442,6 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Runs loops with the processor's wider vectors where it has them.
-#[inline(always)]
-pub(super) fn vectorised(loops: impl FnOnce()) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = pulp::x86::V3::try_new() {
-        return pulp::Simd::vectorize(simd, loops);
-    }
-    loops();
-}
-
 /// Halves as f32.
 fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
     let target = &mut target[..elements.len() / 2];
