@@ -2,8 +2,6 @@
 
 use std::sync::OnceLock;
 
-use rayon::prelude::*;
-
 use crate::layout::{Layout, Merged, merge};
 use crate::sync::Mutex;
 
@@ -35,25 +33,21 @@ pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
 
 /// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
 /// element.
-pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sync + Send) {
-    match (out.len() > PARALLEL).then(threads).flatten() {
-        None => work(0, out),
-        Some(threads) => threads.install(|| {
-            out.par_chunks_mut(CHUNK)
-                .enumerate()
-                .for_each(|(at, piece)| work(at * CHUNK, piece));
-        }),
-    }
+pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sync) {
+    in_chunks(out, 1, work);
 }
 
 /// [`pieces`] of elements of `size` bytes, as bytes.
-pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u8]) + Sync + Send) {
-    match (out.len() > PARALLEL * size).then(threads).flatten() {
-        None => work(0, out),
-        Some(threads) => threads.install(|| {
-            out.par_chunks_mut(CHUNK * size)
-                .enumerate()
-                .for_each(|(at, piece)| work(at * CHUNK, piece));
+pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u8]) + Sync) {
+    in_chunks(out, size, work);
+}
+
+/// Elements of `size` entries of `out` each.
+fn in_chunks<T: Send>(out: &mut [T], size: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+    match out.len() > PARALLEL * size {
+        false => work(0, out),
+        true => share(out.chunks_mut(CHUNK * size).enumerate(), |(at, piece)| {
+            work(at * CHUNK, piece);
         }),
     }
 }
@@ -61,21 +55,26 @@ pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u
 /// Hands each item to `work`: on the caller's thread, and on the others as soon as they come. Work
 /// that is done before they do costs no more than it does alone.
 pub(crate) fn share<I: Iterator<Item: Send> + Send>(items: I, work: impl Fn(I::Item) + Sync) {
-    let Some(threads) = threads() else {
-        return items.for_each(work);
-    };
     let items = Mutex::new(items);
     let next = || items.lock().next();
-    let run = || {
+    everywhere(&|| {
         while let Some(item) = next() {
             work(item);
         }
+    });
+}
+
+/// Runs `work` on the caller's thread, and on the others as soon as they come. Not generic, so that what
+/// is rayon's is compiled once.
+fn everywhere(work: &(dyn Fn() + Sync)) {
+    let Some(threads) = threads() else {
+        return work();
     };
     threads.in_place_scope(|scope| {
         for _ in 1..threads.current_num_threads() {
-            scope.spawn(|_| run());
+            scope.spawn(|_| work());
         }
-        run();
+        work();
     });
 }
 

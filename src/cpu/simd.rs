@@ -17,8 +17,8 @@ impl<F: FnOnce()> Loops for F {
 }
 
 /// Runs loops compiled for vectors of 256 bits where the processor has them: loops that wait for memory gain
-/// nothing from wider ones, and each width compiles them once more.
-#[inline]
+/// nothing from wider ones, and each width compiles them once more. Never inlined: that would, too.
+#[inline(never)]
 pub(crate) fn vectorised(loops: impl Loops) {
     struct Wide<L>(L);
 

@@ -67,13 +67,15 @@ pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
     };
     let folder = Folder { fold, space, data };
     let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
-        vectorised(Work {
-            folder: &folder,
+        let folder = &folder;
+        Work {
+            folder,
             is_columns,
             from,
             range,
             states,
-        });
+        }
+        .work();
     };
     let parts = length.div_ceil(part);
     let alone = out.len().saturating_mul(length) <= parallel::PARALLEL;
@@ -156,6 +158,18 @@ struct Work<'a, T, F: Fold<T>> {
     from: usize,
     range: std::ops::Range<usize>,
     states: &'a mut [F::State],
+}
+
+impl<T: Copy + Sync, F: Fold<T>> Work<'_, T, F> {
+    /// Never inlined: compiled once.
+    #[inline(never)]
+    fn work(self) {
+        // Halves become floats one by one.
+        match size_of::<T>() >= 4 {
+            true => vectorised(self),
+            false => self.run(),
+        }
+    }
 }
 
 impl<T: Copy + Sync, F: Fold<T>> Loops for Work<'_, T, F> {
