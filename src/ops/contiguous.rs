@@ -8,6 +8,7 @@ use crate::cpu::parallel;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
+use crate::layout::{Layout, merge};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -85,13 +86,16 @@ impl Op for Copy {
 
 fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
     let [input] = inputs else { return };
-    let walk = parallel::Walk::new(&[input.layout]);
-    let stride = walk.inner_strides()[0];
     let from: &[T] = bytemuck::cast_slice(input.bytes);
     let count = output.layout.elements();
     let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
         return;
     };
+    if turn(input.layout, from, out) {
+        return;
+    }
+    let walk = parallel::Walk::new(&[input.layout]);
+    let stride = walk.inner_strides()[0];
     parallel::pieces(out, |start, piece| {
         let length = piece.len();
         walk.runs(start, length, |first, starts, count| {
@@ -108,4 +112,70 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
             }
         });
     });
+}
+
+/// Rows and columns of what is turned at a time: whole lines of memory are read and written.
+const TILE: usize = 16;
+
+/// Copies matrices whose columns are neighbours in memory, tile by tile; false where they are not that.
+fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [T]) -> bool {
+    let merged = merge(&[layout]);
+    let ([outer @ .., rows, columns], [outer_strides @ .., 1, stride]) =
+        (&merged.dims[..], &merged.strides[0][..])
+    else {
+        return false;
+    };
+    let (rows, columns, stride) = (*rows, *columns, *stride);
+    if rows < TILE || columns < TILE {
+        return false;
+    }
+    let bands = out
+        .chunks_mut(rows * columns)
+        .enumerate()
+        .flat_map(|(matrix, out)| {
+            let mut rest = matrix;
+            let mut base = layout.offset() as isize;
+            for (&size, &stride) in outer.iter().zip(outer_strides).rev() {
+                base += (rest % size) as isize * stride;
+                rest /= size;
+            }
+            let bands = out.chunks_mut(TILE * columns).enumerate();
+            bands.map(move |(band, out)| (base + (band * TILE) as isize, out))
+        });
+    let work = |(base, out): (isize, &mut [T])| turn_band(from, base, stride, columns, out);
+    match layout.elements() <= parallel::PARALLEL {
+        true => bands.for_each(work),
+        false => parallel::share(bands, work),
+    }
+    true
+}
+
+/// Rows of one matrix, at most as many as a tile has.
+fn turn_band<T: bytemuck::Pod>(
+    from: &[T],
+    base: isize,
+    stride: isize,
+    columns: usize,
+    out: &mut [T],
+) {
+    let rows = out.len() / columns;
+    for first in (0..columns).step_by(TILE) {
+        let width = TILE.min(columns - first);
+        let mut tile = [[T::zeroed(); TILE]; TILE];
+        for (at, line) in tile[..width].iter_mut().enumerate() {
+            let start = (base + (first + at) as isize * stride) as usize;
+            line[..rows].copy_from_slice(&from[start..start + rows]);
+        }
+        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+            let out = &mut out[first..first + width];
+            match <&mut [T; TILE]>::try_from(&mut *out) {
+                Ok(out) => *out = std::array::from_fn(|column| tile[column][row]),
+                Err(_) => {
+                    for (out, line) in out.iter_mut().zip(&tile) {
+                        *out = line[row];
+                    }
+                }
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use orlop::{DType, Element, Result, Tensor, bf16, f16};
 use crate::adapters::Context;
 use crate::number::{Number, for_each_dtype};
 use crate::operand::{Operand, same};
-use crate::rng::cases;
+use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "cast::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "cast::random", random);
     for_each_dtype!(all, Scope::Kernels, "copy::random", copies);
+    for_each_dtype!(all, Scope::Kernels, "copy::turned", turned);
     all.extend([
         Test::new("cast::specials::bool", Scope::Kernels, specials::<bool>),
         Test::new("cast::random::bool", Scope::Kernels, random::<bool>),
@@ -136,6 +137,34 @@ fn copies<T: Number>(context: &Context) -> Result<()> {
             assert!(contiguous.shares_storage(&view.tensor), "{}", view.story());
         }
         same(&contiguous, &view.values())
+    })
+}
+
+/// Matrices turned round, of sizes around those of tiles, from somewhere within more.
+fn turned<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(16), |rng| {
+        let size = |rng: &mut Rng| *rng.pick(&[2, 15, 16, 17, 31, 32, 33, 65]);
+        let sizes = [rng.between(1, 3), size(rng), size(rng)];
+        let order = *rng.pick(&[[0, 2, 1], [2, 1, 0], [1, 2, 0]]);
+        let matrices = Operand::<T>::random_view(context.device(), rng, &sizes)?;
+        let whole = matrices.tensor.contiguous()?.permute(&order)?;
+        let view = match rng.one_in(2) {
+            true => whole.slice((.., 1.., ..))?,
+            false => whole,
+        };
+        let values = matrices.values();
+        let turned = order.map(|axis| sizes[axis]);
+        let cut = turned[1] - view.shape()[1];
+        let steps = order.map(|axis| sizes[axis + 1..].iter().product::<usize>());
+        let mut want = Vec::new();
+        for i in 0..turned[0] {
+            for j in cut..turned[1] {
+                for k in 0..turned[2] {
+                    want.push(values[i * steps[0] + j * steps[1] + k * steps[2]]);
+                }
+            }
+        }
+        same(&view.copy()?, &want)
     })
 }
 
