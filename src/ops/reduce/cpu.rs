@@ -1,9 +1,8 @@
 //! Reductions on the CPU: what becomes of elements.
 
-use std::marker::PhantomData;
 use std::ops::BitAnd;
 
-use super::fold::{Fold, reduce};
+use super::fold::{Fold, Plain, Read, reduce};
 use super::number::{Float, Number, largest, sum};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
@@ -14,81 +13,19 @@ use crate::road::{HostInput, HostOutput, Op};
 
 /// The CPU twin.
 pub(super) fn twin(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
+    let dtype = input.dtype;
+    let run = Run { op, input, output };
     if matches!(op.what, Reduction::Any | Reduction::All) {
-        return truth(op, input, output);
+        return run.truth();
     }
-    match input.dtype {
-        DType::F32 => floats::<f32>(op, input, output),
-        DType::F64 => floats::<f64>(op, input, output),
-        DType::F16 => floats::<half::f16>(op, input, output),
-        DType::BF16 => floats::<half::bf16>(op, input, output),
-        DType::I32 => numbers::<i32>(op, input, output),
-        DType::U32 => numbers::<u32>(op, input, output),
-        DType::Bool => Run { op, input, output }.fold(&Count),
-    }
-}
-
-/// any and all, by the bits of elements.
-fn truth(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
-    let flip = u32::from(op.what == Reduction::All);
-    let (dtype, this) = (input.dtype, Run { op, input, output });
     match dtype {
-        DType::Bool => this.fold(&Truth::<u8> { flip, mask: 0xff }),
-        DType::F16 | DType::BF16 => this.fold(&Truth::<u16> { flip, mask: 0x7fff }),
-        DType::F32 => this.fold(&Truth::<u32> {
-            flip,
-            mask: 0x7fff_ffff,
-        }),
-        DType::I32 | DType::U32 => this.fold(&Truth::<u32> {
-            flip,
-            mask: u32::MAX,
-        }),
-        DType::F64 => this.fold(&Truth::<u64> {
-            flip,
-            mask: u64::MAX >> 1,
-        }),
-    }
-}
-
-/// What all dtypes have.
-fn numbers<T: Number>(
-    op: &Reduce,
-    input: &HostInput<'_>,
-    output: &mut HostOutput<'_>,
-) -> Result<()> {
-    let least = matches!(op.what, Reduction::Min | Reduction::ArgMin);
-    let (this, of) = (Run { op, input, output }, PhantomData::<T>);
-    match op.what {
-        Reduction::Product => this.fold::<T, _>(&Product(of)),
-        Reduction::Max | Reduction::Min => this.fold::<T, _>(&Extreme { least, of }),
-        Reduction::ArgMax | Reduction::ArgMin => this.fold::<T, _>(&Place { least, of }),
-        _ => this.fold::<T, _>(&Sum(of)),
-    }
-}
-
-fn floats<T: Number<Wide: Float>>(
-    op: &Reduce,
-    input: &HostInput<'_>,
-    output: &mut HostOutput<'_>,
-) -> Result<()> {
-    let axes = op.along.axes.iter();
-    let length = axes
-        .map(|&axis| input.layout.shape()[axis])
-        .product::<usize>();
-    let of = PhantomData::<T>;
-    let root = matches!(op.what, Reduction::Deviation(_));
-    match op.what {
-        Reduction::Mean => {
-            let divisor = T::Wide::count(length);
-            Run { op, input, output }.fold::<T, _>(&Mean { divisor, of })
-        }
-        Reduction::Norm => Run { op, input, output }.fold::<T, _>(&Norm(of)),
-        Reduction::Variance(less) | Reduction::Deviation(less) => {
-            let divisor = (length - less) as f64;
-            Run { op, input, output }.fold::<T, _>(&Moment { divisor, root, of })
-        }
-        Reduction::LogSumExp => Run { op, input, output }.fold::<T, _>(&LogSumExp(of)),
-        _ => numbers::<T>(op, input, output),
+        DType::F32 => run.floats::<f32>(),
+        DType::F64 => run.floats::<f64>(),
+        DType::F16 => run.floats::<half::f16>(),
+        DType::BF16 => run.floats::<half::bf16>(),
+        DType::I32 => run.numbers::<i32>(),
+        DType::U32 => run.numbers::<u32>(),
+        DType::Bool => run.bits::<u8, _, u32>(&Count, |count| count),
     }
 }
 
@@ -99,18 +36,99 @@ struct Run<'a, 'b> {
 }
 
 impl Run<'_, '_> {
-    fn fold<T: bytemuck::Pod + Sync, F: Fold<T, Out: bytemuck::Pod>>(self, fold: &F) -> Result<()> {
-        let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
+    /// any and all, by the bits of elements.
+    fn truth(self) -> Result<()> {
+        match self.input.dtype {
+            DType::Bool => self.bits_true(0xffu8),
+            DType::F16 | DType::BF16 => self.bits_true(0x7fffu16),
+            DType::F32 => self.bits_true(0x7fff_ffffu32),
+            DType::I32 | DType::U32 => self.bits_true(u32::MAX),
+            DType::F64 => self.bits_true(u64::MAX >> 1),
+        }
+    }
+
+    fn bits_true<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq>(
+        self,
+        mask: B,
+    ) -> Result<()> {
+        let flip = u32::from(self.op.what == Reduction::All);
+        self.bits(&Truth { flip, mask }, |state| u8::from(state != flip))
+    }
+
+    /// What all dtypes have.
+    fn numbers<T: Number<Wide: Number<Wide = T::Wide, Key = T::Key>>>(self) -> Result<()> {
+        let least = matches!(self.op.what, Reduction::Min | Reduction::ArgMin);
+        match self.op.what {
+            Reduction::Product => self.fold::<T, _, T>(&Product, T::narrow),
+            Reduction::Max | Reduction::Min => {
+                self.fold::<T, _, T>(&Extreme { least }, |key| T::of_key(key, least))
+            }
+            Reduction::ArgMax | Reduction::ArgMin => {
+                self.fold::<T, _, u32>(&Place { least }, |(_, place)| place)
+            }
+            _ => self.fold::<T, _, T>(&Sum, T::narrow),
+        }
+    }
+
+    fn floats<T: Number<Wide: Float + Number<Wide = T::Wide, Key = T::Key>>>(self) -> Result<()> {
+        let axes = self.op.along.axes.iter();
+        let length = axes
+            .map(|&axis| self.input.layout.shape()[axis])
+            .product::<usize>();
+        let root = matches!(self.op.what, Reduction::Deviation(_));
+        let of = |x: f64| T::narrow(T::Wide::of(x));
+        match self.op.what {
+            Reduction::Mean => {
+                let divisor = T::Wide::count(length);
+                self.fold::<T, _, T>(&Sum, |sum| T::narrow(sum / divisor))
+            }
+            Reduction::Norm => self.fold::<T, _, T>(&Norm, |squares: f64| of(squares.sqrt())),
+            Reduction::Variance(less) | Reduction::Deviation(less) => {
+                let divisor = (length - less) as f64;
+                self.fold::<T, _, T>(&Moment, |(_, _, squares): (f64, f64, f64)| {
+                    let variance = squares / divisor;
+                    of(if root { variance.sqrt() } else { variance })
+                })
+            }
+            Reduction::LogSumExp => self
+                .fold::<T, _, T>(&LogSumExp, |(top, sum): (T::Wide, T::Wide)| {
+                    T::narrow(top + sum.ln())
+                }),
+            _ => self.numbers::<T>(),
+        }
+    }
+
+    fn fold<T: Number, F: Fold<T::Wide>, O: bytemuck::Pod + Send>(
+        self,
+        fold: &F,
+        finish: impl Fn(F::State) -> O + Sync,
+    ) -> Result<()> {
+        T::widened(self.input.elements::<T>(), |data| {
+            self.reduce(fold, data, finish)
+        })
+    }
+
+    fn bits<B: bytemuck::Pod + Sync, F: Fold<B>, O: bytemuck::Pod + Send>(
+        self,
+        fold: &F,
+        finish: impl Fn(F::State) -> O + Sync,
+    ) -> Result<()> {
+        let data = Plain(self.input.elements::<B>());
+        self.reduce(fold, &data, finish)
+    }
+
+    fn reduce<W: Copy, F: Fold<W>, O: bytemuck::Pod + Send>(
+        self,
+        fold: &F,
+        data: &dyn Read<W>,
+        finish: impl Fn(F::State) -> O + Sync,
+    ) -> Result<()> {
+        let what = self.op.what;
+        let space = Space::of(self.input.layout, &self.op.along, what.has_order())?;
         let outputs = self.output.layout.elements();
-        let out = self.output.elements::<F::Out>();
+        let out = self.output.elements::<O>();
         let out = out.get_mut(..outputs).unwrap_or_default();
-        reduce(
-            self.op.name(),
-            fold,
-            &space,
-            self.input.elements::<T>(),
-            out,
-        )
+        reduce(self.op.name(), fold, &space, data, out, finish)
     }
 }
 
@@ -123,158 +141,95 @@ pub(in crate::ops) fn rows<T: Number<Wide: Float>>(
     outputs: usize,
 ) -> Result<Vec<(f64, f64)>> {
     let space = Space::of(input.layout, along, false)?;
-    let (op, of, count) = (what.name(), PhantomData::<T>, space.length() as f64);
+    let (op, count) = (what.name(), space.length() as f64);
     let mut out = host_vec(op, outputs)?;
     out.resize(outputs, (0.0, 0.0));
-    let data = input.elements::<T>();
-    match what {
+    T::widened(input.elements::<T>(), |data| match what {
         Reduction::LogSumExp => {
-            let fold = Finished(LogSumExp(of), |(top, sum): (T::Wide, T::Wide)| {
-                (top.wider(), sum.wider())
-            });
-            reduce(op, &fold, &space, data, &mut out)?;
+            let finish = |(top, sum): (T::Wide, T::Wide)| (top.wider(), sum.wider());
+            reduce(op, &LogSumExp, &space, data, &mut out, finish)
         }
-        Reduction::Norm => {
-            let fold = Finished(Norm(of), |squares| (0.0, squares / count));
-            reduce(op, &fold, &space, data, &mut out)?;
-        }
+        Reduction::Norm => reduce(op, &Norm, &space, data, &mut out, |squares: f64| {
+            (0.0, squares / count)
+        }),
         _ => {
-            let (divisor, root) = (count, false);
-            let fold = Finished(Moment { divisor, root, of }, |(_, mean, squares)| {
-                (mean, squares / count)
-            });
-            reduce(op, &fold, &space, data, &mut out)?;
+            let finish = |(_, mean, squares): (f64, f64, f64)| (mean, squares / count);
+            reduce(op, &Moment, &space, data, &mut out, finish)
         }
-    }
+    })?;
     Ok(out)
 }
 
-/// A fold that ends in something else.
-struct Finished<F, M>(F, M);
-
-impl<T, F: Fold<T>, O: Send, M: Fn(F::State) -> O + Sync> Fold<T> for Finished<F, M> {
-    type State = F::State;
-    type Out = O;
-
-    #[inline(always)]
-    fn empty(&self) -> F::State {
-        self.0.empty()
-    }
-
-    #[inline(always)]
-    fn take(&self, state: F::State, x: T, at: usize) -> F::State {
-        self.0.take(state, x, at)
-    }
-
-    #[inline(always)]
-    fn block(&self, run: &[T], at: usize) -> Option<F::State> {
-        self.0.block(run, at)
-    }
-
-    #[inline(always)]
-    fn join(&self, a: F::State, b: F::State) -> F::State {
-        self.0.join(a, b)
-    }
-
-    #[inline(always)]
-    fn finish(&self, state: F::State) -> O {
-        self.1(state)
-    }
-}
-
-/// The parts of a fold that has one number as its state.
+/// The folds that have one number as their state.
 macro_rules! sums {
-    ($($fold:ident $(<$bound:ident>)?, $this:ident, $empty:expr, $take:expr, $join:expr, $finish:expr;)*) => {$(
-        impl<T: Number $(<Wide: $bound>)?> Fold<T> for $fold<T> {
-            type State = T::Wide;
-            type Out = T;
+    ($($fold:ident, $empty:expr, $join:expr;)*) => {$(
+        struct $fold;
+
+        impl<W: Number<Wide = W>> Fold<W> for $fold {
+            type State = W;
 
             #[inline(always)]
-            fn empty(&self) -> T::Wide {
+            fn empty(&self) -> W {
                 $empty
             }
 
             #[inline(always)]
-            fn take(&self, state: T::Wide, x: T, _: usize) -> T::Wide {
-                $take(state, x.wide())
+            fn take(&self, state: W, x: W, _: usize) -> W {
+                $join(state, x)
             }
 
             #[inline(always)]
-            fn join(&self, a: T::Wide, b: T::Wide) -> T::Wide {
+            fn join(&self, a: W, b: W) -> W {
                 $join(a, b)
-            }
-
-            #[inline(always)]
-            #[allow(clippy::redundant_closure_call)]
-            fn finish(&self, state: T::Wide) -> T {
-                let $this = self;
-                T::narrow($finish(state))
             }
         }
     )*};
 }
-
-struct Sum<T>(PhantomData<T>);
-struct Product<T>(PhantomData<T>);
-struct Mean<T: Number> {
-    divisor: T::Wide,
-    of: PhantomData<T>,
-}
 sums! {
-    Sum, _this, T::ZERO, T::add, T::add, |sum| sum;
-    Product, _this, T::ONE, T::mul, T::mul, |product| product;
-    Mean<Float>, this, <T as Number>::ZERO, T::add, T::add, |sum: T::Wide| sum / this.divisor;
+    Sum, W::ZERO, W::add;
+    Product, W::ONE, W::mul;
 }
 
 /// max and min.
-struct Extreme<T> {
+struct Extreme {
     least: bool,
-    of: PhantomData<T>,
 }
 
-impl<T: Number> Fold<T> for Extreme<T> {
-    type State = T::Key;
-    type Out = T;
+impl<W: Number> Fold<W> for Extreme {
+    type State = W::Key;
 
     #[inline(always)]
-    fn empty(&self) -> T::Key {
-        T::LEAST
+    fn empty(&self) -> W::Key {
+        W::LEAST
     }
 
     #[inline(always)]
-    fn take(&self, state: T::Key, x: T, _: usize) -> T::Key {
+    fn take(&self, state: W::Key, x: W, _: usize) -> W::Key {
         state.max(x.key(self.least, false))
     }
 
     #[inline(always)]
-    fn join(&self, a: T::Key, b: T::Key) -> T::Key {
+    fn join(&self, a: W::Key, b: W::Key) -> W::Key {
         a.max(b)
-    }
-
-    #[inline(always)]
-    fn finish(&self, state: T::Key) -> T {
-        T::of_key(state, self.least)
     }
 }
 
 /// argmax and argmin.
-struct Place<T> {
+struct Place {
     least: bool,
-    of: PhantomData<T>,
 }
 
-impl<T: Number> Fold<T> for Place<T> {
+impl<W: Number> Fold<W> for Place {
     /// The best, and which it is: of nothing the largest number there is.
-    type State = (T::Key, u32);
-    type Out = u32;
+    type State = (W::Key, u32);
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
-        (T::LEAST, u32::MAX)
+        (W::LEAST, u32::MAX)
     }
 
     #[inline(always)]
-    fn take(&self, (best, place): Self::State, x: T, at: usize) -> Self::State {
+    fn take(&self, (best, place): Self::State, x: W, at: usize) -> Self::State {
         let key = x.key(self.least, true);
         match key > best || place == u32::MAX {
             true => (key, at as u32),
@@ -289,19 +244,13 @@ impl<T: Number> Fold<T> for Place<T> {
             false => a,
         }
     }
-
-    #[inline(always)]
-    fn finish(&self, state: Self::State) -> u32 {
-        state.1
-    }
 }
 
 /// norm, in f64, where no square of a narrower float goes over or under.
-struct Norm<T>(PhantomData<T>);
+struct Norm;
 
-impl<T: Number<Wide: Float>> Fold<T> for Norm<T> {
+impl<W: Float> Fold<W> for Norm {
     type State = f64;
-    type Out = T;
 
     #[inline(always)]
     fn empty(&self) -> f64 {
@@ -309,8 +258,8 @@ impl<T: Number<Wide: Float>> Fold<T> for Norm<T> {
     }
 
     #[inline(always)]
-    fn take(&self, state: f64, x: T, _: usize) -> f64 {
-        let x = x.wide().wider();
+    fn take(&self, state: f64, x: W, _: usize) -> f64 {
+        let x = x.wider();
         state + x * x
     }
 
@@ -318,24 +267,14 @@ impl<T: Number<Wide: Float>> Fold<T> for Norm<T> {
     fn join(&self, a: f64, b: f64) -> f64 {
         a + b
     }
-
-    #[inline(always)]
-    fn finish(&self, state: f64) -> T {
-        T::narrow(T::Wide::of(state.sqrt()))
-    }
 }
 
 /// var and std, in f64.
-struct Moment<T: Number> {
-    divisor: f64,
-    root: bool,
-    of: PhantomData<T>,
-}
+struct Moment;
 
-impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
+impl<W: Float> Fold<W> for Moment {
     /// How many, their mean, the sum of squared distances from it.
     type State = (f64, f64, f64);
-    type Out = T;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
@@ -343,18 +282,18 @@ impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
     }
 
     #[inline(always)]
-    fn take(&self, (count, mean, squares): Self::State, x: T, _: usize) -> Self::State {
-        let (x, count) = (x.wide().wider(), count + 1.0);
+    fn take(&self, (count, mean, squares): Self::State, x: W, _: usize) -> Self::State {
+        let (x, count) = (x.wider(), count + 1.0);
         let apart = x - mean;
         let mean = mean + apart / count;
         (count, mean, squares + apart * (x - mean))
     }
 
     #[inline(always)]
-    fn block(&self, run: &[T], _: usize) -> Option<Self::State> {
+    fn block(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
-        let mean = sum(run, |x| x.wide().wider()) / count;
-        let apart = |x: T| x.wide().wider() - mean;
+        let mean = sum(run, W::wider) / count;
+        let apart = |x: W| x.wider() - mean;
         let squares = sum(run, |x| apart(x) * apart(x));
         Some((count, mean, squares))
     }
@@ -367,13 +306,6 @@ impl<T: Number<Wide: Float>> Fold<T> for Moment<T> {
         let squares = a.2 + b.2 + apart * apart * a.0 * share;
         (count, a.1 + apart * share, squares)
     }
-
-    #[inline(always)]
-    fn finish(&self, state: Self::State) -> T {
-        let variance = state.2 / self.divisor;
-        let result = if self.root { variance.sqrt() } else { variance };
-        T::narrow(T::Wide::of(result))
-    }
 }
 
 /// any, and all with what is false and true turned round.
@@ -385,7 +317,6 @@ struct Truth<B> {
 
 impl<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq> Fold<B> for Truth<B> {
     type State = u32;
-    type Out = u8;
 
     #[inline(always)]
     fn empty(&self) -> u32 {
@@ -401,11 +332,6 @@ impl<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq> Fold<B> for Truth
     fn join(&self, a: u32, b: u32) -> u32 {
         a | b
     }
-
-    #[inline(always)]
-    fn finish(&self, state: u32) -> u8 {
-        u8::from(state != self.flip)
-    }
 }
 
 /// How many are true.
@@ -413,7 +339,6 @@ struct Count;
 
 impl Fold<u8> for Count {
     type State = u32;
-    type Out = u32;
 
     #[inline(always)]
     fn empty(&self) -> u32 {
@@ -429,52 +354,41 @@ impl Fold<u8> for Count {
     fn join(&self, a: u32, b: u32) -> u32 {
         a.wrapping_add(b)
     }
-
-    #[inline(always)]
-    fn finish(&self, state: u32) -> u32 {
-        state
-    }
 }
 
-struct LogSumExp<T>(PhantomData<T>);
+struct LogSumExp;
 
-impl<T: Number<Wide: Float>> Fold<T> for LogSumExp<T> {
+impl<W: Float> Fold<W> for LogSumExp {
     /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
-    type State = (T::Wide, T::Wide);
-    type Out = T;
+    type State = (W, W);
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
-        (Float::LEAST, Float::ZERO)
+        (W::LEAST, W::ZERO)
     }
 
     #[inline(always)]
-    fn take(&self, state: Self::State, x: T, _: usize) -> Self::State {
-        self.join(state, (x.wide(), Float::ONE))
+    fn take(&self, state: Self::State, x: W, _: usize) -> Self::State {
+        <Self as Fold<W>>::join(self, state, (x, W::ONE))
     }
 
     #[inline(always)]
-    fn block(&self, run: &[T], _: usize) -> Option<Self::State> {
-        let top = largest(run, T::wide);
+    fn block(&self, run: &[W], _: usize) -> Option<Self::State> {
+        let top = largest(run, |x| x);
         // Infinities and NaN go one by one.
         let is_finite = top.wider().abs() <= f64::MAX;
-        is_finite.then(|| (top, T::Wide::of(sum(run, |x| (x.wide() - top).exp()))))
+        is_finite.then(|| (top, W::of(sum(run, |x| (x - top).exp()))))
     }
 
     #[inline(always)]
     fn join(&self, a: Self::State, b: Self::State) -> Self::State {
-        let one = <T::Wide as Float>::ONE;
+        let one = W::ONE;
         // Equal ones may be infinite.
-        let apart = if a.0 == b.0 { Float::ZERO } else { b.0 - a.0 };
-        let zero = <T::Wide as Float>::ZERO;
+        let apart = if a.0 == b.0 { W::ZERO } else { b.0 - a.0 };
+        let zero = W::ZERO;
         let less = (zero - apart.abs()).exp();
-        let is_higher = apart > Float::ZERO;
+        let is_higher = apart > W::ZERO;
         let (to_a, to_b) = if is_higher { (less, one) } else { (one, less) };
         (if is_higher { b.0 } else { a.0 }, a.1 * to_a + b.1 * to_b)
-    }
-
-    #[inline(always)]
-    fn finish(&self, (top, sum): Self::State) -> T {
-        T::narrow(top + sum.ln())
     }
 }

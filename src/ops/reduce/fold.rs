@@ -1,34 +1,95 @@
 //! The loops of reductions on the CPU: many elements to one state, the same bits whatever the number
 //! of threads.
 
+use half::slice::HalfFloatSliceExt;
+
 use super::space::Space;
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
 use crate::layout::Strides;
 
 /// What elements become: states that are joined.
-pub(super) trait Fold<T>: Sync {
+pub(super) trait Fold<W>: Sync {
     type State: Copy + Send + Sync;
-    type Out: Send;
 
     /// The state of no element.
     fn empty(&self) -> Self::State;
 
     /// With one element more, the `at`th of its output.
-    fn take(&self, state: Self::State, x: T, at: usize) -> Self::State;
+    fn take(&self, state: Self::State, x: W, at: usize) -> Self::State;
 
     /// The state of neighbours, the first of which is the `at`th of its output, where there is a faster
     /// way than one by one.
     #[inline(always)]
-    fn block(&self, run: &[T], at: usize) -> Option<Self::State> {
+    fn block(&self, run: &[W], at: usize) -> Option<Self::State> {
         let _ = (run, at);
         None
     }
 
     /// Of `a`'s elements, then `b`'s.
     fn join(&self, a: Self::State, b: Self::State) -> Self::State;
+}
 
-    fn finish(&self, state: Self::State) -> Self::Out;
+/// Elements as folds take them, so that their loops are compiled once for all that are widened to one type.
+pub(in crate::ops) trait Read<W>: Sync {
+    /// So many from `start` on, `stride` apart: where they lie, or in `buffer`.
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W];
+}
+
+/// Elements that folds take as they are.
+pub(super) struct Plain<'a, W>(pub &'a [W]);
+
+impl<W: Copy + Sync> Read<W> for Plain<'_, W> {
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W] {
+        if stride == 1 {
+            return &self.0[start as usize..][..count];
+        }
+        gather(self.0, start, stride, count, buffer);
+        buffer
+    }
+}
+
+/// f16 or bf16, taken as f32.
+pub(super) struct Halves<'a, T>(pub &'a [T]);
+
+impl<T: Copy + Sync> Read<f32> for Halves<'_, T>
+where
+    [T]: HalfFloatSliceExt,
+{
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        buffer.resize(count, 0.0);
+        if stride == 1 {
+            self.0[start as usize..][..count].convert_to_f32_slice(buffer);
+            return buffer;
+        }
+        let mut halves = Vec::new();
+        gather(self.0, start, stride, count, &mut halves);
+        halves.convert_to_f32_slice(buffer);
+        buffer
+    }
+}
+
+fn gather<T: Copy>(data: &[T], start: isize, stride: isize, count: usize, into: &mut Vec<T>) {
+    into.clear();
+    into.extend((0..count as isize).map(|at| data[(start + at * stride) as usize]));
 }
 
 /// Sums that go on side by side.
@@ -46,13 +107,14 @@ const PART_ELEMENTS: usize = 1 << 20;
 /// Rows after which sums are joined.
 const BLOCK_ROWS: usize = 64;
 
-/// Reduces the elements of `data` in `space` to one result an output.
-pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
+/// Reduces the elements of `data` in `space` to one result an output, which `finish` makes of its state.
+pub(super) fn reduce<W: Copy, F: Fold<W>, O: Send>(
     op: &'static str,
     fold: &F,
     space: &Space,
-    data: &[T],
-    out: &mut [F::Out],
+    data: &dyn Read<W>,
+    out: &mut [O],
+    finish: impl Fn(F::State) -> O + Sync,
 ) -> Result<()> {
     let length = space.length();
     let is_columns = space.kept_strides.last() == Some(&1)
@@ -67,24 +129,22 @@ pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
     };
     let folder = Folder { fold, space, data };
     let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
-        let folder = &folder;
-        Work {
-            folder,
+        vectorised(Work {
+            folder: &folder,
             is_columns,
             from,
             range,
             states,
-        }
-        .work();
+        });
     };
     let parts = length.div_ceil(part);
     let alone = out.len().saturating_mul(length) <= parallel::PARALLEL;
     if parts == 1 {
-        let each = |(at, piece): (usize, &mut [F::Out])| {
+        let each = |(at, piece): (usize, &mut [O])| {
             let mut states = vec![fold.empty(); piece.len()];
             work(at * width, 0..length, &mut states);
             for (out, &state) in piece.iter_mut().zip(&states) {
-                *out = fold.finish(state);
+                *out = finish(state);
             }
         };
         let pieces = out.chunks_mut(width).enumerate();
@@ -112,20 +172,20 @@ pub(super) fn reduce<T: Copy + Sync, F: Fold<T>>(
         for part in 0..parts {
             tower.push(states[part * outputs + at]);
         }
-        *out = fold.finish(tower.top());
+        *out = finish(tower.top());
     }
     Ok(())
 }
 
 /// States joined two by two, however many come: a chain of joins is as long as their number has bits.
-struct Tower<'a, T, F: Fold<T>> {
+struct Tower<'a, W, F: Fold<W>> {
     fold: &'a F,
     /// Of 1, 2, 4, ... states, where `count` has the bit.
     levels: [F::State; usize::BITS as usize],
     count: usize,
 }
 
-impl<'a, T, F: Fold<T>> Tower<'a, T, F> {
+impl<'a, W, F: Fold<W>> Tower<'a, W, F> {
     fn new(fold: &'a F) -> Self {
         Self {
             fold,
@@ -152,27 +212,15 @@ impl<'a, T, F: Fold<T>> Tower<'a, T, F> {
 }
 
 /// The states of outputs from `from` on, each of its elements in `range`.
-struct Work<'a, T, F: Fold<T>> {
-    folder: &'a Folder<'a, T, F>,
+struct Work<'a, W, F: Fold<W>> {
+    folder: &'a Folder<'a, W, F>,
     is_columns: bool,
     from: usize,
     range: std::ops::Range<usize>,
     states: &'a mut [F::State],
 }
 
-impl<T: Copy + Sync, F: Fold<T>> Work<'_, T, F> {
-    /// Never inlined: compiled once.
-    #[inline(never)]
-    fn work(self) {
-        // Halves become floats one by one.
-        match size_of::<T>() >= 4 {
-            true => vectorised(self),
-            false => self.run(),
-        }
-    }
-}
-
-impl<T: Copy + Sync, F: Fold<T>> Loops for Work<'_, T, F> {
+impl<W: Copy, F: Fold<W>> Loops for Work<'_, W, F> {
     #[inline(always)]
     fn run(self) {
         match self.is_columns {
@@ -182,23 +230,24 @@ impl<T: Copy + Sync, F: Fold<T>> Loops for Work<'_, T, F> {
     }
 }
 
-struct Folder<'a, T, F> {
+struct Folder<'a, W, F> {
     fold: &'a F,
     space: &'a Space,
-    data: &'a [T],
+    data: &'a dyn Read<W>,
 }
 
-impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
+impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
     /// The states of outputs from `from` on, each of its elements in `range`.
     #[inline(always)]
     fn rows(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
         let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
+        let mut buffer = Vec::new();
         for (at, state) in states.iter_mut().enumerate() {
             let base = self.base(from + at);
-            if stride == 1 && range.len() <= BLOCK {
+            if range.len() <= BLOCK {
                 let (from_first, count) = self.next_run(range.start, range.end, BLOCK);
                 if count == range.len() {
-                    let run = &self.data[(base + from_first) as usize..][..count];
+                    let run = self.data.run(base + from_first, stride, count, &mut buffer);
                     let block = (count >= LEAST_BLOCK).then(|| self.fold.block(run, range.start));
                     *state = block.flatten().unwrap_or_else(|| {
                         let mut lanes = [self.fold.empty(); LANES];
@@ -214,24 +263,14 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
             let mut index = range.start;
             while index < range.end {
                 let (from_first, count) = self.next_run(index, range.end, BLOCK);
-                let start = base + from_first;
-                if stride == 1 {
-                    let run = &self.data[start as usize..][..count];
-                    let is_block = taken == 0 && count >= LEAST_BLOCK;
-                    if let Some(state) = is_block.then(|| self.fold.block(run, index)).flatten() {
-                        tower.push(state);
-                        index += count;
-                        continue;
-                    }
-                    self.run(&mut lanes, run, index);
-                } else {
-                    let mut place = start;
-                    for at in 0..count {
-                        let lane = &mut lanes[at % LANES];
-                        *lane = self.fold.take(*lane, self.data[place as usize], index + at);
-                        place += stride;
-                    }
+                let run = self.data.run(base + from_first, stride, count, &mut buffer);
+                let is_block = taken == 0 && count >= LEAST_BLOCK;
+                if let Some(state) = is_block.then(|| self.fold.block(run, index)).flatten() {
+                    tower.push(state);
+                    index += count;
+                    continue;
                 }
+                self.run(&mut lanes, run, index);
                 index += count;
                 taken += count.next_multiple_of(LANES);
                 if taken >= BLOCK {
@@ -248,7 +287,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
     }
 
     #[inline(always)]
-    fn run(&self, lanes: &mut [F::State; LANES], run: &[T], index: usize) {
+    fn run(&self, lanes: &mut [F::State; LANES], run: &[W], index: usize) {
         let mut local = *lanes;
         let whole = run.chunks_exact(LANES);
         let rest = whole.remainder();
@@ -283,6 +322,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
     #[inline(always)]
     fn columns(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
         let inner = self.space.kept.last().copied().unwrap_or(1);
+        let mut buffer = Vec::new();
         let mut done = 0;
         while done < states.len() {
             let first = from + done;
@@ -297,7 +337,7 @@ impl<T: Copy + Sync, F: Fold<T>> Folder<'_, T, F> {
                 let (from_first, rows) = self.next_run(index, range.end, BLOCK_ROWS);
                 for row in 0..rows {
                     let start = base + from_first + row as isize * stride;
-                    let run = &self.data[start as usize..][..count];
+                    let run = self.data.run(start, 1, count, &mut buffer);
                     for (state, &x) in part.iter_mut().zip(run) {
                         *state = self.fold.take(*state, x, index + row);
                     }

@@ -2,6 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
+use super::fold::{Halves, Plain, Read};
 use crate::dtype::Element;
 
 /// An element type: what its sums are kept in, and integers in its order.
@@ -19,6 +20,8 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     /// Larger is better; NaN is best. With `places`, both zeros are equal.
     fn key(self, least: bool, places: bool) -> Self::Key;
     fn of_key(key: Self::Key, least: bool) -> Self;
+    /// Calls `work` with elements as what their sums are kept in.
+    fn widened<R>(elements: &[Self], work: impl FnOnce(&dyn Read<Self::Wide>) -> R) -> R;
 }
 
 /// What sums of floats are kept in.
@@ -117,7 +120,7 @@ macro_rules! unordered {
 macro_rules! number {
     (
         $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
-        $mul:expr, $to_key:expr, $of_key:expr
+        $mul:expr, $to_key:expr, $of_key:expr, $read:ident
     ) => {
         impl Number for $number {
             type Wide = $wide;
@@ -157,6 +160,10 @@ macro_rules! number {
             fn of_key(key: $key, least: bool) -> Self {
                 $of_key(key, least)
             }
+
+            fn widened<R>(elements: &[Self], work: impl FnOnce(&dyn Read<$wide>) -> R) -> R {
+                work(&$read(elements))
+            }
         }
     };
 }
@@ -174,7 +181,8 @@ macro_rules! narrow {
             Add::add,
             Mul::mul,
             |x: Self, least, places| ordered!(i32, f32, x.to_f32(), least, places),
-            |key: i32, least| <$number>::from_f32(unordered!(i32, u32, f32, key, least))
+            |key: i32, least| <$number>::from_f32(unordered!(i32, u32, f32, key, least)),
+            Halves
         );
     };
 }
@@ -192,7 +200,8 @@ macro_rules! integer {
             <$number>::wrapping_add,
             <$number>::wrapping_mul,
             |x: $number, least, _| if least { !x } else { x },
-            |key: $number, least| if least { !key } else { key }
+            |key: $number, least| if least { !key } else { key },
+            Plain
         );
     };
 }
@@ -210,7 +219,8 @@ macro_rules! plain {
             Add::add,
             Mul::mul,
             |x: $number, least, places| ordered!($bits, $number, x, least, places),
-            |key: $bits, least| unordered!($bits, $unsigned, $number, key, least)
+            |key: $bits, least| unordered!($bits, $unsigned, $number, key, least),
+            Plain
         );
     };
 }
