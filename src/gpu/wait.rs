@@ -260,8 +260,8 @@ impl Gpu {
 
     /// For a device that goes: wgpu then waits for its queue without limit. Where waits have one, a queue that
     /// does not end its work within it stays behind, with its device.
-    pub(super) fn leave_what_hangs(&mut self) {
-        let last = self.stream.get_mut().last_submission();
+    pub(super) fn leave_what_hangs(&self) {
+        let last = self.stream.lock().last_submission();
         let Some(last) = last.filter(|_| self.wait_timeout.is_some()) else {
             return;
         };
