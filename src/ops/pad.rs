@@ -153,8 +153,8 @@ impl Op for Pad {
         let input = only(self.name(), inputs)?;
         let (from, value) = (self.from(), self.value.as_slice());
         by_size!(output.dtype, Bits => {
-        let value = Some(bytemuck::pod_read_unaligned(value));
-        copy_box::<Bits>(input, output, &from, value)
+            let value = Some(bytemuck::pod_read_unaligned(value));
+            copy_box::<Bits>(input, output, &from, value)
         });
         Ok(())
     }
@@ -320,7 +320,7 @@ impl Op for OneHot {
         let index = only(self.name(), inputs)?;
         let one = self.one.as_slice();
         by_size!(output.dtype, Bits => {
-        self.rows::<Bits>(index, output, bytemuck::pod_read_unaligned(one))
+            self.rows::<Bits>(index, output, bytemuck::pod_read_unaligned(one))
         });
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use half::slice::HalfFloatSliceExt;
 
+use super::number::Number;
 use super::space::Space;
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
@@ -56,15 +57,14 @@ impl<W: Copy + Sync> Read<W> for Plain<'_, W> {
         if stride == 1 {
             return &self.0[start as usize..][..count];
         }
-        gather(self.0, start, stride, count, buffer);
-        buffer
+        gather(self.0, start, stride, count, |x| x, buffer)
     }
 }
 
 /// f16 or bf16, taken as f32.
 pub(super) struct Halves<'a, T>(pub &'a [T]);
 
-impl<T: Copy + Sync> Read<f32> for Halves<'_, T>
+impl<T: Number<Wide = f32>> Read<f32> for Halves<'_, T>
 where
     [T]: HalfFloatSliceExt,
 {
@@ -75,21 +75,26 @@ where
         count: usize,
         buffer: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        buffer.resize(count, 0.0);
         if stride == 1 {
+            buffer.resize(count, 0.0);
             self.0[start as usize..][..count].convert_to_f32_slice(buffer);
             return buffer;
         }
-        let mut halves = Vec::new();
-        gather(self.0, start, stride, count, &mut halves);
-        halves.convert_to_f32_slice(buffer);
-        buffer
+        gather(self.0, start, stride, count, T::wide, buffer)
     }
 }
 
-fn gather<T: Copy>(data: &[T], start: isize, stride: isize, count: usize, into: &mut Vec<T>) {
+fn gather<'a, T: Copy, W>(
+    data: &[T],
+    start: isize,
+    stride: isize,
+    count: usize,
+    widen: impl Fn(T) -> W,
+    into: &'a mut Vec<W>,
+) -> &'a [W] {
     into.clear();
-    into.extend((0..count as isize).map(|at| data[(start + at * stride) as usize]));
+    into.extend((0..count as isize).map(|at| widen(data[(start + at * stride) as usize])));
+    into
 }
 
 /// Sums that go on side by side.
