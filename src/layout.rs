@@ -3,7 +3,7 @@
 mod merge;
 mod slice;
 
-pub(crate) use merge::{Merged, merge};
+pub(crate) use merge::{Merged, merge, place};
 pub use slice::{SliceRange, SliceRanges};
 
 use smallvec::SmallVec;
@@ -159,15 +159,8 @@ impl Layout {
 
     /// Storage indices of the elements in row-major order.
     pub fn indices(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.elements()).map(|element| {
-            let mut rest = element;
-            let mut at = self.offset as isize;
-            for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
-                at += (rest % size) as isize * stride;
-                rest /= size;
-            }
-            at as usize
-        })
+        (0..self.elements())
+            .map(|at| (self.offset as isize + place(at, &self.shape, &self.strides)) as usize)
     }
 
     fn check_axis(&self, op: &'static str, axis: usize) -> Result<()> {

@@ -1,13 +1,12 @@
 //! The native CPU's memory and its parallel loops.
 
 pub(crate) mod arena;
-mod exp;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod simd;
+pub(crate) mod single;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
-pub(crate) use exp::exp;
 pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};

@@ -34,34 +34,40 @@ pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
 /// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
 /// element.
 pub(crate) fn pieces<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) + Sync) {
-    in_chunks(out, 1, work);
+    in_chunks(out, 1, &work);
 }
 
 /// [`pieces`] of elements of `size` bytes, as bytes.
 pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u8]) + Sync) {
-    in_chunks(out, size, work);
+    in_chunks(out, size, &work);
 }
 
 /// Elements of `size` entries of `out` each.
-fn in_chunks<T: Send>(out: &mut [T], size: usize, work: impl Fn(usize, &mut [T]) + Sync) {
-    match out.len() > PARALLEL * size {
-        false => work(0, out),
-        true => share(out.chunks_mut(CHUNK * size).enumerate(), |(at, piece)| {
-            work(at * CHUNK, piece);
-        }),
-    }
+fn in_chunks<T: Send>(out: &mut [T], size: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let is_much = out.len() > PARALLEL * size;
+    let chunk = if is_much { CHUNK * size } else { out.len() };
+    let pieces = out.chunks_mut(chunk.max(1)).enumerate();
+    share(is_much, pieces, |(at, piece)| work(at * CHUNK, piece));
 }
 
-/// Hands each item to `work`: on the caller's thread, and on the others as soon as they come. Work
-/// that is done before they do costs no more than it does alone.
-pub(crate) fn share<I: Iterator<Item: Send> + Send>(items: I, work: impl Fn(I::Item) + Sync) {
+/// Hands each item to `work`: on the caller's thread, and where there `is_much` to do on the others as
+/// soon as they come. Work that is done before they do costs no more than it does alone.
+pub(crate) fn share<I: Iterator<Item: Send> + Send>(
+    is_much: bool,
+    items: I,
+    work: impl Fn(I::Item) + Sync,
+) {
     let items = Mutex::new(items);
     let next = || items.lock().next();
-    everywhere(&|| {
+    let all = || {
         while let Some(item) = next() {
             work(item);
         }
-    });
+    };
+    match is_much {
+        true => everywhere(&all),
+        false => all(),
+    }
 }
 
 /// Runs `work` on the caller's thread, and on the others as soon as they come. Not generic, so that what
@@ -118,29 +124,17 @@ impl Walk {
         &self,
         from: usize,
         count: usize,
-        mut run: impl FnMut(usize, &[isize], usize),
+        run: &mut dyn FnMut(usize, &[isize], usize),
     ) {
         let inner = self.merged.dims.last().copied().unwrap_or(1);
-        let outer = self.merged.dims.len().saturating_sub(1);
         let end = from.saturating_add(count).min(self.elements);
         let mut starts = self.offsets.clone();
         let mut at = from;
         while at < end {
-            let column = at % inner;
-            let mut row = at / inner;
-            starts.copy_from_slice(&self.offsets);
-            for axis in (0..outer).rev() {
-                let size = self.merged.dims[axis];
-                let index = (row % size) as isize;
-                row /= size;
-                for (start, strides) in starts.iter_mut().zip(&self.merged.strides) {
-                    *start += index * strides[axis];
-                }
+            for (operand, start) in starts.iter_mut().enumerate() {
+                *start = self.offsets[operand] + self.merged.place(operand, at);
             }
-            for (start, strides) in starts.iter_mut().zip(&self.merged.strides) {
-                *start += column as isize * strides.last().copied().unwrap_or(0);
-            }
-            let length = (inner - column).min(end - at);
+            let length = (inner - at % inner).min(end - at);
             run(at - from, &starts, length);
             at += length;
         }
@@ -159,14 +153,13 @@ mod tests {
     #[test]
     fn shared_items_are_worked_on_once() {
         let mut seen = vec![0u32; 10_000];
-        share(seen.chunks_mut(7).enumerate(), |(at, chunk)| {
-            chunk.iter_mut().for_each(|seen| *seen += at as u32 + 1);
-        });
-        assert!(
-            seen.iter()
-                .enumerate()
-                .all(|(at, &seen)| seen == at as u32 / 7 + 1)
-        );
+        for (round, is_much) in [(1, true), (2, false)] {
+            share(is_much, seen.chunks_mut(7).enumerate(), |(at, chunk)| {
+                chunk.iter_mut().for_each(|seen| *seen += at as u32 + 1);
+            });
+            let mut seen = seen.iter().enumerate();
+            assert!(seen.all(|(at, &seen)| seen == round * (at as u32 / 7 + 1)));
+        }
     }
 
     #[test]
@@ -177,7 +170,7 @@ mod tests {
         let stride = walk.inner_strides()[0];
         for (from, count) in [(0, 60), (7, 20), (59, 1), (0, 0), (58, 9)] {
             let mut seen = Vec::new();
-            walk.runs(from, count, |first, starts, length| {
+            walk.runs(from, count, &mut |first, starts, length| {
                 assert_eq!(first, seen.len());
                 seen.extend((0..length as isize).map(|i| starts[0] + i * stride));
             });

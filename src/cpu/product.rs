@@ -184,7 +184,7 @@ pub(crate) fn multiply<T: GemmElement>(
             threads.install(|| target.call(a, b, k, whole, false, Parallelism::Rayon(0)));
         }
         // Each piece packs its share of one operand, and all of the other.
-        Some(_) => parallel::share(pieces(m, n), |piece| {
+        Some(_) => parallel::share(true, pieces(m, n), |piece| {
             target.call(a, b, k, piece, false, Parallelism::None);
         }),
     }
@@ -267,13 +267,13 @@ fn times_vector<T: GemmElement>(
         _ => T::columns_times(&matrix.elements[start..], matrix.column as usize, x, y),
     };
     let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    if !on_all_cores || bytes < VECTOR_ALONE {
-        work(0, y);
-    } else {
-        let each = rows.div_ceil(parallel::width()).next_multiple_of(16);
-        let pieces = y.chunks_mut(each).enumerate();
-        parallel::share(pieces, |(at, y)| work(at * each, y));
-    }
+    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
+    let each = match is_much {
+        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
+        false => rows.max(1),
+    };
+    let pieces = y.chunks_mut(each).enumerate();
+    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
     true
 }
 

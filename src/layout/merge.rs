@@ -13,6 +13,25 @@ pub(crate) struct Merged {
     pub strides: SmallVec<[Strides; 3]>,
 }
 
+impl Merged {
+    /// How far an operand's element `at`, in row-major order, is from its first.
+    #[inline(always)]
+    pub(crate) fn place(&self, operand: usize, at: usize) -> isize {
+        place(at, &self.dims, &self.strides[operand])
+    }
+}
+
+/// How far element `at` of these dimensions, in row-major order, is from their first.
+#[inline(always)]
+pub(crate) fn place(at: usize, dims: &[usize], strides: &[isize]) -> isize {
+    let (mut rest, mut place) = (at, 0);
+    for (&size, &stride) in dims.iter().zip(strides).rev() {
+        place += (rest % size) as isize * stride;
+        rest /= size;
+    }
+    place
+}
+
 /// Drops dimensions of size 1 and joins neighbours that every operand walks evenly, so that most
 /// problems become one dimension. All layouts have the same shape and at least one element.
 pub(crate) fn merge(layouts: &[&Layout]) -> Merged {

@@ -8,7 +8,7 @@ use crate::cpu::parallel;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::layout::{Layout, merge};
+use crate::layout::{Layout, merge, place};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -98,7 +98,7 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
     let stride = walk.inner_strides()[0];
     parallel::pieces(out, |start, piece| {
         let length = piece.len();
-        walk.runs(start, length, |first, starts, count| {
+        walk.runs(start, length, &mut |first, starts, count| {
             let out = &mut piece[first..first + count];
             if stride == 1 {
                 let at = starts[0] as usize;
@@ -133,20 +133,14 @@ fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [
         .chunks_mut(rows * columns)
         .enumerate()
         .flat_map(|(matrix, out)| {
-            let mut rest = matrix;
-            let mut base = layout.offset() as isize;
-            for (&size, &stride) in outer.iter().zip(outer_strides).rev() {
-                base += (rest % size) as isize * stride;
-                rest /= size;
-            }
+            let base = layout.offset() as isize + place(matrix, outer, outer_strides);
             let bands = out.chunks_mut(TILE * columns).enumerate();
             bands.map(move |(band, out)| (base + (band * TILE) as isize, out))
         });
-    let work = |(base, out): (isize, &mut [T])| turn_band(from, base, stride, columns, out);
-    match layout.elements() <= parallel::PARALLEL {
-        true => bands.for_each(work),
-        false => parallel::share(bands, work),
-    }
+    let is_much = layout.elements() > parallel::PARALLEL;
+    parallel::share(is_much, bands, |(base, out)| {
+        turn_band(from, base, stride, columns, out);
+    });
     true
 }
 

@@ -150,7 +150,7 @@ fn twin<T: bytemuck::Pod + Send + Sync>(output: &mut HostOutput<'_>, value: T) {
     }
     let walk = parallel::Walk::new(&[layout]);
     let stride = walk.inner_strides()[0];
-    walk.runs(0, layout.elements(), |_, starts, count| {
+    walk.runs(0, layout.elements(), &mut |_, starts, count| {
         for at in 0..count as isize {
             out[(starts[0] + at * stride) as usize] = value;
         }

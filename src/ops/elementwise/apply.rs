@@ -2,40 +2,36 @@
 
 use bytemuck::Pod;
 
+use super::chain;
 use super::function::{Function, Kind};
 use super::real::{Real, Whole};
+use crate::cpu::Loops;
 
-/// Values are whole arrays of a kind, as many as `out` has.
-pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // The widest vectors where loops are long enough to gain by them.
-        if let (Kind::F32, Some(simd)) = (kind, pulp::x86::V4::try_new()) {
-            return pulp::Simd::vectorize(
-                simd,
-                #[inline(always)]
-                || real::<f32, true>(function, values, out),
-            );
-        }
-        if let Some(simd) = pulp::x86::V3::try_new() {
-            return pulp::Simd::vectorize(
-                simd,
-                #[inline(always)]
-                || of_kind::<true>(function, kind, values, out),
-            );
-        }
-    }
-    of_kind::<{ cfg!(target_arch = "aarch64") }>(function, kind, values, out);
+/// A function of values, whole arrays of a kind, as many as `out` has. Plain ones of f32 are chains'.
+pub(super) struct Apply<'a> {
+    pub function: Function,
+    pub kind: Kind,
+    pub values: [&'a [u8]; 3],
+    pub out: &'a mut [u8],
 }
 
-#[inline(always)]
-fn of_kind<const FUSED: bool>(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
-    match kind {
-        Kind::F32 => real::<f32, FUSED>(function, values, out),
-        Kind::F64 => real::<f64, FUSED>(function, values, out),
-        Kind::I32 => whole::<i32>(function, values, out),
-        Kind::U32 => whole::<u32>(function, values, out),
-        Kind::Bool => bools(function, values, out),
+impl Loops for Apply<'_> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Apply {
+            function,
+            kind,
+            values,
+            out,
+        } = self;
+        match kind {
+            Kind::F32 => real::<f32, FUSED>(function, values, out),
+            Kind::F64 if chain::is_plain(function) => plain(function, values, out),
+            Kind::F64 => real::<f64, FUSED>(function, values, out),
+            Kind::I32 => whole::<i32>(function, values, out),
+            Kind::U32 => whole::<u32>(function, values, out),
+            Kind::Bool => bools(function, values, out),
+        }
     }
 }
 
@@ -86,35 +82,55 @@ fn compare<A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(&A, &A) -> boo
 /// Where a function has nothing to do with a kind: its rule has refused it.
 fn never() {}
 
+/// What chains have of f32, of f64.
+#[inline(always)]
+fn plain(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+    match function {
+        Function::Add => two::<f64, f64>(values, out, |a, b| a + b),
+        Function::Sub => two::<f64, f64>(values, out, |a, b| a - b),
+        Function::Mul => two::<f64, f64>(values, out, |a, b| a * b),
+        Function::Div => two::<f64, f64>(values, out, |a, b| a / b),
+        Function::Min => two::<f64, f64>(values, out, least),
+        Function::Max => two::<f64, f64>(values, out, |a, b| -least(-a, -b)),
+        Function::MulAdd => three::<f64, f64>(values, out, |a, b, c| a * b + c),
+        // The upper bound where they cross; NaN stays.
+        Function::Clamp => three::<f64, f64>(values, out, |a, low, high| {
+            let raised = if a < low { low } else { a };
+            if raised > high { high } else { raised }
+        }),
+        Function::Neg => one::<f64, f64>(values, out, |a| -a),
+        Function::Abs => one::<f64, f64>(values, out, f64::abs),
+        // Zero is of no sign; NaN stays.
+        Function::Sign => one::<f64, f64>(values, out, |a| {
+            let above = if a > 0.0 { 1.0 } else { 0.0 };
+            let sign = if a < 0.0 { -1.0 } else { above };
+            if a.is_nan() { a } else { sign }
+        }),
+        Function::Square => one::<f64, f64>(values, out, |a| a * a),
+        Function::Relu => one::<f64, f64>(values, out, |a| if a < 0.0 { 0.0 } else { a }),
+        Function::LeakyRelu => {
+            two::<f64, f64>(values, out, |a, slope| if a < 0.0 { a * slope } else { a });
+        }
+        Function::Recip => one::<f64, f64>(values, out, |a| 1.0 / a),
+        Function::Sqrt => one::<f64, f64>(values, out, f64::sqrt),
+        Function::Rsqrt => one::<f64, f64>(values, out, |a| 1.0 / a.sqrt()),
+        _ => never(),
+    }
+}
+
+/// NaN when either is.
+#[inline(always)]
+fn least(a: f64, b: f64) -> f64 {
+    let least = if a < b { a } else { b };
+    let least = if a.is_nan() { a } else { least };
+    if b.is_nan() { b } else { least }
+}
+
 #[inline(always)]
 fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
     match function {
-        Function::Add => two::<T, T>(values, out, |a, b| a + b),
-        Function::Sub => two::<T, T>(values, out, |a, b| a - b),
-        Function::Mul => two::<T, T>(values, out, |a, b| a * b),
-        Function::Div => two::<T, T>(values, out, |a, b| a / b),
         Function::Rem => two::<T, T>(values, out, |a, b| a % b),
-        Function::Pow => two::<T, T>(values, out, T::pow),
-        Function::Min => two::<T, T>(values, out, T::least),
-        Function::Max => two::<T, T>(values, out, T::greatest),
-        Function::MulAdd => three::<T, T>(values, out, |a, b, c| a * b + c),
-        Function::Clamp => three::<T, T>(values, out, T::clamp),
-        Function::Neg => one::<T, T>(values, out, |a| -a),
-        Function::Abs => one::<T, T>(values, out, T::abs),
-        Function::Sign => one::<T, T>(values, out, T::sign),
-        Function::Square => one::<T, T>(values, out, |a| a * a),
-        // NaN stays.
-        Function::Relu => one::<T, T>(values, out, |a| if a < T::ZERO { T::ZERO } else { a }),
-        Function::LeakyRelu => {
-            two::<T, T>(
-                values,
-                out,
-                |a, slope| if a < T::ZERO { a * slope } else { a },
-            );
-        }
-        Function::Recip => one::<T, T>(values, out, |a| T::ONE / a),
-        Function::Sqrt => one::<T, T>(values, out, T::sqrt),
-        Function::Rsqrt => one::<T, T>(values, out, |a| T::ONE / a.sqrt()),
+        Function::Pow => two::<T, T>(values, out, T::pow::<FUSED>),
         Function::Floor => one::<T, T>(values, out, T::floor),
         Function::Ceil => one::<T, T>(values, out, T::ceil),
         Function::Round => one::<T, T>(values, out, T::round),
@@ -144,7 +160,7 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
         Function::Le => compare::<T>(values, out, T::le),
         Function::Gt => compare::<T>(values, out, T::gt),
         Function::Ge => compare::<T>(values, out, T::ge),
-        Function::And | Function::Or | Function::Xor | Function::Not => never(),
+        _ => never(),
     }
 }
 

@@ -10,7 +10,6 @@ mod fused;
 mod launch;
 mod methods;
 mod real;
-mod single;
 mod specialisations;
 mod twin;
 mod write;

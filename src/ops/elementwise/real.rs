@@ -1,26 +1,17 @@
 //! Numbers as the twins of elementwise functions compute with them.
 
-use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+use std::ops::{Mul, Rem};
 
-use super::single;
+use crate::cpu::single;
 
 /// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction, of f32.
 pub(super) trait Real:
-    bytemuck::Pod
-    + PartialOrd
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Rem<Output = Self>
-    + Neg<Output = Self>
+    bytemuck::Pod + PartialOrd + Mul<Output = Self> + Rem<Output = Self>
 {
     const ZERO: Self;
-    const ONE: Self;
     /// What is larger in size is [`Real::sin`]'s and [`Real::cos`]'s, not [`Real::wave`]'s.
     const LARGE: Self;
     fn abs(self) -> Self;
-    fn sqrt(self) -> Self;
     fn floor(self) -> Self;
     fn ceil(self) -> Self;
     fn round(self) -> Self;
@@ -41,58 +32,20 @@ pub(super) trait Real:
     fn gelu_tanh<const FUSED: bool>(self) -> Self;
     fn silu<const FUSED: bool>(self) -> Self;
     fn softplus<const FUSED: bool>(self) -> Self;
-    fn pow(self, power: Self) -> Self;
+    fn pow<const FUSED: bool>(self, power: Self) -> Self;
 
     #[inline(always)]
     fn is_nan(self) -> bool {
         self.partial_cmp(&self).is_none()
-    }
-
-    /// NaN when either is.
-    #[inline(always)]
-    fn least(self, other: Self) -> Self {
-        let least = if self < other { self } else { other };
-        let least = if self.is_nan() { self } else { least };
-        if other.is_nan() { other } else { least }
-    }
-
-    /// NaN when either is.
-    #[inline(always)]
-    fn greatest(self, other: Self) -> Self {
-        -(-self).least(-other)
-    }
-
-    /// The upper bound where they cross; NaN stays.
-    #[inline(always)]
-    fn clamp(self, low: Self, high: Self) -> Self {
-        let raised = if self < low { low } else { self };
-        if raised > high { high } else { raised }
-    }
-
-    /// Zero is of no sign; NaN stays.
-    #[inline(always)]
-    fn sign(self) -> Self {
-        let above = if self > Self::ZERO {
-            Self::ONE
-        } else {
-            Self::ZERO
-        };
-        let sign = if self < Self::ZERO { -Self::ONE } else { above };
-        if self.is_nan() { self } else { sign }
     }
 }
 
 macro_rules! common {
     ($rust:ident) => {
         const ZERO: Self = 0.0;
-        const ONE: Self = 1.0;
         #[inline(always)]
         fn abs(self) -> Self {
             $rust::abs(self)
-        }
-        #[inline(always)]
-        fn sqrt(self) -> Self {
-            $rust::sqrt(self)
         }
         #[inline(always)]
         fn floor(self) -> Self {
@@ -114,10 +67,18 @@ macro_rules! common {
 }
 
 macro_rules! ours {
-    ($($function:ident),*) => {$(
+    ($($function:ident($($operand:ident),*);)*) => {$(
         #[inline(always)]
-        fn $function<const FUSED: bool>(self) -> Self {
-            single::$function::<FUSED>(self)
+        fn $function<const FUSED: bool>(self $(, $operand: Self)*) -> Self {
+            /// One by one, compiled once: for processors without vectors of 256 bits.
+            #[inline(never)]
+            fn alone(x: f32 $(, $operand: f32)*) -> f32 {
+                single::$function::<false>(x $(, $operand)*)
+            }
+            match FUSED {
+                true => single::$function::<true>(self $(, $operand)*),
+                false => alone(self $(, $operand)*),
+            }
         }
     )*};
 }
@@ -125,9 +86,22 @@ macro_rules! ours {
 impl Real for f32 {
     common!(f32);
     const LARGE: Self = single::LARGE;
-    ours!(
-        exp, exp2, expm1, log, log2, log1p, tanh, sigmoid, erf, gelu, gelu_tanh, silu, softplus
-    );
+    ours! {
+        exp();
+        exp2();
+        expm1();
+        log();
+        log2();
+        log1p();
+        tanh();
+        sigmoid();
+        erf();
+        gelu();
+        gelu_tanh();
+        silu();
+        softplus();
+        pow(power);
+    }
     #[inline(always)]
     fn wave<const FUSED: bool>(self, ahead: i32) -> Self {
         single::wave::<FUSED>(self, ahead)
@@ -137,10 +111,6 @@ impl Real for f32 {
     }
     fn cos(self) -> Self {
         libm::cos(f64::from(self)) as f32
-    }
-    #[inline(always)]
-    fn pow(self, power: Self) -> Self {
-        libm::powf(self, power)
     }
 }
 
@@ -203,7 +173,7 @@ impl Real for f64 {
         let y = above + libm::log1p(libm::exp(-self.abs()));
         if self.is_nan() { self } else { y }
     }
-    fn pow(self, power: Self) -> Self {
+    fn pow<const FUSED: bool>(self, power: Self) -> Self {
         libm::pow(self, power)
     }
 }

@@ -5,12 +5,13 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
-use super::apply::apply;
+use super::apply::Apply;
 use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
 use crate::cpu::parallel::{self, Walk};
+use crate::cpu::vectorised;
 use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
@@ -73,7 +74,7 @@ fn through<T: bytemuck::Pod>(
     let elements: &mut [T] = bytemuck::cast_slice_mut(bytes);
     let block: &[T] = bytemuck::cast_slice(block);
     let stride = walk.inner_strides()[0];
-    walk.runs(from, block.len(), |first, starts, count| {
+    walk.runs(from, block.len(), &mut |first, starts, count| {
         let mut at = starts[0];
         for &element in &block[first..first + count] {
             elements[at as usize] = element;
@@ -408,7 +409,12 @@ impl<'a> Machine<'a> {
         match node {
             Node::Apply(function, operands) => {
                 let of = self.types[usize::from(operands[function.first_alike()])];
-                apply(function, Kind::of(of), values, out);
+                vectorised(Apply {
+                    function,
+                    kind: Kind::of(of),
+                    values,
+                    out,
+                });
             }
             Node::Cast(to, source) => {
                 convert(self.types[usize::from(source)], to, values[0], out);
@@ -477,7 +483,7 @@ fn gather<T: bytemuck::Pod>(walk: &Walk, bytes: &[u8], from: usize, into: &mut [
     let into: &mut [T] = bytemuck::cast_slice_mut(into);
     let stride = walk.inner_strides()[0];
     let length = into.len();
-    walk.runs(from, length, |first, starts, count| {
+    walk.runs(from, length, &mut |first, starts, count| {
         let into = &mut into[first..first + count];
         let start = starts[0] as usize;
         match stride {

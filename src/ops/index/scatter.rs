@@ -236,7 +236,7 @@ impl Seen {
         let walk = parallel::Walk::new(&[base, named, seen]);
         let strides = walk.inner_strides();
         // Row-major, so along the axis in order.
-        walk.runs(0, seen.elements(), |_, starts, count| {
+        walk.runs(0, seen.elements(), &mut |_, starts, count| {
             let [mut at, mut number, mut from] = [starts[0], starts[1], starts[2]];
             for _ in 0..count {
                 if let Some(entry) = place.of(number) {

@@ -206,7 +206,7 @@ impl Seen {
         };
         parallel::pieces(out, |start, piece| {
             let length = piece.len();
-            walk.runs(start, length, |first, starts, count| {
+            walk.runs(start, length, &mut |first, starts, count| {
                 let out = &mut piece[first..first + count];
                 if (strides[TABLE], strides[INDEX]) == (1, 0) {
                     match place.of(starts[INDEX]) {

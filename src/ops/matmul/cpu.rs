@@ -2,7 +2,6 @@
 //! `cpu::product`; halves through f32 in bounded memory; a plain loop for integers.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::finish::{Finisher, Sum, Term};
 use super::halves::{self, Halves};
@@ -104,16 +103,13 @@ fn each_matrix<T: Element + bytemuck::Pod>(
     let b_batches = b.layout.leading(rank - 2);
     let starts = || a_batches.indices().zip(b_batches.indices());
     let (batches, width) = (count / entries, parallel::width());
-    if work.saturating_mul(batches) <= ALONE {
-        for (at, (c, (a, b))) in c.chunks_mut(entries).zip(starts()).enumerate() {
-            one(c, [a, b], false, at * entries);
-        }
-    } else if batches % width == 0 || batches >= 8 * width || work <= ALONE {
+    let is_much = work.saturating_mul(batches) > ALONE;
+    if !is_much || batches % width == 0 || batches >= 8 * width || work <= ALONE {
         // Chunks that are worth fetching, but a few for each thread.
         let chunk = (AT_A_TIME / work.max(1)).clamp(1, batches.div_ceil(4 * width));
         let starts: Vec<(usize, usize)> = starts().collect();
         let chunks = c.chunks_mut(chunk * entries).zip(starts.chunks(chunk));
-        parallel::share(chunks.enumerate(), |(at, (c, starts))| {
+        parallel::share(is_much, chunks.enumerate(), |(at, (c, starts))| {
             for (next, (c, &(a, b))) in c.chunks_mut(entries).zip(starts).enumerate() {
                 one(c, [a, b], false, (at * chunk + next) * entries);
             }
@@ -144,13 +140,6 @@ fn integers<T: Element + bytemuck::Pod + Default>(
             }
         }
     };
-    let threads = (on_all_cores && size.work() >= ALONE / 4)
-        .then(parallel::threads)
-        .flatten();
-    match threads {
-        None => c.chunks_mut(size.n).enumerate().for_each(row),
-        Some(threads) => {
-            threads.install(|| c.par_chunks_mut(size.n).enumerate().for_each(row));
-        }
-    }
+    let is_much = on_all_cores && size.work() >= ALONE / 4;
+    parallel::share(is_much, c.chunks_mut(size.n).enumerate(), row);
 }

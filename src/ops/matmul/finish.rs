@@ -122,7 +122,7 @@ impl<'a, T: Term> Finisher<'a, T> {
         let scale = T::Sum::from_f32(self.finish.scale);
         if let Some(walk) = &self.walk {
             let length = piece.len();
-            walk.runs(from, length, |first, starts, count| {
+            walk.runs(from, length, &mut |first, starts, count| {
                 let piece = &mut piece[first..first + count];
                 let operand = |at: usize| (self.added[at], starts[at], self.strides[at]);
                 add(piece, operand(0), |sum, added| sum.combine(scale, added));

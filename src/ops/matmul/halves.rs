@@ -57,7 +57,7 @@ pub(super) fn multiply<T: Halves>(
             .next_multiple_of(16)
             .min(COLUMNS);
         let panels = sums.chunks_mut(m * each).enumerate();
-        parallel::share(panels, |(at, sums)| {
+        parallel::share(true, panels, |(at, sums)| {
             let columns = sums.len() / m;
             let panel = b.from(0, at * each);
             accumulate(sums, a, panel, Size { m, k, n: columns });
@@ -88,10 +88,7 @@ pub(super) fn multiply<T: Halves>(
         T::round(&sums, c);
     };
     let bands = c.chunks_mut(rows * n).enumerate();
-    match in_parallel {
-        true => parallel::share(bands, band),
-        false => bands.for_each(band),
-    }
+    parallel::share(in_parallel, bands, band);
 }
 
 /// `sums += a x b` on the caller's thread.

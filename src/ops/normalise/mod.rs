@@ -1,9 +1,9 @@
 //! Rows made normal along any dimensions: softmax, log_softmax, layer and root-mean-square norms.
 
-mod columns;
 mod cpu;
 mod kernel;
 mod plan;
+mod spread;
 
 use super::reduce::{self, Along, Axes, Reduction};
 use crate::capabilities::{Capabilities, DeviceKind};

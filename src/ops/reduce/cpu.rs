@@ -9,6 +9,7 @@ use super::{Along, Reduce, Reduction};
 use crate::cpu::host_vec;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::road::{HostInput, HostOutput, Op};
 
 /// The CPU twin.
@@ -23,9 +24,11 @@ pub(super) fn twin(op: &Reduce, input: &HostInput<'_>, output: &mut HostOutput<'
         DType::F64 => run.floats::<f64>(),
         DType::F16 => run.floats::<half::f16>(),
         DType::BF16 => run.floats::<half::bf16>(),
-        DType::I32 => run.numbers::<i32>(),
-        DType::U32 => run.numbers::<u32>(),
-        DType::Bool => run.bits::<u8, _, u32>(&Count, |count| count),
+        // Sums and products that wrap have the same bits.
+        DType::U32 if op.what.is_extreme() => run.extremes::<u32>(),
+        DType::I32 if op.what.is_extreme() => run.extremes::<i32>(),
+        DType::I32 | DType::U32 => run.sums::<i32>(),
+        DType::Bool => run.fold(&Count, &Plain(input.elements::<u8>()), |count| count),
     }
 }
 
@@ -52,21 +55,28 @@ impl Run<'_, '_> {
         mask: B,
     ) -> Result<()> {
         let flip = u32::from(self.op.what == Reduction::All);
-        self.bits(&Truth { flip, mask }, |state| u8::from(state != flip))
+        let data = Plain(self.input.elements::<B>());
+        self.fold(&Truth { flip, mask }, &data, |state| {
+            u8::from(state != flip)
+        })
     }
 
-    /// What all dtypes have.
-    fn numbers<T: Number<Wide: Number<Wide = T::Wide, Key = T::Key>>>(self) -> Result<()> {
+    fn sums<T: Number<Wide: Number<Wide = T::Wide>>>(self) -> Result<()> {
+        let data = T::reader(self.input.elements());
+        match self.op.what {
+            Reduction::Product => self.fold(&Product, &data, T::narrow),
+            _ => self.fold(&Sum, &data, T::narrow),
+        }
+    }
+
+    fn extremes<T: Number<Wide: Number<Wide = T::Wide, Key = T::Key>>>(self) -> Result<()> {
+        let data = T::reader(self.input.elements());
         let least = matches!(self.op.what, Reduction::Min | Reduction::ArgMin);
         match self.op.what {
-            Reduction::Product => self.fold::<T, _, T>(&Product, T::narrow),
             Reduction::Max | Reduction::Min => {
-                self.fold::<T, _, T>(&Extreme { least }, |key| T::of_key(key, least))
+                self.fold(&Extreme { least }, &data, |key| T::of_key(key, least))
             }
-            Reduction::ArgMax | Reduction::ArgMin => {
-                self.fold::<T, _, u32>(&Place { least }, |(_, place)| place)
-            }
-            _ => self.fold::<T, _, T>(&Sum, T::narrow),
+            _ => self.fold(&Place { least }, &data, |(_, place)| place),
         }
     }
 
@@ -75,89 +85,88 @@ impl Run<'_, '_> {
         let length = axes
             .map(|&axis| self.input.layout.shape()[axis])
             .product::<usize>();
+        let data = T::reader(self.input.elements());
         let root = matches!(self.op.what, Reduction::Deviation(_));
         let of = |x: f64| T::narrow(T::Wide::of(x));
         match self.op.what {
             Reduction::Mean => {
                 let divisor = T::Wide::count(length);
-                self.fold::<T, _, T>(&Sum, |sum| T::narrow(sum / divisor))
+                self.fold(&Sum, &data, |sum| T::narrow(sum / divisor))
             }
-            Reduction::Norm => self.fold::<T, _, T>(&Norm, |squares: f64| of(squares.sqrt())),
+            Reduction::Norm => self.fold(&Norm, &data, |squares: f64| of(squares.sqrt())),
             Reduction::Variance(less) | Reduction::Deviation(less) => {
                 let divisor = (length - less) as f64;
-                self.fold::<T, _, T>(&Moment, |(_, _, squares): (f64, f64, f64)| {
+                self.fold(&Moment, &data, |(_, _, squares): (f64, f64, f64)| {
                     let variance = squares / divisor;
                     of(if root { variance.sqrt() } else { variance })
                 })
             }
-            Reduction::LogSumExp => self
-                .fold::<T, _, T>(&LogSumExp, |(top, sum): (T::Wide, T::Wide)| {
+            Reduction::LogSumExp => {
+                self.fold(&LogSumExp, &data, |(top, sum): (T::Wide, T::Wide)| {
                     T::narrow(top + sum.ln())
-                }),
-            _ => self.numbers::<T>(),
+                })
+            }
+            what if what.is_extreme() => self.extremes::<T>(),
+            _ => self.sums::<T>(),
         }
     }
 
-    fn fold<T: Number, F: Fold<T::Wide>, O: bytemuck::Pod + Send>(
-        self,
-        fold: &F,
-        finish: impl Fn(F::State) -> O + Sync,
-    ) -> Result<()> {
-        T::widened(self.input.elements::<T>(), |data| {
-            self.reduce(fold, data, finish)
-        })
-    }
-
-    fn bits<B: bytemuck::Pod + Sync, F: Fold<B>, O: bytemuck::Pod + Send>(
-        self,
-        fold: &F,
-        finish: impl Fn(F::State) -> O + Sync,
-    ) -> Result<()> {
-        let data = Plain(self.input.elements::<B>());
-        self.reduce(fold, &data, finish)
-    }
-
-    fn reduce<W: Copy, F: Fold<W>, O: bytemuck::Pod + Send>(
+    fn fold<W: Copy, F: Fold<W>, O: bytemuck::Pod>(
         self,
         fold: &F,
         data: &dyn Read<W>,
         finish: impl Fn(F::State) -> O + Sync,
     ) -> Result<()> {
-        let what = self.op.what;
-        let space = Space::of(self.input.layout, &self.op.along, what.has_order())?;
+        let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
         let outputs = self.output.layout.elements();
         let out = self.output.elements::<O>();
         let out = out.get_mut(..outputs).unwrap_or_default();
-        reduce(self.op.name(), fold, &space, data, out, finish)
+        let out = (bytemuck::cast_slice_mut(out), size_of::<O>());
+        reduce(self.op.name(), fold, &space, data, out, &each(finish))
     }
 }
 
-/// Of each row of a norm two numbers in f64: the largest and the sum of `exp` of distances from it, or
-/// the mean and the mean of squared distances from it, or nothing and the mean of squares.
-pub(in crate::ops) fn rows<T: Number<Wide: Float>>(
+/// One output after the other.
+fn each<S: Copy, O: bytemuck::Pod>(
+    finish: impl Fn(S) -> O + Sync,
+) -> impl Fn(&[S], &mut [u8]) + Sync {
+    move |states, out| {
+        let out: &mut [O] = bytemuck::cast_slice_mut(out);
+        for (out, &state) in out.iter_mut().zip(states) {
+            *out = finish(state);
+        }
+    }
+}
+
+/// Of each row of a norm two numbers: the largest and the sum of `exp` of distances from it, or the mean and
+/// the mean of squared distances from it, or nothing and the mean of squares.
+pub(in crate::ops) fn rows<W: Float>(
     what: Reduction,
     along: &Along,
-    input: &HostInput<'_>,
-    outputs: usize,
-) -> Result<Vec<(f64, f64)>> {
-    let space = Space::of(input.layout, along, false)?;
+    layout: &Layout,
+    data: &dyn Read<W>,
+    rows: usize,
+) -> Result<Vec<[f64; 2]>> {
+    let space = Space::of(layout, along, false)?;
     let (op, count) = (what.name(), space.length() as f64);
-    let mut out = host_vec(op, outputs)?;
-    out.resize(outputs, (0.0, 0.0));
-    T::widened(input.elements::<T>(), |data| match what {
+    let mut states = host_vec(op, rows)?;
+    states.resize(rows, [0.0; 2]);
+    let out = (bytemuck::cast_slice_mut(&mut states), size_of::<[f64; 2]>());
+    match what {
         Reduction::LogSumExp => {
-            let finish = |(top, sum): (T::Wide, T::Wide)| (top.wider(), sum.wider());
-            reduce(op, &LogSumExp, &space, data, &mut out, finish)
+            let finish = each(|(top, sum): (W, W)| [top.wider(), sum.wider()]);
+            reduce(op, &LogSumExp, &space, data, out, &finish)
         }
-        Reduction::Norm => reduce(op, &Norm, &space, data, &mut out, |squares: f64| {
-            (0.0, squares / count)
-        }),
+        Reduction::Norm => {
+            let finish = each(|squares: f64| [0.0, squares / count]);
+            reduce(op, &Norm, &space, data, out, &finish)
+        }
         _ => {
-            let finish = |(_, mean, squares): (f64, f64, f64)| (mean, squares / count);
-            reduce(op, &Moment, &space, data, &mut out, finish)
+            let finish = each(|(_, mean, squares): (f64, f64, f64)| [mean, squares / count]);
+            reduce(op, &Moment, &space, data, out, &finish)
         }
-    })?;
-    Ok(out)
+    }?;
+    Ok(states)
 }
 
 /// The folds that have one number as their state.
@@ -174,12 +183,12 @@ macro_rules! sums {
             }
 
             #[inline(always)]
-            fn take(&self, state: W, x: W, _: usize) -> W {
+            fn take<const FUSED: bool>(&self, state: W, x: W, _: usize) -> W {
                 $join(state, x)
             }
 
             #[inline(always)]
-            fn join(&self, a: W, b: W) -> W {
+            fn join<const FUSED: bool>(&self, a: W, b: W) -> W {
                 $join(a, b)
             }
         }
@@ -204,12 +213,12 @@ impl<W: Number> Fold<W> for Extreme {
     }
 
     #[inline(always)]
-    fn take(&self, state: W::Key, x: W, _: usize) -> W::Key {
+    fn take<const FUSED: bool>(&self, state: W::Key, x: W, _: usize) -> W::Key {
         state.max(x.key(self.least, false))
     }
 
     #[inline(always)]
-    fn join(&self, a: W::Key, b: W::Key) -> W::Key {
+    fn join<const FUSED: bool>(&self, a: W::Key, b: W::Key) -> W::Key {
         a.max(b)
     }
 }
@@ -229,7 +238,7 @@ impl<W: Number> Fold<W> for Place {
     }
 
     #[inline(always)]
-    fn take(&self, (best, place): Self::State, x: W, at: usize) -> Self::State {
+    fn take<const FUSED: bool>(&self, (best, place): Self::State, x: W, at: usize) -> Self::State {
         let key = x.key(self.least, true);
         match key > best || place == u32::MAX {
             true => (key, at as u32),
@@ -238,7 +247,7 @@ impl<W: Number> Fold<W> for Place {
     }
 
     #[inline(always)]
-    fn join(&self, a: Self::State, b: Self::State) -> Self::State {
+    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
         match b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) {
             true => b,
             false => a,
@@ -258,13 +267,13 @@ impl<W: Float> Fold<W> for Norm {
     }
 
     #[inline(always)]
-    fn take(&self, state: f64, x: W, _: usize) -> f64 {
+    fn take<const FUSED: bool>(&self, state: f64, x: W, _: usize) -> f64 {
         let x = x.wider();
         state + x * x
     }
 
     #[inline(always)]
-    fn join(&self, a: f64, b: f64) -> f64 {
+    fn join<const FUSED: bool>(&self, a: f64, b: f64) -> f64 {
         a + b
     }
 }
@@ -275,6 +284,7 @@ struct Moment;
 impl<W: Float> Fold<W> for Moment {
     /// How many, their mean, the sum of squared distances from it.
     type State = (f64, f64, f64);
+    const BY_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
@@ -282,7 +292,12 @@ impl<W: Float> Fold<W> for Moment {
     }
 
     #[inline(always)]
-    fn take(&self, (count, mean, squares): Self::State, x: W, _: usize) -> Self::State {
+    fn take<const FUSED: bool>(
+        &self,
+        (count, mean, squares): Self::State,
+        x: W,
+        _: usize,
+    ) -> Self::State {
         let (x, count) = (x.wider(), count + 1.0);
         let apart = x - mean;
         let mean = mean + apart / count;
@@ -290,16 +305,16 @@ impl<W: Float> Fold<W> for Moment {
     }
 
     #[inline(always)]
-    fn block(&self, run: &[W], _: usize) -> Option<Self::State> {
+    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
-        let mean = sum(run, W::wider) / count;
+        let mean = sum::<_, _, FUSED>(run, W::wider) / count;
         let apart = |x: W| x.wider() - mean;
-        let squares = sum(run, |x| apart(x) * apart(x));
+        let squares = sum::<_, _, FUSED>(run, |x| apart(x) * apart(x));
         Some((count, mean, squares))
     }
 
     #[inline(always)]
-    fn join(&self, a: Self::State, b: Self::State) -> Self::State {
+    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
         let count = a.0 + b.0;
         let apart = b.1 - a.1;
         let share = b.0 / count.max(1.0);
@@ -324,12 +339,12 @@ impl<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq> Fold<B> for Truth
     }
 
     #[inline(always)]
-    fn take(&self, state: u32, x: B, _: usize) -> u32 {
+    fn take<const FUSED: bool>(&self, state: u32, x: B, _: usize) -> u32 {
         state | (u32::from(x & self.mask != B::zeroed()) ^ self.flip)
     }
 
     #[inline(always)]
-    fn join(&self, a: u32, b: u32) -> u32 {
+    fn join<const FUSED: bool>(&self, a: u32, b: u32) -> u32 {
         a | b
     }
 }
@@ -346,12 +361,12 @@ impl Fold<u8> for Count {
     }
 
     #[inline(always)]
-    fn take(&self, state: u32, x: u8, _: usize) -> u32 {
+    fn take<const FUSED: bool>(&self, state: u32, x: u8, _: usize) -> u32 {
         state.wrapping_add(u32::from(x != 0))
     }
 
     #[inline(always)]
-    fn join(&self, a: u32, b: u32) -> u32 {
+    fn join<const FUSED: bool>(&self, a: u32, b: u32) -> u32 {
         a.wrapping_add(b)
     }
 }
@@ -361,6 +376,7 @@ struct LogSumExp;
 impl<W: Float> Fold<W> for LogSumExp {
     /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
     type State = (W, W);
+    const BY_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
@@ -368,25 +384,31 @@ impl<W: Float> Fold<W> for LogSumExp {
     }
 
     #[inline(always)]
-    fn take(&self, state: Self::State, x: W, _: usize) -> Self::State {
-        <Self as Fold<W>>::join(self, state, (x, W::ONE))
+    fn take<const FUSED: bool>(&self, state: Self::State, x: W, _: usize) -> Self::State {
+        <Self as Fold<W>>::join::<FUSED>(self, state, (x, W::ONE))
     }
 
     #[inline(always)]
-    fn block(&self, run: &[W], _: usize) -> Option<Self::State> {
-        let top = largest(run, |x| x);
+    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
+        let top = largest::<_, FUSED>(run);
         // Infinities and NaN go one by one.
         let is_finite = top.wider().abs() <= f64::MAX;
-        is_finite.then(|| (top, W::of(sum(run, |x| (x - top).exp()))))
+        match is_finite {
+            true => Some((
+                top,
+                W::of(sum::<_, _, FUSED>(run, |x| (x - top).exp::<FUSED>())),
+            )),
+            false => None,
+        }
     }
 
     #[inline(always)]
-    fn join(&self, a: Self::State, b: Self::State) -> Self::State {
+    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
         let one = W::ONE;
         // Equal ones may be infinite.
         let apart = if a.0 == b.0 { W::ZERO } else { b.0 - a.0 };
         let zero = W::ZERO;
-        let less = (zero - apart.abs()).exp();
+        let less = (zero - apart.abs()).exp::<FUSED>();
         let is_higher = apart > W::ZERO;
         let (to_a, to_b) = if is_higher { (less, one) } else { (one, less) };
         (if is_higher { b.0 } else { a.0 }, a.1 * to_a + b.1 * to_b)

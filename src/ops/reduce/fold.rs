@@ -7,28 +7,31 @@ use super::number::Number;
 use super::space::Space;
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
-use crate::layout::Strides;
+use crate::layout::place;
 
-/// What elements become: states that are joined.
+/// What elements become: states that are joined. `FUSED` as in [`Loops::run`].
 pub(super) trait Fold<W>: Sync {
     type State: Copy + Send + Sync;
+
+    /// Whether neighbours are taken by [`Fold::block`], so that what comes one by one is little.
+    const BY_BLOCKS: bool = false;
 
     /// The state of no element.
     fn empty(&self) -> Self::State;
 
     /// With one element more, the `at`th of its output.
-    fn take(&self, state: Self::State, x: W, at: usize) -> Self::State;
+    fn take<const FUSED: bool>(&self, state: Self::State, x: W, at: usize) -> Self::State;
 
     /// The state of neighbours, the first of which is the `at`th of its output, where there is a faster
     /// way than one by one.
     #[inline(always)]
-    fn block(&self, run: &[W], at: usize) -> Option<Self::State> {
+    fn block<const FUSED: bool>(&self, run: &[W], at: usize) -> Option<Self::State> {
         let _ = (run, at);
         None
     }
 
     /// Of `a`'s elements, then `b`'s.
-    fn join(&self, a: Self::State, b: Self::State) -> Self::State;
+    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State;
 }
 
 /// Elements as folds take them, so that their loops are compiled once for all that are widened to one type.
@@ -97,38 +100,39 @@ fn gather<'a, T: Copy, W>(
     into
 }
 
-/// Sums that go on side by side.
-const LANES: usize = 32;
+/// Sums that go on side by side: in vectors, or one by one.
+pub(super) const LANES: usize = 32;
+pub(super) const FEW_LANES: usize = 4;
 /// Neighbours that may be a block of their own.
 const LEAST_BLOCK: usize = 16;
-/// Elements after which they are joined: none is longer than 64.
-const BLOCK: usize = 64 * LANES;
+/// Elements of a sum after which it is joined.
+pub(super) const LONGEST: usize = 64;
 /// Elements of an output that are one piece of work.
-const PART: usize = 32 * BLOCK;
+const PART: usize = 64 << 10;
 /// The same where whole rows of outputs are taken, how many outputs at most, and how many elements in all.
 const PART_ROWS: usize = 4096;
 const COLUMNS: usize = 4096;
 const PART_ELEMENTS: usize = 1 << 20;
-/// Rows after which sums are joined.
-const BLOCK_ROWS: usize = 64;
+/// Makes outputs of their states.
+pub(super) type Finish<'a, S> = dyn Fn(&[S], &mut [u8]) + Sync + 'a;
 
-/// Reduces the elements of `data` in `space` to one result an output, which `finish` makes of its state.
-pub(super) fn reduce<W: Copy, F: Fold<W>, O: Send>(
+/// Reduces the elements of `data` in `space` to outputs of `size` bytes.
+pub(super) fn reduce<W: Copy, F: Fold<W>>(
     op: &'static str,
     fold: &F,
     space: &Space,
     data: &dyn Read<W>,
-    out: &mut [O],
-    finish: impl Fn(F::State) -> O + Sync,
+    (out, size): (&mut [u8], usize),
+    finish: &Finish<'_, F::State>,
 ) -> Result<()> {
-    let length = space.length();
+    let (length, outputs) = (space.length(), out.len() / size);
     let is_columns = space.kept_strides.last() == Some(&1)
         && space.reduced_strides.last() != Some(&1)
         && space.kept.last().is_some_and(|&size| size >= 8);
     let (part, width) = match is_columns {
         true => {
             let width = space.kept.last().map_or(1, |&inner| inner.min(COLUMNS));
-            ((PART_ELEMENTS / width).clamp(BLOCK_ROWS, PART_ROWS), width)
+            ((PART_ELEMENTS / width).clamp(LONGEST, PART_ROWS), width)
         }
         false => (PART, (PART / length.max(1)).max(1)),
     };
@@ -143,23 +147,16 @@ pub(super) fn reduce<W: Copy, F: Fold<W>, O: Send>(
         });
     };
     let parts = length.div_ceil(part);
-    let alone = out.len().saturating_mul(length) <= parallel::PARALLEL;
     if parts == 1 {
-        let each = |(at, piece): (usize, &mut [O])| {
-            let mut states = vec![fold.empty(); piece.len()];
+        let is_much = outputs.saturating_mul(length) > parallel::PARALLEL;
+        let pieces = out.chunks_mut(width * size).enumerate();
+        parallel::share(is_much, pieces, |(at, out)| {
+            let mut states = vec![fold.empty(); out.len() / size];
             work(at * width, 0..length, &mut states);
-            for (out, &state) in piece.iter_mut().zip(&states) {
-                *out = finish(state);
-            }
-        };
-        let pieces = out.chunks_mut(width).enumerate();
-        match alone {
-            true => pieces.for_each(each),
-            false => parallel::share(pieces, each),
-        }
+            finish(&states, out);
+        });
         return Ok(());
     }
-    let outputs = out.len();
     let mut states = host_vec(op, outputs * parts)?;
     states.resize(outputs * parts, fold.empty());
     let pieces = states
@@ -169,15 +166,15 @@ pub(super) fn reduce<W: Copy, F: Fold<W>, O: Send>(
             let pieces = row.chunks_mut(width).enumerate();
             pieces.map(move |(column, states)| (at, column * width, states))
         });
-    parallel::share(pieces, |(at, from, states)| {
+    parallel::share(true, pieces, |(at, from, states)| {
         work(from, at * part..length.min((at + 1) * part), states);
     });
-    for (at, out) in out.iter_mut().enumerate() {
-        let mut tower = Tower::new(fold);
+    let mut tower = Tower::new(fold);
+    for (at, out) in out.chunks_exact_mut(size).enumerate() {
         for part in 0..parts {
             tower.push(states[part * outputs + at]);
         }
-        *out = finish(tower.top());
+        finish(&[tower.take()], out);
     }
     Ok(())
 }
@@ -186,7 +183,7 @@ pub(super) fn reduce<W: Copy, F: Fold<W>, O: Send>(
 struct Tower<'a, W, F: Fold<W>> {
     fold: &'a F,
     /// Of 1, 2, 4, ... states, where `count` has the bit.
-    levels: [F::State; usize::BITS as usize],
+    levels: Vec<F::State>,
     count: usize,
 }
 
@@ -194,7 +191,7 @@ impl<'a, W, F: Fold<W>> Tower<'a, W, F> {
     fn new(fold: &'a F) -> Self {
         Self {
             fold,
-            levels: [fold.empty(); usize::BITS as usize],
+            levels: Vec::new(),
             count: 0,
         }
     }
@@ -202,17 +199,25 @@ impl<'a, W, F: Fold<W>> Tower<'a, W, F> {
     fn push(&mut self, mut state: F::State) {
         let full = self.count.trailing_ones() as usize;
         for level in &self.levels[..full] {
-            state = self.fold.join(*level, state);
+            state = self.fold.join::<false>(*level, state);
         }
-        self.levels[full] = state;
+        match self.levels.get_mut(full) {
+            Some(level) => *level = state,
+            None => self.levels.push(state),
+        }
         self.count += 1;
     }
 
-    fn top(&self) -> F::State {
-        let bits = (0..usize::BITS as usize).filter(|bit| self.count >> bit & 1 == 1);
-        bits.map(|bit| self.levels[bit])
-            .reduce(|later, earlier| self.fold.join(earlier, later))
-            .unwrap_or_else(|| self.fold.empty())
+    /// The state of all, and none is left.
+    fn take(&mut self) -> F::State {
+        let mut top = None;
+        for (bit, &earlier) in self.levels.iter().enumerate() {
+            if self.count >> bit & 1 == 1 {
+                top = Some(top.map_or(earlier, |later| self.fold.join::<false>(earlier, later)));
+            }
+        }
+        self.count = 0;
+        top.unwrap_or_else(|| self.fold.empty())
     }
 }
 
@@ -227,10 +232,12 @@ struct Work<'a, W, F: Fold<W>> {
 
 impl<W: Copy, F: Fold<W>> Loops for Work<'_, W, F> {
     #[inline(always)]
-    fn run(self) {
-        match self.is_columns {
-            true => self.folder.columns(self.from, self.range, self.states),
-            false => self.folder.rows(self.from, self.range, self.states),
+    fn run<const FUSED: bool>(self) {
+        let (folder, from, range) = (self.folder, self.from, self.range);
+        match (self.is_columns, FUSED) {
+            (true, _) => folder.columns::<FUSED>(from, range, self.states),
+            (false, true) => folder.rows::<LANES, FUSED>(from, range, self.states),
+            (false, false) => folder.rows::<FEW_LANES, FUSED>(from, range, self.states),
         }
     }
 }
@@ -244,79 +251,91 @@ struct Folder<'a, W, F> {
 impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
     /// The states of outputs from `from` on, each of its elements in `range`.
     #[inline(always)]
-    fn rows(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
+    fn rows<const LANES: usize, const FUSED: bool>(
+        &self,
+        from: usize,
+        range: std::ops::Range<usize>,
+        states: &mut [F::State],
+    ) {
         let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
         let mut buffer = Vec::new();
+        let mut tower = Tower::new(self.fold);
+        let mut lanes = [self.fold.empty(); LANES];
         for (at, state) in states.iter_mut().enumerate() {
             let base = self.base(from + at);
-            if range.len() <= BLOCK {
-                let (from_first, count) = self.next_run(range.start, range.end, BLOCK);
-                if count == range.len() {
-                    let run = self.data.run(base + from_first, stride, count, &mut buffer);
-                    let block = (count >= LEAST_BLOCK).then(|| self.fold.block(run, range.start));
-                    *state = block.flatten().unwrap_or_else(|| {
-                        let mut lanes = [self.fold.empty(); LANES];
-                        self.run(&mut lanes, run, range.start);
-                        self.joined(&lanes)
-                    });
-                    continue;
-                }
-            }
-            let mut tower = Tower::new(self.fold);
-            let mut lanes = [self.fold.empty(); LANES];
-            let mut taken = 0;
-            let mut index = range.start;
+            let (mut index, mut taken) = (range.start, 0);
             while index < range.end {
-                let (from_first, count) = self.next_run(index, range.end, BLOCK);
+                let (from_first, count) = self.next_run(index, range.end, LONGEST * LANES);
                 let run = self.data.run(base + from_first, stride, count, &mut buffer);
-                let is_block = taken == 0 && count >= LEAST_BLOCK;
-                if let Some(state) = is_block.then(|| self.fold.block(run, index)).flatten() {
-                    tower.push(state);
-                    index += count;
-                    continue;
+                let block = match taken == 0 && count >= LEAST_BLOCK {
+                    true => self.fold.block::<FUSED>(run, index),
+                    false => None,
+                };
+                if block.is_none() {
+                    self.run::<LANES, FUSED>(&mut lanes, run, index);
+                    taken += count.next_multiple_of(LANES);
                 }
-                self.run(&mut lanes, run, index);
                 index += count;
-                taken += count.next_multiple_of(LANES);
-                if taken >= BLOCK {
-                    tower.push(self.joined(&lanes));
-                    lanes = [self.fold.empty(); LANES];
-                    taken = 0;
+                let part = match block {
+                    Some(block) => block,
+                    None if taken < LONGEST * LANES && index < range.end => continue,
+                    None => {
+                        taken = 0;
+                        let part = self.joined::<LANES, FUSED>(&lanes);
+                        lanes = [self.fold.empty(); LANES];
+                        part
+                    }
+                };
+                if tower.count == 0 && index == range.end {
+                    *state = part;
+                } else {
+                    tower.push(part);
                 }
             }
-            if taken > 0 {
-                tower.push(self.joined(&lanes));
+            if tower.count > 0 {
+                *state = tower.take();
             }
-            *state = tower.top();
         }
     }
 
     #[inline(always)]
-    fn run(&self, lanes: &mut [F::State; LANES], run: &[W], index: usize) {
+    fn run<const LANES: usize, const FUSED: bool>(
+        &self,
+        lanes: &mut [F::State; LANES],
+        run: &[W],
+        index: usize,
+    ) {
+        if F::BY_BLOCKS {
+            for (at, &x) in run.iter().enumerate() {
+                let lane = &mut lanes[at % LANES];
+                *lane = self.fold.take::<FUSED>(*lane, x, index + at);
+            }
+            return;
+        }
         let mut local = *lanes;
         let whole = run.chunks_exact(LANES);
         let rest = whole.remainder();
         let mut at = index;
         for chunk in whole {
             for lane in 0..LANES {
-                local[lane] = self.fold.take(local[lane], chunk[lane], at + lane);
+                local[lane] = self.fold.take::<FUSED>(local[lane], chunk[lane], at + lane);
             }
             at += LANES;
         }
         for (lane, &x) in local.iter_mut().zip(rest) {
-            *lane = self.fold.take(*lane, x, at);
+            *lane = self.fold.take::<FUSED>(*lane, x, at);
             at += 1;
         }
         *lanes = local;
     }
 
     #[inline(always)]
-    fn joined(&self, lanes: &[F::State; LANES]) -> F::State {
+    fn joined<const LANES: usize, const FUSED: bool>(&self, lanes: &[F::State; LANES]) -> F::State {
         let mut lanes = *lanes;
         let mut apart = LANES / 2;
         while apart > 0 {
             for lane in 0..apart {
-                lanes[lane] = self.fold.join(lanes[lane], lanes[lane + apart]);
+                lanes[lane] = self.fold.join::<FUSED>(lanes[lane], lanes[lane + apart]);
             }
             apart /= 2;
         }
@@ -325,7 +344,12 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
 
     /// The same for outputs that are neighbours, row by row.
     #[inline(always)]
-    fn columns(&self, from: usize, range: std::ops::Range<usize>, states: &mut [F::State]) {
+    fn columns<const FUSED: bool>(
+        &self,
+        from: usize,
+        range: std::ops::Range<usize>,
+        states: &mut [F::State],
+    ) {
         let inner = self.space.kept.last().copied().unwrap_or(1);
         let mut buffer = Vec::new();
         let mut done = 0;
@@ -339,26 +363,23 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
             let mut index = range.start;
             while index < range.end {
-                let (from_first, rows) = self.next_run(index, range.end, BLOCK_ROWS);
+                let (from_first, rows) = self.next_run(index, range.end, LONGEST);
                 for row in 0..rows {
                     let start = base + from_first + row as isize * stride;
                     let run = self.data.run(start, 1, count, &mut buffer);
                     for (state, &x) in part.iter_mut().zip(run) {
-                        *state = self.fold.take(*state, x, index + row);
+                        *state = self.fold.take::<FUSED>(*state, x, index + row);
                     }
                 }
                 index += rows;
                 taken += rows;
-                if taken >= BLOCK_ROWS {
+                if taken >= LONGEST || index == range.end {
                     for (state, part) in states.iter_mut().zip(part.iter_mut()) {
-                        *state = self.fold.join(*state, *part);
+                        *state = self.fold.join::<FUSED>(*state, *part);
                         *part = self.fold.empty();
                     }
                     taken = 0;
                 }
-            }
-            for (state, part) in states.iter_mut().zip(part) {
-                *state = self.fold.join(*state, part);
             }
             done += count;
         }
@@ -382,14 +403,68 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
     }
 }
 
-/// Where element `at` of these dimensions is, from their first.
-#[inline(always)]
-fn place(at: usize, dims: &[usize], strides: &Strides) -> isize {
-    let mut rest = at;
-    let mut place = 0;
-    for (&size, &stride) in dims.iter().zip(strides).rev() {
-        place += (rest % size) as isize * stride;
-        rest /= size;
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::super::Along;
+    use super::super::number::{largest, sum};
+    use super::*;
+    use crate::layout::Layout;
+
+    struct Total;
+
+    impl Fold<f32> for Total {
+        type State = f32;
+
+        fn empty(&self) -> f32 {
+            0.0
+        }
+
+        fn take<const FUSED: bool>(&self, state: f32, x: f32, _: usize) -> f32 {
+            state + x
+        }
+
+        fn join<const FUSED: bool>(&self, a: f32, b: f32) -> f32 {
+            a + b
+        }
     }
-    place
+
+    /// The loops of processors without wide vectors, which those that run tests seldom are.
+    #[test]
+    fn loops_without_vectors() {
+        let data: Vec<f32> = (0..15_000).map(|at| (at % 97) as f32 - 31.0).collect();
+        for (axis, outputs) in [(0, 3000), (1, 5)] {
+            let along = Along {
+                axes: smallvec![axis],
+                keep: false,
+            };
+            let space = Space::of(&Layout::contiguous([5, 3000]), &along, false).unwrap();
+            let folder = Folder {
+                fold: &Total,
+                space: &space,
+                data: &Plain(&data),
+            };
+            let [slow, wide] = [false, true].map(|fused| {
+                let mut states = vec![0.0; outputs];
+                let work = Work {
+                    folder: &folder,
+                    is_columns: axis == 0,
+                    from: 0,
+                    range: 0..space.length(),
+                    states: &mut states,
+                };
+                match fused {
+                    true => work.run::<true>(),
+                    false => work.run::<false>(),
+                }
+                states
+            });
+            assert_eq!(slow, wide);
+            assert_eq!(slow[0], sum::<_, f32, false>(&slow[..1], |x| x) as f32);
+            let all: f64 = slow.iter().map(|&x| f64::from(x)).sum();
+            assert_eq!(all, sum::<_, f32, false>(&data, |x| x));
+            assert_eq!(largest::<_, false>(&data), 65.0);
+        }
+    }
 }

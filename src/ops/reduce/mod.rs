@@ -12,9 +12,11 @@ mod space;
 pub(super) use axes::Along;
 pub use axes::{Axes, keepdim};
 pub(super) use cpu::rows;
+pub(super) use fold::Read;
 pub(super) use kernel::{State, specialisations};
-pub(super) use number::{Float, Number, largest, sum};
+pub(super) use number::{Float, Made, Number, largest, sum};
 pub(super) use plan::states;
+pub(super) use space::Space;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -115,6 +117,11 @@ impl Reduction {
             ("truth", _) => DType::Bool,
             _ => dtype,
         }
+    }
+
+    fn is_extreme(self) -> bool {
+        use Reduction::*;
+        matches!(self, Max | Min | ArgMax | ArgMin)
     }
 
     /// Whether it matters which element comes first.

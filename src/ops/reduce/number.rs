@@ -2,7 +2,10 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use super::fold::{Halves, Plain, Read};
+use half::slice::HalfFloatSliceExt;
+
+use super::fold::{FEW_LANES, Halves, LANES, LONGEST, Plain, Read};
+use crate::cpu::single;
 use crate::dtype::Element;
 
 /// An element type: what its sums are kept in, and integers in its order.
@@ -20,9 +23,14 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     /// Larger is better; NaN is best. With `places`, both zeros are equal.
     fn key(self, least: bool, places: bool) -> Self::Key;
     fn of_key(key: Self::Key, least: bool) -> Self;
-    /// Calls `work` with elements as what their sums are kept in.
-    fn widened<R>(elements: &[Self], work: impl FnOnce(&dyn Read<Self::Wide>) -> R) -> R;
+    /// Elements as what their sums are kept in.
+    fn reader(elements: &[Self]) -> impl Read<Self::Wide>;
+    /// Lets outputs be made as what sums are kept in: in their own memory, or rounded afterwards.
+    fn made(out: &mut [u8], make: &mut dyn FnMut(&mut [Self::Wide]));
 }
+
+/// [`Number::made`].
+pub(in crate::ops) type Made<W> = fn(&mut [u8], &mut dyn FnMut(&mut [W]));
 
 /// What sums of floats are kept in.
 pub(in crate::ops) trait Float:
@@ -40,7 +48,7 @@ pub(in crate::ops) trait Float:
     const LEAST: Self;
 
     fn count(count: usize) -> Self;
-    fn exp(self) -> Self;
+    fn exp<const FUSED: bool>(self) -> Self;
     fn ln(self) -> Self;
     fn abs(self) -> Self;
     fn wider(self) -> f64;
@@ -59,7 +67,7 @@ macro_rules! float {
             }
 
             #[inline(always)]
-            fn exp(self) -> Self {
+            fn exp<const FUSED: bool>(self) -> Self {
                 $exp(self)
             }
 
@@ -86,7 +94,7 @@ macro_rules! float {
         }
     };
 }
-float!(f32, crate::cpu::exp);
+float!(f32, single::exp::<FUSED>);
 float!(f64, f64::exp);
 
 /// Floats in the order of integers.
@@ -120,7 +128,7 @@ macro_rules! unordered {
 macro_rules! number {
     (
         $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
-        $mul:expr, $to_key:expr, $of_key:expr, $read:ident
+        $mul:expr, $to_key:expr, $of_key:expr, $read:ident, $made:ident
     ) => {
         impl Number for $number {
             type Wide = $wide;
@@ -161,8 +169,12 @@ macro_rules! number {
                 $of_key(key, least)
             }
 
-            fn widened<R>(elements: &[Self], work: impl FnOnce(&dyn Read<$wide>) -> R) -> R {
-                work(&$read(elements))
+            fn reader(elements: &[Self]) -> impl Read<$wide> {
+                $read(elements)
+            }
+
+            fn made(out: &mut [u8], make: &mut dyn FnMut(&mut [$wide])) {
+                $made::<Self>(out, make);
             }
         }
     };
@@ -182,7 +194,8 @@ macro_rules! narrow {
             Mul::mul,
             |x: Self, least, places| ordered!(i32, f32, x.to_f32(), least, places),
             |key: i32, least| <$number>::from_f32(unordered!(i32, u32, f32, key, least)),
-            Halves
+            Halves,
+            rounded
         );
     };
 }
@@ -201,7 +214,8 @@ macro_rules! integer {
             <$number>::wrapping_mul,
             |x: $number, least, _| if least { !x } else { x },
             |key: $number, least| if least { !key } else { key },
-            Plain
+            Plain,
+            straight
         );
     };
 }
@@ -220,7 +234,8 @@ macro_rules! plain {
             Mul::mul,
             |x: $number, least, places| ordered!($bits, $number, x, least, places),
             |key: $bits, least| unordered!($bits, $unsigned, $number, key, least),
-            Plain
+            Plain,
+            straight
         );
     };
 }
@@ -231,15 +246,36 @@ narrow!(half::bf16);
 integer!(i32);
 integer!(u32);
 
-/// Elements of a block: sums of it are in chains of 64.
-const BLOCK: usize = 2048;
-const LANES: usize = 32;
+fn straight<T: bytemuck::Pod>(out: &mut [u8], make: &mut dyn FnMut(&mut [T])) {
+    make(bytemuck::cast_slice_mut(out));
+}
 
-/// The sum of `f`: in chains of 64 at most, whose sums are added in f64.
+fn rounded<T: Number<Wide = f32>>(out: &mut [u8], make: &mut dyn FnMut(&mut [f32]))
+where
+    [T]: HalfFloatSliceExt,
+{
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    let mut wide = vec![0.0; out.len()];
+    make(&mut wide);
+    out.convert_from_f32_slice(&wide);
+}
+
+/// The sum of `f`: in chains of 64 at most, whose sums are added in f64. `FUSED` as in [`Loops::run`].
 #[inline(always)]
-pub(in crate::ops) fn sum<T: Copy, W: Float>(all: &[T], f: impl Fn(T) -> W) -> f64 {
+pub(in crate::ops) fn sum<T: Copy, W: Float, const FUSED: bool>(
+    all: &[T],
+    f: impl Fn(T) -> W,
+) -> f64 {
+    match FUSED {
+        true => sum_in::<T, W, LANES>(all, f),
+        false => sum_in::<T, W, FEW_LANES>(all, f),
+    }
+}
+
+#[inline(always)]
+fn sum_in<T: Copy, W: Float, const LANES: usize>(all: &[T], f: impl Fn(T) -> W) -> f64 {
     let mut total = 0.0;
-    for block in all.chunks(BLOCK) {
+    for block in all.chunks(LONGEST * LANES) {
         let mut lanes = [W::ZERO; LANES];
         let whole = block.chunks_exact(LANES);
         let rest = whole.remainder();
@@ -264,9 +300,17 @@ pub(in crate::ops) fn sum<T: Copy, W: Float>(all: &[T], f: impl Fn(T) -> W) -> f
     total
 }
 
-/// The largest of `f`; NaN is passed over.
+/// The largest; NaN is passed over.
 #[inline(always)]
-pub(in crate::ops) fn largest<T: Copy, W: Float>(all: &[T], f: impl Fn(T) -> W) -> W {
+pub(in crate::ops) fn largest<W: Float, const FUSED: bool>(all: &[W]) -> W {
+    match FUSED {
+        true => largest_in::<W, LANES>(all),
+        false => largest_in::<W, FEW_LANES>(all),
+    }
+}
+
+#[inline(always)]
+fn largest_in<W: Float, const LANES: usize>(all: &[W]) -> W {
     let greater = |a: W, b: W| if b > a { b } else { a };
     let least = W::of(f64::NEG_INFINITY);
     let mut lanes = [least; LANES];
@@ -274,11 +318,11 @@ pub(in crate::ops) fn largest<T: Copy, W: Float>(all: &[T], f: impl Fn(T) -> W) 
     let rest = whole.remainder();
     for chunk in whole {
         for lane in 0..LANES {
-            lanes[lane] = greater(lanes[lane], f(chunk[lane]));
+            lanes[lane] = greater(lanes[lane], chunk[lane]);
         }
     }
     for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = greater(*lane, f(x));
+        *lane = greater(*lane, x);
     }
     lanes.into_iter().fold(least, greater)
 }

@@ -6,11 +6,11 @@ use super::Along;
 use crate::error::Result;
 use crate::layout::{Layout, Strides, merge};
 
-pub(super) type Sizes = SmallVec<[usize; 6]>;
+pub(in crate::ops) type Sizes = SmallVec<[usize; 6]>;
 
 /// What one pass goes through: the dimensions that stay and those that go, merged, outermost first.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
+pub(in crate::ops) struct Space {
     pub kept: Sizes,
     pub kept_strides: Strides,
     pub reduced: Sizes,
@@ -19,7 +19,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn of(layout: &Layout, along: &Along, has_order: bool) -> Result<Self> {
+    pub(in crate::ops) fn of(layout: &Layout, along: &Along, has_order: bool) -> Result<Self> {
         let kept = along.kept(layout.rank());
         let mut reduced = along.axes.clone();
         if !has_order {

@@ -77,13 +77,13 @@ fn halvings<const FUSED: bool>(y: f32) -> (i32, f32) {
 }
 
 #[inline(always)]
-pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     let (k, r) = halvings::<FUSED>(within(x, -104.0, 89.0));
     scaled(1.0 + (r + exp_tail::<FUSED>(r)), k)
 }
 
 #[inline(always)]
-pub(super) fn exp2<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn exp2<const FUSED: bool>(x: f32) -> f32 {
     let y = within(x, -151.0, 129.0);
     let (k, n) = whole(y + SHIFT);
     let r = (y - k) * std::f32::consts::LN_2;
@@ -91,7 +91,7 @@ pub(super) fn exp2<const FUSED: bool>(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn expm1<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn expm1<const FUSED: bool>(x: f32) -> f32 {
     let (k, r) = halvings::<FUSED>(within(x, -18.0, 89.0));
     let half = power_of_two(k.wrapping_sub(1));
     let y = fma::<FUSED>(half, r + exp_tail::<FUSED>(r), half - 0.5) * 2.0;
@@ -139,13 +139,13 @@ fn split(x: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-pub(super) fn log<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn log<const FUSED: bool>(x: f32) -> f32 {
     let (f, e) = split(x);
     log_special(x, log_sum::<FUSED>(f, e))
 }
 
 #[inline(always)]
-pub(super) fn log2<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn log2<const FUSED: bool>(x: f32) -> f32 {
     let (f, e) = split(x);
     let half = 0.5 * f * f;
     let high = f32::from_bits((f - half).to_bits() & 0xffff_f000);
@@ -156,7 +156,7 @@ pub(super) fn log2<const FUSED: bool>(x: f32) -> f32 {
 
 /// With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
 #[inline(always)]
-pub(super) fn log1p<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn log1p<const FUSED: bool>(x: f32) -> f32 {
     let u = 1.0 + x;
     let e = (u.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
     let scale = f32::from_bits((129i32.wrapping_sub(e) as u32) << 23);
@@ -171,7 +171,7 @@ pub(super) fn log1p<const FUSED: bool>(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn tanh<const FUSED: bool>(x: f32) -> f32 {
     let size = x.abs();
     let t = expm1::<FUSED>(2.0 * if size < 10.0 { size } else { 10.0 });
     let is_large = t > 2.0;
@@ -181,13 +181,13 @@ pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
     let e = exp::<FUSED>(-x.abs());
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
 #[inline(always)]
-pub(super) fn silu<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn silu<const FUSED: bool>(x: f32) -> f32 {
     let y = if x < -120.0 { -120.0 } else { x };
     // The exponential in two factors: their product is below the least number sooner than the result.
     let half = exp::<FUSED>(-0.5 * y.abs());
@@ -227,7 +227,7 @@ fn erf_near<const FUSED: bool>(x: f32) -> f32 {
 
 /// x/2 (1 + erf(x / sqrt 2)).
 #[inline(always)]
-pub(super) fn gelu<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn gelu<const FUSED: bool>(x: f32) -> f32 {
     let half = 0.5 * if x < -6.0 { 0.0 } else { x };
     let erf = erf_near::<FUSED>(x * std::f32::consts::FRAC_1_SQRT_2);
     fma::<FUSED>(half, erf, half)
@@ -235,7 +235,7 @@ pub(super) fn gelu<const FUSED: bool>(x: f32) -> f32 {
 
 /// (1 + tanh u) / 2 = sigmoid(2u).
 #[inline(always)]
-pub(super) fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
     let y = if x < -30.0 { -30.0 } else { x };
     y * sigmoid::<FUSED>(1.5957691216 * (y + 0.044715 * y * y * y))
 }
@@ -253,14 +253,14 @@ fn log_of_more<const FUSED: bool>(e: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn softplus<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn softplus<const FUSED: bool>(x: f32) -> f32 {
     let above = if x > 0.0 { x } else { 0.0 };
     above + log_of_more::<FUSED>(exp::<FUSED>(-x.abs()))
 }
 
 /// Two polynomials (N. Juffa).
 #[inline(always)]
-pub(super) fn erf<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn erf<const FUSED: bool>(x: f32) -> f32 {
     let size = x.abs();
     let t = if size < 5.0 { size } else { 5.0 };
     let s = t * t;
@@ -278,11 +278,11 @@ pub(super) fn erf<const FUSED: bool>(x: f32) -> f32 {
 }
 
 /// Sizes up to which [`wave`] is right.
-pub(super) const LARGE: f32 = 6000.0;
+pub(crate) const LARGE: f32 = 6000.0;
 
 /// The sine after `ahead` quarter turns (Cephes), of sizes up to [`LARGE`].
 #[inline(always)]
-pub(super) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
+pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
     let y = within(x, -LARGE, LARGE);
     let (k, n) = whole(fma::<FUSED>(y, std::f32::consts::FRAC_2_PI, SHIFT));
     // pi/2 in parts of eleven bits, and the rest: exact to 8192.
@@ -305,4 +305,133 @@ pub(super) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
     );
     let y = if turns & 1 == 1 { cosine } else { sine };
     f32::from_bits(y.to_bits() ^ ((turns as u32 & 2) << 30))
+}
+
+/// What bits beyond the first twelve of a fraction are cut off from: products of two are exact.
+#[inline(always)]
+fn upper(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_f000)
+}
+
+/// y log2(x) in two parts, then 2 to that (FreeBSD's e_powf).
+#[inline(always)]
+pub(crate) fn pow<const FUSED: bool>(x: f32, y: f32) -> f32 {
+    let bits = x.to_bits() & 0x7fff_ffff;
+    let is_small = bits < 0x0080_0000;
+    let normal = match is_small {
+        true => (bits as i32 as f32).to_bits(),
+        false => bits,
+    };
+    let fraction = normal & 0x007f_ffff;
+    let is_upper = fraction >= 0x005d_b3d7;
+    let is_middle = (fraction > 0x001c_c471) & !is_upper;
+    let n = (normal >> 23) as i32 - if is_small { 276 } else { 127 } + i32::from(is_upper);
+    let n = n as f32;
+    let mantissa = (fraction | 0x3f80_0000) - if is_upper { 0x0080_0000 } else { 0 };
+    let m = f32::from_bits(mantissa);
+    let base = if is_middle { 1.5 } else { 1.0 };
+    let u = m - base;
+    let v = 1.0 / (m + base);
+    let s = u * v;
+    let s_h = upper(s);
+    let up = if is_middle { 0x0060_0000 } else { 0x0040_0000 };
+    let t_h = f32::from_bits((((mantissa >> 1) & 0xffff_f000) | 0x2000_0000) + up);
+    let t_l = m - (t_h - base);
+    let s_l = v * ((u - s_h * t_h) - s_h * t_l);
+    let s2 = s * s;
+    let series = polynomial::<FUSED, _>(
+        s2,
+        [
+            2.0697501302e-1,
+            2.3066075146e-1,
+            2.7272811532e-1,
+            3.3333334327e-1,
+            4.2857143283e-1,
+            6.0000002384e-1,
+        ],
+    );
+    let r = s2 * s2 * series + s_l * (s_h + s);
+    let square = s_h * s_h;
+    let w_h = upper(3.0 + square + r);
+    let w_l = r - ((w_h - 3.0) - square);
+    let p = s_h * w_h;
+    let q = s_l * w_h + w_l * s;
+    let p_h = upper(p + q);
+    let p_l = q - (p_h - p);
+    let z_h = 9.6191406250e-1 * p_h;
+    let d_h = if is_middle { 5.84960938e-1 } else { 0.0 };
+    let d_l = if is_middle { 1.56322085e-6 } else { 0.0 };
+    let z_l = -1.1736857402e-4 * p_h + p_l * 9.6179670095e-1 + d_l;
+    let log_h = upper(((z_h + z_l) + d_h) + n);
+    let log_l = z_l - (((log_h - n) - d_h) - z_h);
+    // What lies beyond overflows all the same.
+    let power = within(y, -1e30, 1e30);
+    let y_h = upper(power);
+    let e_l = (power - y_h) * log_h + power * log_l;
+    let e_h = y_h * log_h;
+    let (k, halves) = whole(within(e_h + e_l, -160.0, 130.0) + SHIFT);
+    let t = within((e_h - k) + e_l, -1.0, 1.0) * std::f32::consts::LN_2;
+    let size = scaled(1.0 + (t + exp_tail::<FUSED>(t)), halves);
+    special_power(x, y, size)
+}
+
+/// What a power is where it is not `size`, that of the base without its sign: of zero and infinity, with
+/// signs, of NaN, and 1.
+#[inline(always)]
+fn special_power(x: f32, y: f32, size: f32) -> f32 {
+    let bits = x.to_bits() & 0x7fff_ffff;
+    let (is_zero, is_infinite) = (bits == 0, bits == 0x7f80_0000);
+    let edge = match y.is_sign_negative() == is_zero {
+        true => f32::INFINITY,
+        false => 0.0,
+    };
+    let size = if is_zero | is_infinite { edge } else { size };
+    // Numbers from 2^24 on are even.
+    let is_large = y.abs() >= 16_777_216.0;
+    let is_whole = (y.trunc() == y) | is_large;
+    let half = 0.5 * y;
+    let is_odd = is_whole & !is_large & (half.trunc() != half);
+    let is_minus = x.is_sign_negative();
+    let signed = if is_minus & is_odd { -size } else { size };
+    let has_none = is_minus & !is_whole & !is_zero & !is_infinite;
+    let y_or = if has_none | y.is_nan() {
+        f32::NAN
+    } else {
+        signed
+    };
+    let value = if x.is_nan() { x } else { y_or };
+    if (y == 0.0) | (x == 1.0) { 1.0 } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The form without fused operations, which vectors of this processor may have.
+    #[test]
+    fn unfused_functions_are_within_their_bounds() {
+        let step = |want: f64| (want.abs().log2().floor().max(-126.0) - 23.0).exp2();
+        let (mut exp_off, mut pow_off) = (0.0f64, 0.0f64);
+        for at in 0..4_000_000u32 {
+            let x = (f64::from(at) / 4e6 * 192.0 - 103.5) as f32;
+            let want = f64::from(x).exp();
+            if want < f64::from(f32::MAX) {
+                exp_off = exp_off.max((f64::from(exp::<false>(x)) - want).abs() / step(want));
+            }
+            let (base, power) = (f32::from_bits(at * 530 + 7), x * 0.25);
+            let want = f64::from(base).powf(power.into());
+            if want < f64::from(f32::MAX) && want > 1e-45 {
+                let got = f64::from(pow::<false>(base, power));
+                pow_off = pow_off.max((got - want).abs() / step(want));
+            }
+        }
+        assert!(exp_off <= 2.0, "{exp_off}");
+        assert!(pow_off <= 3.0, "{pow_off}");
+        assert_eq!(exp::<false>(0.0), 1.0);
+        assert_eq!(exp::<false>(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp::<false>(-200.0), 0.0);
+        assert_eq!(exp::<false>(f32::INFINITY), f32::INFINITY);
+        assert_eq!(exp::<false>(89.0), f32::INFINITY);
+        assert!(exp::<false>(f32::NAN).is_nan());
+    }
 }

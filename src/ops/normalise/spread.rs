@@ -1,0 +1,182 @@
+//! Norms on the CPU by the states of rows: those first, then all elements in the order of the output.
+
+use super::cpu::{ENOUGH, Norms};
+use super::{Norm, Normalise};
+use crate::cpu::{Loops, parallel, vectorised};
+use crate::error::Result;
+use crate::layout::{Layout, Merged, merge};
+use crate::ops::reduce::{self, Float};
+
+/// Operands of the walk.
+const X: usize = 0;
+const ROW: usize = 1;
+const COLUMN: usize = 2;
+
+pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<()> {
+    let (op, shape) = (norms.op, norms.layout.shape());
+    let of_columns = (0..shape.rank()).map(|axis| match op.along.axes.contains(&axis) {
+        true => shape[axis],
+        false => 1,
+    });
+    let of_columns: Vec<usize> = of_columns.collect();
+    let rows = Layout::contiguous(op.along.of_one(shape));
+    let places = merge(&[
+        norms.layout,
+        &rows.broadcast_to(shape)?,
+        &Layout::contiguous(of_columns).broadcast_to(shape)?,
+        &Layout::contiguous(shape.clone()),
+    ]);
+    let what = op.what.reduction();
+    let states = reduce::rows(what, &op.along, norms.layout, norms.data, rows.elements())?;
+    let spread = Spread {
+        norms,
+        inner: places.dims.last().copied().unwrap_or(1),
+        places,
+        normals: Normals::of(op, &states),
+    };
+    let width = (ENOUGH / spread.inner).max(1);
+    let is_much = out.len() / norms.size > parallel::PARALLEL;
+    let pieces = out.chunks_mut(spread.inner * width * norms.size);
+    parallel::share(is_much, pieces.enumerate(), |(at, piece)| {
+        (norms.made)(piece, &mut |out| {
+            vectorised(Runs {
+                spread: &spread,
+                first: at * width,
+                out,
+            });
+        });
+    });
+    Ok(())
+}
+
+/// How each row's elements become normal: softmax `exp(x - shift) * factor`, all others
+/// `((x * step - shift) - rest) * factor`.
+struct Normals<W> {
+    step: Vec<W>,
+    shift: Vec<W>,
+    rest: Vec<W>,
+    factor: Vec<W>,
+}
+
+impl<W: Float> Normals<W> {
+    fn of(op: &Normalise, states: &[[f64; 2]]) -> Self {
+        let all: Vec<[f64; 4]> = states.iter().map(|&state| normal::<W>(op, state)).collect();
+        let part = |at: usize| all.iter().map(|normal| W::of(normal[at])).collect();
+        Self {
+            step: part(0),
+            shift: part(1),
+            rest: part(2),
+            factor: part(3),
+        }
+    }
+}
+
+fn normal<W: Float>(op: &Normalise, [first, second]: [f64; 2]) -> [f64; 4] {
+    let root = |square: f64| 1.0 / (square + f64::from(op.epsilon)).sqrt();
+    match op.what {
+        Norm::Softmax | Norm::LogSoftmax => {
+            // Where the largest is infinite nothing has a value.
+            let sum = match first == f64::INFINITY {
+                true => f64::NAN,
+                false => second,
+            };
+            match op.what {
+                Norm::Softmax => [1.0, first, 0.0, 1.0 / sum],
+                _ => [1.0, first, sum.ln(), 1.0],
+            }
+        }
+        Norm::Layer => {
+            let rest = first - W::of(first).wider();
+            [1.0, first, rest, root(second)]
+        }
+        Norm::Rms => {
+            let factor = root(second);
+            // In two steps, since the factor alone may go over or under.
+            let step = match factor {
+                factor if factor > 2f64.powi(64) => 2f64.powi(64),
+                factor if factor < 2f64.powi(-64) => 2f64.powi(-64),
+                _ => 1.0,
+            };
+            [step, 0.0, 0.0, factor / step]
+        }
+    }
+}
+
+struct Spread<'a, W> {
+    norms: &'a Norms<'a, W>,
+    /// Of x, rows, columns and the output.
+    places: Merged,
+    /// Elements of a run.
+    inner: usize,
+    normals: Normals<W>,
+}
+
+/// The runs from the `first` on.
+struct Runs<'a, W> {
+    spread: &'a Spread<'a, W>,
+    first: usize,
+    out: &'a mut [W],
+}
+
+impl<W: Float> Loops for Runs<'_, W> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let spread = self.spread;
+        let Norms {
+            op,
+            layout,
+            data,
+            weight,
+            bias,
+            ..
+        } = spread.norms;
+        let stride = |operand: usize| spread.places.strides[operand].last().copied();
+        let (x_stride, is_row) = (stride(X).unwrap_or(0), stride(ROW).unwrap_or(0) == 0);
+        let mut buffer = Vec::new();
+        for (at, out) in self.out.chunks_mut(spread.inner).enumerate() {
+            let first = (self.first + at) * spread.inner;
+            let place = |operand: usize| spread.places.place(operand, first);
+            let start = layout.offset() as isize + place(X);
+            let x = data.run(start, x_stride, out.len(), &mut buffer);
+            let (row, column) = (place(ROW) as usize, place(COLUMN) as usize);
+            let all = out.iter_mut().zip(x);
+            // Along a row its state stays, beside it the column.
+            let Normals {
+                step,
+                shift,
+                rest,
+                factor,
+            } = &spread.normals;
+            match (op.what, is_row) {
+                (Norm::Softmax, true) => {
+                    let (shift, factor) = (shift[row], factor[row]);
+                    for (out, &x) in all {
+                        *out = (x - shift).exp::<FUSED>() * factor;
+                    }
+                }
+                (Norm::Softmax, false) => {
+                    let of_rows = shift[row..].iter().zip(&factor[row..]);
+                    for ((out, &x), (&shift, &factor)) in all.zip(of_rows) {
+                        *out = (x - shift).exp::<FUSED>() * factor;
+                    }
+                }
+                (_, true) => {
+                    let (step, shift) = (step[row], shift[row]);
+                    let (rest, factor) = (rest[row], factor[row]);
+                    let of_columns = weight[column..].iter().zip(&bias[column..]);
+                    for ((out, &x), (&weight, &bias)) in all.zip(of_columns) {
+                        *out = ((x * step - shift) - rest) * factor * weight + bias;
+                    }
+                }
+                (_, false) => {
+                    let (weight, bias) = (weight[column], bias[column]);
+                    let of_rows = step[row..].iter().zip(&shift[row..]);
+                    let of_rows = of_rows.zip(rest[row..].iter().zip(&factor[row..]));
+                    for ((out, &x), ((&step, &shift), (&rest, &factor))) in all.zip(of_rows) {
+                        *out = ((x * step - shift) - rest) * factor * weight + bias;
+                    }
+                }
+            }
+        }
+    }
+}
