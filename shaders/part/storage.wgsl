@@ -94,7 +94,7 @@ bits_{{ dtype }}({{ value }})
 
 {# Four values, or eight in two halves as `load_unit` gives them, as they are stored. -#}
 {% macro stored_unit(dtype, count, name) -%}
-{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
+{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 and dtype == "bits16" %}{{ name }}_0 | ({{ name }}_1 << vec4<u32>(16u)){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
 {%- endmacro -%}
 
 {# One value narrower than a word into a buffer of atomic words; its neighbours in the word belong to others. -#}

@@ -32,6 +32,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "position",
     "random",
     "reduce",
+    "turned",
     "matmul/pack",
     "matmul/part/batch",
     "matmul/part/epilogue",

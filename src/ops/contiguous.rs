@@ -71,6 +71,7 @@ impl Op for Copy {
             op: self.name(),
             code: copy_code(problem.output.dtype),
             bits: true,
+            is_light: true,
             reads_old: false,
             scalars: &[],
             flops: 0.0,

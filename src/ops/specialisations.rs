@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::capabilities::{Capabilities, DeviceKind};
     use crate::dtype::{DType, Scalar};
-    use crate::layout::Layout;
+    use crate::layout::{Layout, merge};
     use crate::ops::contiguous::Copy;
     use crate::ops::elementwise::{Elementwise, Function};
     use crate::ops::fill::Fill;
@@ -72,17 +72,26 @@ mod tests {
     fn plans_ask_for_what_is_listed() {
         let listed: HashSet<KernelKey> = specialisations().into_iter().collect();
         let mut capabilities = Capabilities::cpu();
-        capabilities.kind = DeviceKind::Software;
         capabilities.max_workgroups = 65_535;
         let mut asked = HashSet::new();
         let add = Elementwise::of(Function::Add);
-        for binding in [1 << 30, 4096] {
+        for (binding, int64, kind) in [
+            (1 << 30, true, DeviceKind::Software),
+            (4096, false, DeviceKind::Software),
+            (1 << 30, true, DeviceKind::DiscreteGpu),
+        ] {
             capabilities.max_binding_bytes = binding;
+            capabilities.int64 = int64;
+            capabilities.kind = kind;
             for layouts in ways() {
                 for dtype in DType::ALL {
                     for to in DType::ALL {
                         let cast = Elementwise::cast(to);
-                        let ops: &[&dyn Op] = if to == dtype && to == DType::Bool {
+                        // Casts are listed up to two dimensions.
+                        let is_plain = merge(&[&layouts[0]]).dims.len() <= 2;
+                        let ops: &[&dyn Op] = if to != dtype && !is_plain {
+                            &[]
+                        } else if to == dtype && to == DType::Bool {
                             &[&Copy]
                         } else if to == dtype {
                             &[&add, &Copy]
@@ -118,6 +127,7 @@ mod tests {
             &[60, 64],
             &[61, 63],
             &[6, 20, 32],
+            &[20, 9, 32],
             &[2, 3, 4, 5, 6, 7],
         ] {
             let plain = Layout::contiguous(shape);
@@ -130,6 +140,7 @@ mod tests {
             ways.extend([
                 [plain.clone(), plain.clone()],
                 [plain.clone(), turned.clone()],
+                [turned.clone(), row.clone()],
                 [row.clone(), plain],
                 [moved, turned],
             ]);

@@ -9,8 +9,8 @@ use crate::layout::Strides;
 
 type Sizes = SmallVec<[usize; 6]>;
 
-/// Cuts of the innermost dimension are multiples of it where they can be: they keep vectors and
-/// windows aligned.
+/// Cuts of dimensions along which an operand's elements are neighbours are multiples of it where they can be:
+/// they keep vectors and windows aligned.
 const CUT: usize = 64;
 
 /// How an operand lies along an index space: element `i` is at `offset + sum of i[d] strides[d]`.
@@ -118,7 +118,7 @@ impl Space {
         if elements > limits.elements {
             let axis = self.dims.iter().position(|&size| size > 1)?;
             let others = elements / self.dims[axis];
-            return Some((axis, self.whole_cuts(axis, limits.elements / others)));
+            return Some((axis, whole_cuts(axis, limits.elements / others, operands)));
         }
         let windows = self.windows(operands, &self.dims);
         let (worst, _) = windows
@@ -145,7 +145,7 @@ impl Space {
                 self.largest_part(axis, operands, limits, |operand| operand.storage == storage)
             })
             .unwrap_or(self.dims[axis] / 2);
-        Some((axis, self.whole_cuts(axis, size)))
+        Some((axis, whole_cuts(axis, size, operands)))
     }
 
     /// The largest size along an axis, below the box's, with which the windows of operands that
@@ -177,15 +177,6 @@ impl Space {
             }
         }
         (size > 0).then_some(size)
-    }
-
-    /// `size`, at least 1, as a multiple of [`CUT`] when it is that large and of the innermost axis.
-    fn whole_cuts(&self, axis: usize, size: usize) -> usize {
-        if axis + 1 == self.dims.len() && size > CUT {
-            size - size % CUT
-        } else {
-            size.max(1)
-        }
     }
 
     fn split(self, axis: usize, size: usize) -> (Space, Space) {
@@ -281,6 +272,15 @@ impl Space {
             slots,
             offsets,
         }
+    }
+}
+
+/// `size`, at least 1, as a multiple of [`CUT`] when it is that large and neighbours lie along the axis.
+fn whole_cuts(axis: usize, size: usize, operands: &[Walked<'_>]) -> usize {
+    let mut strides = operands.iter().map(|operand| operand.strides[axis]);
+    match size > CUT && strides.any(|stride| stride == 1) {
+        true => size - size % CUT,
+        false => size.max(1),
     }
 }
 

@@ -36,7 +36,7 @@ fn run(op: Arithmetic, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// Computes on the device and compares each element.
-fn check<T: Number>(
+pub fn check<T: Number>(
     context: &Context,
     op: Arithmetic,
     a: &Operand<T>,

@@ -53,6 +53,7 @@ mod table;
 mod text;
 mod threads;
 mod transfer;
+mod turned;
 mod user;
 mod views;
 mod watchdog;
@@ -122,6 +123,7 @@ fn tests() -> Vec<Test> {
         cast::tests(),
         create::tests(),
         views::tests(),
+        turned::tests(),
         index::tests(),
         shapes::tests(),
         scratch::tests(),

@@ -174,21 +174,26 @@ impl Function {
         }
     }
 
-    /// Whether kernels have it for a dtype: of f64 they have what WGSL has.
-    pub(super) fn is_in_kernels(self, dtype: DType) -> bool {
+    /// A few instructions of the processor, which WGSL has for f64 too.
+    pub(super) fn is_plain(self) -> bool {
         use Function::*;
-        let plain = matches!(
+        matches!(
             self,
             Add | Sub | Mul | Div | Min | Max | MulAdd | Clamp | Neg | Abs | Sign | Square | Relu
         ) || matches!(
             self,
             LeakyRelu | Recip | Sqrt | Rsqrt | Floor | Ceil | Round | Trunc
-        );
+        )
+    }
+
+    /// Whether kernels have it for a dtype: of f64 they have what WGSL has.
+    pub(super) fn is_in_kernels(self, dtype: DType) -> bool {
+        use Function::*;
         let tests = matches!(
             self,
             IsNan | IsFinite | Eq | Ne | Lt | Le | Gt | Ge | Select
         );
-        dtype != DType::F64 || plain || tests
+        dtype != DType::F64 || self.is_plain() || tests
     }
 
     /// The code, on operands of a kind.

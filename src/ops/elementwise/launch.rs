@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::turned::Turned;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,6 +23,8 @@ pub(in crate::ops) struct Body<'a> {
     pub code: Arc<str>,
     /// Elements are moved bit by bit, whatever their dtype.
     pub bits: bool,
+    /// It takes a few instructions, so that a kernel may have it many times.
+    pub is_light: bool,
     /// What the output held is an argument too, after the inputs.
     pub reads_old: bool,
     /// The numbers of the expression.
@@ -46,17 +49,22 @@ impl Body<'_> {
         let each = operands.iter().map(|o| o.dtype.size()).sum::<usize>() as f64;
         let (flops, bytes) = (count * self.flops, count * each);
         if problem.fresh && plan::is_one_launch(problem, capabilities, flops, bytes) {
-            strides.pop();
-            let offsets: SmallVec<[usize; 4]> = problem
-                .inputs
-                .iter()
-                .map(|input| input.layout.offset())
-                .collect();
-            let walk = Walk::new(&dims, &strides, &offsets, self.vectors(&operands), true);
+            let offsets: SmallVec<[usize; 4]> = layouts.iter().map(|l| l.offset()).collect();
             let mut slots = problem.slots.clone();
             slots.push(problem.output_slot());
             let bound = (&slots[..], problem.bindings());
-            let launch = self.launch(&operands, capabilities, walk, bound, (flops, bytes))?;
+            let work = (flops, bytes);
+            let turned = Turned::of(self, &operands, (&dims, &strides, &offsets), capabilities);
+            let launch = match turned {
+                Some(turned) => turned.launch(self, &operands, capabilities, bound, work)?,
+                None => {
+                    let inputs = problem.inputs.len();
+                    strides.truncate(inputs);
+                    let vectors = self.vectors(&operands);
+                    let walk = Walk::new(&dims, &strides, &offsets[..inputs], vectors, true);
+                    self.launch(&operands, capabilities, walk, bound, work)?
+                }
+            };
             return Ok(smallvec![launch]);
         }
         let walked: SmallVec<[Walked<'_>; 4]> = operands
@@ -75,24 +83,29 @@ impl Body<'_> {
             .into_iter()
             .map(|piece| {
                 let (dims, strides) = piece.without_single(&walked);
-                let walk = Walk::new(
-                    &dims,
-                    &strides,
-                    &piece.offsets,
-                    self.vectors(&operands),
-                    false,
-                );
                 let count = piece.elements() as f64;
-                let bound = (&piece.slots[..], piece.bindings);
                 let work = (count * self.flops, count * each);
+                let offsets = &piece.offsets[..];
+                let bound = (&piece.slots[..], piece.bindings);
+                let turned = Turned::of(self, &operands, (&dims, &strides, offsets), capabilities);
+                if let Some(turned) = turned {
+                    return turned.launch(self, &operands, capabilities, bound, work);
+                }
+                let walk = Walk::new(&dims, &strides, offsets, self.vectors(&operands), false);
                 self.launch(&operands, capabilities, walk, bound, work)
             })
             .collect()
     }
 
     /// Pairs of words have no vectors of four.
-    fn vectors(&self, operands: &[Operand<'_>]) -> bool {
+    pub(super) fn vectors(&self, operands: &[Operand<'_>]) -> bool {
         !self.bits || operands.iter().all(|operand| operand.dtype.size() <= 4)
+    }
+
+    /// What the template calls the operands.
+    pub(super) fn storages(&self, operands: &[Operand<'_>]) -> SmallVec<[&'static str; 4]> {
+        let dtypes = operands.iter().map(|operand| operand.dtype);
+        dtypes.map(|dtype| storage(dtype, self.bits)).collect()
     }
 
     /// One launch, on operands in bindings by their slots. The output is written through strides
@@ -109,10 +122,7 @@ impl Body<'_> {
         words.extend_from_slice(&walk.offsets);
         words.extend_from_slice(&walk.dims);
         words.extend_from_slice(self.scalars);
-        let storages: SmallVec<[&'static str; 4]> = operands
-            .iter()
-            .map(|operand| storage(operand.dtype, self.bits))
-            .collect();
+        let storages = self.storages(operands);
         let shape = KernelShape {
             vector: walk.vector,
             rank: walk.rank,
@@ -159,6 +169,27 @@ pub(super) fn storage(dtype: DType, bits: bool) -> &'static str {
     }
 }
 
+/// Operands in text, each with its dtype, its binding and how it is read; the dtype of each binding; how many
+/// of those there are.
+pub(super) fn bound<T: std::fmt::Display>(
+    storages: &[&'static str],
+    slots: &[usize],
+    way: impl Fn(usize) -> T,
+) -> (Arc<str>, Arc<str>, u32) {
+    let (mut operands, mut buffers) = (String::new(), String::new());
+    let mut bound = 0;
+    for (at, (name, &slot)) in storages.iter().zip(slots).enumerate() {
+        let space = if at == 0 { "" } else { " " };
+        // Writing to a String never fails.
+        let _ = write!(operands, "{space}{name}/{slot}/{}", way(at));
+        if slot == bound {
+            let _ = write!(buffers, "{space}{name}");
+            bound += 1;
+        }
+    }
+    (operands.into(), buffers.into(), bound as u32)
+}
+
 /// The kernel of a body on operands as they are stored, the output last.
 pub(super) fn kernel(
     code: &Arc<str>,
@@ -166,31 +197,18 @@ pub(super) fn kernel(
     shape: &KernelShape<'_>,
     scalars: usize,
 ) -> KernelKey {
-    let (mut operands, mut buffers) = (String::new(), String::new());
-    let mut bound = 0;
-    for (at, (name, &slot)) in storages.iter().zip(shape.slots).enumerate() {
-        // New outputs are written at the step's number.
-        let inner = shape
-            .inner
-            .get(at)
-            .copied()
-            .unwrap_or(u32::from(shape.vector == 4));
-        let space = if at == 0 { "" } else { " " };
-        // Writing to a String never fails.
-        let _ = write!(operands, "{space}{name}/{slot}/{inner}");
-        if slot == bound {
-            let _ = write!(buffers, "{space}{name}");
-            bound += 1;
-        }
-    }
+    // New outputs are written at the step's number.
+    let inner = |at: usize| shape.inner.get(at).copied();
+    let inner = |at: usize| inner(at).unwrap_or(u32::from(shape.vector == 4));
+    let (operands, buffers, bound) = bound(storages, shape.slots, inner);
     let walked = (storages.len() - usize::from(!shape.strided_out)) as u32;
     let words = 1 + walked + (shape.rank - 1) + walked * shape.rank;
     KernelKey {
         template: "elementwise",
         values: [
             ("body", Arc::clone(code).into()),
-            ("operands", Arc::<str>::from(operands).into()),
-            ("buffers", Arc::<str>::from(buffers).into()),
+            ("operands", operands.into()),
+            ("buffers", buffers.into()),
             ("reads_old", u32::from(shape.reads_old).into()),
             ("scalars", (scalars as u32).into()),
             ("vector", shape.vector.into()),
@@ -200,7 +218,7 @@ pub(super) fn kernel(
         ]
         .into_iter()
         .collect(),
-        bindings: bound as u32,
+        bindings: bound,
         words: words + scalars as u32,
     }
 }

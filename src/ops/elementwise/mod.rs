@@ -11,6 +11,7 @@ mod launch;
 mod methods;
 mod real;
 mod specialisations;
+mod turned;
 mod twin;
 mod write;
 
@@ -261,6 +262,7 @@ impl Op for Elementwise {
             op: self.name,
             code,
             bits: false,
+            is_light: self.expression.is_light(),
             reads_old: old.is_some(),
             scalars: &self.words(&types)?,
             flops: self.expression.nodes.len() as f64,

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use super::expression::Expression;
 use super::function::Function;
-use super::launch::{KernelShape, kernel, storage};
+use super::launch::{Body, KernelShape, kernel, storage};
+use super::turned::{Squares, Way};
 use crate::dtype::DType;
 use crate::launch::KernelKey;
 use crate::ops::contiguous::copy_code;
@@ -19,6 +20,8 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     for dtype in [DType::Bool, DType::F16, DType::F32, DType::F64] {
         let storage = storage(dtype, true);
         each_way(&mut all, &copy_code(dtype), &[storage; 2], ranks);
+        let body = body(copy_code(dtype), true);
+        turned(&mut all, &body, (&[storage; 2], &[dtype; 2]), ranks);
     }
     for from in DType::ALL {
         for to in DType::ALL.into_iter().filter(|&to| to != from) {
@@ -26,6 +29,8 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
             if let Ok(types) = expression.types("cast", &[from], None) {
                 let code: Arc<str> = expression.body(&types, &[from], None).into();
                 plainly(&mut all, &code, &[from.name(), to.name()]);
+                let names = [from.name(), to.name()];
+                turned(&mut all, &body(code, false), (&names, &[from, to]), 2);
             }
         }
     }
@@ -46,7 +51,11 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
             let storages: SmallVec<[&'static str; 4]> =
                 operands.map(|dtype| storage(*dtype, false)).collect();
             match function {
-                Function::Add => each_way(&mut all, &code, &storages, ranks),
+                Function::Add => {
+                    each_way(&mut all, &code, &storages, ranks);
+                    let body = body(code, false);
+                    turned(&mut all, &body, (&storages, &[dtype; 3]), 3);
+                }
                 _ => plainly(&mut all, &code, &storages),
             }
         }
@@ -55,6 +64,69 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut seen = FxHashSet::default();
     all.retain(|key| seen.insert(key.clone()));
     all
+}
+
+fn body(code: Arc<str>, bits: bool) -> Body<'static> {
+    Body {
+        op: "",
+        code,
+        bits,
+        is_light: true,
+        reads_old: false,
+        scalars: &[],
+        flops: 0.0,
+    }
+}
+
+/// Inputs of which one lies turned, in squares of every form.
+fn turned(
+    all: &mut Vec<KernelKey>,
+    body: &Body<'_>,
+    (storages, dtypes): (&[&'static str], &[DType]),
+    ranks: u32,
+) {
+    let inputs = storages.len() - 1;
+    let sizes = || dtypes.iter().map(|dtype| dtype.size());
+    let has_vectors = !body.bits || sizes().all(|size| size <= 4);
+    let has_eights = sizes().all(|size| size == 2 || size == 4);
+    let is_word = storages[inputs] != "bool" && dtypes[inputs].size() >= 4;
+    let forms = [
+        (32, 1, 1, true, true),
+        (8, 8, 2, false, has_eights),
+        (4, 4, 1, false, has_vectors),
+        (4, 1, 1, false, is_word),
+    ];
+    let others: &[&[Way]] = match inputs {
+        1 => &[&[Way::Turned]],
+        _ => &[
+            &[Way::Turned, Way::Turned],
+            &[Way::Turned, Way::Straight],
+            &[Way::Straight, Way::Turned],
+            &[Way::Turned, Way::One],
+            &[Way::One, Way::Turned],
+        ],
+    };
+    for rank in 2..=ranks {
+        for &ways in others {
+            for shared in 0..inputs {
+                let mut slots: SmallVec<[usize; 4]> = (0..=inputs - shared).collect();
+                if shared == 1 {
+                    slots.insert(0, 0);
+                }
+                for (side, unit, squares, tile, _) in forms.into_iter().filter(|form| form.4) {
+                    let shape = Squares {
+                        side,
+                        unit,
+                        squares,
+                        tile,
+                        ways: ways.iter().copied().chain([Way::Straight]).collect(),
+                        rank,
+                    };
+                    all.push(shape.kernel(body, storages, &slots, shape.words()));
+                }
+            }
+        }
+    }
 }
 
 /// Inputs in one buffer or each in its own, new outputs and pieces, with vectors and without.

@@ -1,0 +1,249 @@
+{% import "part/storage" as storage -%}
+// out[i] = apply(inputs[i]) where inputs lie turned: what are neighbours in memory there are no neighbours in
+// the output, but along another axis, the turned one. Squares of both axes are read along the one and written
+// along the other, so that both sides go by whole vectors and lines.
+//
+// body, buffers, reads_old, scalars, vector   as in elementwise.wgsl
+// operands      "dtype/binding/way" of each input, then of the output; the way is "turned", "straight" (neighbours
+//               as the output's) or "one" (one value for a square); it counts where there are vectors and tiles
+// rank          dimensions: the outer ones, then the inner one, then the turned one, both in steps
+// side          elements of a square along each axis
+// unit          neighbours of a load and of a store: `side` of them, then sizes, strides, and offsets count in
+//               these but for "one"; or 1
+// squares       squares of an invocation, one after another along the inner axis
+// tile          1: a workgroup has one square, which passes through its memory (hardware, where an invocation's
+//               neighbours should touch neighbours); 0: an invocation turns squares in its registers (software
+//               adapters, where that is nothing but other names, and barriers and workgroup memory are slow)
+{% set operands = operands | split -%}
+{% set inputs = operands[:-1] -%}
+{% set out = operands | length - 1 -%}
+{% set out_dtype, out_slot, _ = operands[-1] | split("/") -%}
+{% set lanes = storage.lanes(out_dtype) | int if tile else 1 -%}
+{% set inner = rank - 2 -%}
+{% set turned = rank - 1 -%}
+alias F = {{ "vec4<f32>" if vector == 4 else "f32" }};
+alias I = {{ "vec4<i32>" if vector == 4 else "i32" }};
+alias U = {{ "vec4<u32>" if vector == 4 else "u32" }};
+alias B = {{ "vec4<bool>" if vector == 4 else "bool" }};
+{%- if "f64" in buffers %}
+alias D = {{ "vec4<f64>" if vector == 4 else "f64" }};
+{%- endif %}
+
+struct Params {
+    // Invocations, or tiles.
+    count: u32,
+    // The last index, or unit, along both axes.
+    inner_last: u32,
+    turned_last: u32,
+    {%- for _ in operands %}
+    offset_{{ loop.index0 }}: u32,
+    {%- endfor %}
+    {%- for d in range(1, rank) %}
+    size_{{ d }}: u32,
+    {%- endfor %}
+    {%- for _ in operands %}
+    {%- set operand = loop.index0 %}
+    {%- for d in range(rank) %}
+    stride_{{ operand }}_{{ d }}: u32,
+    {%- endfor %}
+    {%- endfor %}
+    {%- for i in range(scalars) %}
+    scalar_{{ i }}: u32,
+    {%- endfor %}
+}
+{{ params_var }}
+{% for dtype in buffers | split %}
+@group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ storage.unit_of(dtype, unit) }}>;
+{%- endfor %}
+{% set dtypes = buffers | split -%}
+{% for dtype in ["f16", "bf16", "bool", "bits16", "bits8"] -%}
+{% if dtype in dtypes or "rounded_" ~ dtype in body %}
+{{ storage.functions(dtype) }}
+{% endif -%}
+{% endfor %}
+{% include "part/functions" %}
+{{ body }}
+{%- if tile %}
+{%- for operand in inputs %}
+{%- set dtype, _, way = operand | split("/") %}
+{%- if way == "turned" %}
+// With a column between rows, so that neither way goes through one bank.
+var<workgroup> tile_{{ loop.index0 }}: array<{{ storage.value(dtype) }}, {{ side * (side + 1) }}>;
+{%- endif %}
+{%- endfor %}
+{%- endif %}
+{# The place of an element of an operand, or of a vector of it. -#}
+{% macro at(operand, inner_index, turned_index) -%}
+base_{{ operand }} + {{ inner_index }} * params.stride_{{ operand }}_{{ inner }} + {{ turned_index }} * params.stride_{{ operand }}_{{ turned }}
+{%- endmacro %}
+
+@compute @workgroup_size({{ 256 if tile else 64 }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let group = workgroup.x + workgroup.y * workgroups.x;
+    let index = {{ "group" if tile else "group * 64u + local_index" }};
+    if index >= params.count {
+        return;
+    }
+    {%- for _ in operands %}
+    var base_{{ loop.index0 }} = params.offset_{{ loop.index0 }};
+    {%- endfor %}
+    var rest = index;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let along_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- if d < inner %}
+    {%- for _ in operands %}
+    base_{{ loop.index0 }} += along_{{ d }} * params.stride_{{ loop.index0 }}_{{ d }};
+    {%- endfor %}
+    {%- endif %}
+    {%- endfor %}
+    {%- if rank == 2 %}
+    let inner_step = rest;
+    {%- else %}
+    let inner_step = along_{{ inner }};
+    {%- for _ in operands %}
+    base_{{ loop.index0 }} += rest * params.stride_{{ loop.index0 }}_0;
+    {%- endfor %}
+    {%- endif %}
+    let turned_step = along_{{ turned }};
+{%- if tile %}
+    // Along the turned axis in, along the inner one out.
+    {
+        let turned_index = turned_step * {{ side }}u + local_index % {{ side }}u;
+        {%- for j in range(side * side // 256) %}
+        {
+            let row = local_index / {{ side }}u + {{ j * 256 // side }}u;
+            let inner_index = inner_step * {{ side }}u + row;
+            if inner_index <= params.inner_last && turned_index <= params.turned_last {
+                {%- for operand in inputs %}
+                {%- set dtype, slot, way = operand | split("/") %}
+                {%- if way == "turned" %}
+                let at_{{ loop.index0 }} = {{ at(loop.index0, "inner_index", "turned_index") }};
+                tile_{{ loop.index0 }}[row * {{ side + 1 }}u + local_index % {{ side }}u] = {{ storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0) }};
+                {%- endif %}
+                {%- endfor %}
+            }
+        }
+        {%- endfor %}
+    }
+    workgroupBarrier();
+    {%- set words = side // lanes %}
+    {%- for j in range(side * words // 256) %}
+    {
+        let row = local_index / {{ words }}u + {{ j * 256 // words }}u;
+        let column = local_index % {{ words }}u * {{ lanes }}u;
+        let turned_index = turned_step * {{ side }}u + row;
+        let inner_index = inner_step * {{ side }}u + column;
+        if inner_index <= params.inner_last && turned_index <= params.turned_last {
+            let place = {{ at(out, "inner_index", "turned_index") }};
+            {%- for lane in range(lanes) %}
+            {%- for operand in inputs %}
+            {%- set dtype, slot, way = operand | split("/") %}
+            {%- if way == "turned" %}
+            let a{{ loop.index0 }}_{{ lane }} = tile_{{ loop.index0 }}[(column + {{ lane }}u) * {{ side + 1 }}u + row];
+            {%- else %}
+            let at_{{ loop.index0 }}_{{ lane }} = {{ at(loop.index0, "(inner_index + " ~ lane ~ "u)", "turned_index") }};
+            let a{{ loop.index0 }}_{{ lane }} = {{ storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0 ~ "_" ~ lane) }};
+            {%- endif %}
+            {%- endfor %}
+            {%- if reads_old == 1 %}
+            let old_{{ lane }} = {{ storage.load1(out_dtype, "buffer" ~ out_slot, "place + " ~ lane ~ "u") }};
+            {%- endif %}
+            let y_{{ lane }} = apply({% for _ in inputs %}a{{ loop.index0 }}_{{ lane }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ lane if reads_old == 1 }});
+            {%- endfor %}
+            {%- if lanes > 1 %}
+            buffer{{ out_slot }}[place / {{ lanes }}u] = {% for lane in range(lanes) %}({{ storage.bits1(out_dtype, "y_" ~ lane) }} << {{ lane * (32 // lanes) }}u){{ " | " if not loop.last }}{% endfor %};
+            {%- else %}
+            buffer{{ out_slot }}[place] = y_0;
+            {%- endif %}
+        }
+    }
+    {%- endfor %}
+{%- elif unit == 1 %}
+    // What would be past an edge is the last one once more, read before anything is written.
+    {%- for i in range(side) %}
+    let inner_{{ i }} = min(inner_step * {{ side }}u + {{ i }}u, params.inner_last);
+    let turned_{{ i }} = min(turned_step * {{ side }}u + {{ i }}u, params.turned_last);
+    {%- endfor %}
+    {%- for i in range(side) %}
+    {%- for t in range(side) %}
+    {%- for operand in inputs %}
+    {%- set dtype, slot, _ = operand | split("/") %}
+    {%- set name = loop.index0 ~ "_" ~ i ~ "_" ~ t %}
+    let at_{{ name }} = {{ at(loop.index0, "inner_" ~ i, "turned_" ~ t) }};
+    let a{{ name }} = {{ storage.load1(dtype, "buffer" ~ slot, "at_" ~ name) }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- endfor %}
+    {%- for t in range(side) %}
+    {%- for i in range(side) %}
+    {%- set name = i ~ "_" ~ t %}
+    let place_{{ name }} = {{ at(out, "inner_" ~ i, "turned_" ~ t) }};
+    let y_{{ name }} = apply({% for _ in inputs %}a{{ loop.index0 }}_{{ name }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ storage.load1(out_dtype, "buffer" ~ out_slot, "place_" ~ name) if reads_old == 1 }});
+    {%- endfor %}
+    {%- endfor %}
+    {%- for t in range(side) %}
+    {%- for i in range(side) %}
+    buffer{{ out_slot }}[place_{{ i }}_{{ t }}] = y_{{ i }}_{{ t }};
+    {%- endfor %}
+    {%- endfor %}
+{%- else %}
+    {%- for square in range(squares) %}
+    {
+        {%- if squares > 1 %}
+        // Past the last one it is that once more.
+        let inner_unit = min(inner_step * {{ squares }}u + {{ square }}u, params.inner_last);
+        {%- else %}
+        let inner_unit = inner_step;
+        {%- endif %}
+        {%- for operand in inputs %}
+        {%- set dtype, slot, way = operand | split("/") %}
+        {%- set buffer = "buffer" ~ slot %}
+        {%- set number = loop.index0 %}
+        {%- if way == "one" %}
+        let one_{{ number }} = vec4<{{ storage.value(dtype) }}>({{ storage.load_of(dtype, unit, buffer, "base_" ~ number) }});
+        {%- elif way == "turned" %}
+        {%- for k in range(side) %}
+        let at_{{ number }}_{{ k }} = {{ at(number, "(inner_unit * " ~ side ~ "u + " ~ k ~ "u)", "turned_step") }};
+        {{- storage.load_unit(dtype, unit, "x" ~ number ~ "_" ~ k, buffer, "at_" ~ number ~ "_" ~ k) }}
+        {%- endfor %}
+        {%- endif %}
+        {%- endfor %}
+        {%- for t in range(side) %}
+        {
+            {%- for operand in inputs %}
+            {%- set dtype, slot, way = operand | split("/") %}
+            {%- set number = loop.index0 %}
+            {%- if way == "straight" %}
+            let at_{{ number }} = {{ at(number, "inner_unit", "(turned_step * " ~ side ~ "u + " ~ t ~ "u)") }};
+            {{- storage.load_unit(dtype, unit, "a" ~ number, "buffer" ~ slot, "at_" ~ number) }}
+            {%- else %}
+            {%- for half in range(side // 4) %}
+            {%- if way == "one" %}
+            let a{{ number }}_{{ half }} = one_{{ number }};
+            {%- else %}
+            let a{{ number }}_{{ half }} = vec4<{{ storage.value(dtype) }}>({% for j in range(4) %}x{{ number }}_{{ j * (side // 4) + half }}_{{ t % (side // 4) }}[{{ t // (side // 4) }}]{{ ", " if not loop.last }}{% endfor %});
+            {%- endif %}
+            {%- endfor %}
+            {%- endif %}
+            {%- endfor %}
+            let place = {{ at(out, "inner_unit", "(turned_step * " ~ side ~ "u + " ~ t ~ "u)") }};
+            {%- if reads_old == 1 %}
+            {{- storage.load_unit(out_dtype, unit, "old", "buffer" ~ out_slot, "place") }}
+            {%- endif %}
+            {%- for half in range(side // 4) %}
+            let y_{{ half }} = apply({% for _ in inputs %}a{{ loop.index0 }}_{{ half }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ half if reads_old == 1 }});
+            {%- endfor %}
+            buffer{{ out_slot }}[place] = {{ storage.stored_unit(out_dtype, unit, "y") }};
+        }
+        {%- endfor %}
+    }
+    {%- endfor %}
+{%- endif %}
+}

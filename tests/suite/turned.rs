@@ -1,0 +1,227 @@
+//! Inputs that lie turned: copies of permuted tensors and elementwise ops on them, in squares of every side,
+//! against the list of indices.
+
+use orlop::{DType, Result, Tensor, with_hardware_plans};
+
+use crate::adapters::{Context, full};
+use crate::elementwise;
+use crate::number::{Arithmetic, Number, for_each_dtype};
+use crate::operand::Operand;
+use crate::rng::{Rng, cases};
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    let mut all = vec![
+        Test::new("turned::copies::bool", Scope::Kernels, copies::<bool>),
+        Test::new("turned::edges::bool", Scope::Device, edges::<bool>),
+        Test::new(
+            "turned::hardware::bool",
+            Scope::Gpu,
+            hardware_copies::<bool>,
+        ),
+        Test::new("turned::in_place", Scope::Kernels, in_place),
+        Test::new("turned::fused", Scope::Gpu, fused),
+        Test::new("turned::many_workgroups", Scope::Large, many_workgroups),
+    ];
+    for_each_dtype!(all, Scope::Kernels, "turned::copies", copies);
+    for_each_dtype!(all, Scope::Device, "turned::edges", edges);
+    for_each_dtype!(all, Scope::Kernels, "turned::sums", sums);
+    for_each_dtype!(all, Scope::Gpu, "turned::hardware", hardware);
+    all
+}
+
+/// Sizes at which squares begin to pay, and end.
+const SIZES: [usize; 14] = [1, 3, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40];
+
+/// A permuted tensor of rank 2 to 5 whose last axis is another one in memory, now and then within a larger one.
+fn permuted<T: Number>(context: &Context, rng: &mut Rng) -> Result<Operand<T>> {
+    let rank = rng.between(2, 5);
+    let mut left = if context.is_slow() { 3000 } else { 9000 };
+    // Whole vectors as often as not.
+    let whole = rng.one_in(2);
+    let mut shape = vec![1; rank];
+    for axis in rng.shuffled(rank) {
+        let fits = |size: &&usize| **size <= left && (!whole || size.is_multiple_of(8));
+        let sizes: Vec<usize> = SIZES.iter().filter(fits).copied().collect();
+        shape[axis] = if sizes.is_empty() {
+            rng.between(1, left.min(3))
+        } else {
+            *rng.pick(&sizes)
+        };
+        left /= shape[axis];
+    }
+    let margin = if rng.one_in(2) {
+        0
+    } else if whole {
+        8
+    } else {
+        rng.between(1, 3)
+    };
+    let outer: Vec<usize> = shape.iter().map(|size| size + margin).collect();
+    let ranges: Vec<_> = shape.iter().map(|size| margin..margin + size).collect();
+    let mut axes = rng.shuffled(rank);
+    while axes[rank - 1] == rank - 1 {
+        axes = rng.shuffled(rank);
+    }
+    let base = Operand::<T>::random(context.device(), rng, &outer)?;
+    base.slice(&ranges)?.permute(&axes)
+}
+
+fn check_copy<T: Number>(view: &Operand<T>) -> Result<()> {
+    let copy = view.tensor.copy()?;
+    assert!(copy.is_contiguous());
+    let (got, want) = (copy.to_vec::<T>()?, view.values());
+    let wrong = (0..want.len()).find(|&at| got[at].bits() != want[at].bits());
+    assert_eq!((got.len(), wrong), (want.len(), None), "{}", view.story());
+    Ok(())
+}
+
+fn copies<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(12), |rng| {
+        check_copy(&permuted::<T>(context, rng)?)
+    })
+}
+
+/// Matrices around the sides of squares and tiles, from offsets that spoil the alignment.
+fn edges<T: Number>(context: &Context) -> Result<()> {
+    let most = if context.is_slow() { 17 } else { 65 };
+    let sizes = [7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65];
+    let sizes: Vec<usize> = sizes.into_iter().filter(|&size| size <= most).collect();
+    cases(1, |rng| {
+        for &rows in &sizes {
+            for &columns in &sizes {
+                let all = Operand::<T>::random(context.device(), rng, &[rows * columns + 8])?;
+                for first in [0, 1, 8] {
+                    let part = all.range(first..first + rows * columns)?;
+                    let matrix = part.reshape(&[rows, columns])?;
+                    check_copy(&matrix.transpose(0, 1)?)?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Turned operands beside others: straight and turned ones, rows, columns and single numbers.
+fn sums<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    cases(context.times(6), |rng| {
+        let turned = permuted::<T>(context, rng)?;
+        let shape = turned.shape().to_vec();
+        let rank = shape.len();
+        let straight = Operand::<T>::random(device, rng, &shape)?;
+        let row = Operand::<T>::random(device, rng, &shape[rank - 1..])?;
+        let mut one_column = shape.clone();
+        one_column[rank - 1] = 1;
+        let column = Operand::<T>::random(device, rng, &one_column)?;
+        let one = Operand::<T>::random(device, rng, &[1])?;
+        let also = permuted::<T>(context, rng)?;
+        let other = match also.shape() == turned.shape() {
+            true => &also,
+            false => &turned,
+        };
+        for second in [&straight, &row, &column, &one, other] {
+            let op = *rng.pick(&Arithmetic::ALL);
+            elementwise::check(context, op, &turned, second)?;
+            elementwise::check(context, op, second, &turned)?;
+        }
+        let square = Operand::<T>::random(device, rng, &[16, 16])?;
+        elementwise::check(context, Arithmetic::Sub, &square, &square.transpose(0, 1)?)
+    })
+}
+
+/// The kernels that hardware is given: a workgroup a square.
+fn hardware<T: Number>(context: &Context) -> Result<()> {
+    hardware_copies::<T>(context)?;
+    if context.is_slow() && !full() {
+        return Ok(());
+    }
+    with_hardware_plans(|| sums::<T>(context))
+}
+
+fn hardware_copies<T: Number>(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        edges::<T>(context)?;
+        copies::<T>(context)
+    })
+}
+
+/// What is written is read before, and other storages lie turned.
+fn in_place(context: &Context) -> Result<()> {
+    let device = context.device();
+    let body = || {
+        for (rows, columns) in [(16, 24), (9, 33), (20, 12), (64, 64)] {
+            let values = |count: usize| (0..count as i32).collect::<Vec<i32>>();
+            let a = Tensor::from_slice(device, &values(rows * columns), [rows, columns])?;
+            let b = Tensor::from_slice(device, &values(rows * columns), [columns, rows])?;
+            a.add_assign(&b.transpose(0, 1)?)?;
+            let want = |at: usize| (at + (at % columns) * rows + at / columns) as i32;
+            let want: Vec<i32> = (0..rows * columns).map(want).collect();
+            assert_eq!(a.to_vec::<i32>()?, want, "{rows} x {columns}");
+        }
+        Ok(())
+    };
+    body()?;
+    with_hardware_plans(body)
+}
+
+/// Numbers of an expression, and results narrower than their inputs.
+fn fused(context: &Context) -> Result<()> {
+    let device = context.device();
+    let body = || {
+        for (rows, columns) in [(16, 32), (33, 20), (40, 24)] {
+            let values: Vec<f32> = (0..rows * columns).map(|at| at as f32 - 300.0).collect();
+            let x = Tensor::from_slice(device, &values, [rows, columns])?.transpose(0, 1)?;
+            let source = |at: usize| values[at % rows * columns + at / rows];
+            let all = 0..rows * columns;
+            let got = orlop::fused(|e| {
+                let x = e.input(&x);
+                ((x * 2.0 + 1.0) * x - 0.5).maximum(0.0) * 0.25
+            })?;
+            let f = |x: f32| ((x * 2.0 + 1.0) * x - 0.5).max(0.0) * 0.25;
+            let got = got.to_vec::<f32>()?;
+            assert!(
+                all.clone()
+                    .all(|at| (got[at] - f(source(at))).abs() <= 1e-5 * got[at])
+            );
+            let halves = x.cast(DType::BF16)?.to_vec::<orlop::bf16>()?;
+            assert!(
+                all.clone()
+                    .all(|at| halves[at] == orlop::bf16::from_f32(source(at)))
+            );
+            let positive = x.gt(0.0)?.to_vec::<bool>()?;
+            assert!(all.clone().all(|at| positive[at] == (source(at) > 0.0)));
+            let numbers = x
+                .gt(0.0)?
+                .transpose(0, 1)?
+                .cast(DType::I32)?
+                .to_vec::<i32>()?;
+            assert!(
+                all.clone()
+                    .all(|at| numbers[at] == i32::from(values[at] > 0.0))
+            );
+        }
+        Ok(())
+    };
+    body()?;
+    with_hardware_plans(body)
+}
+
+/// More of them than one dimension of a grid has, in squares of 4 and in tiles.
+fn many_workgroups(context: &Context) -> Result<()> {
+    let device = context.open();
+    let (rows, columns) = (8200, 8196);
+    let values: Vec<bool> = (0..rows * columns)
+        .map(|at: usize| at.is_multiple_of(7) ^ (at % columns).is_multiple_of(5))
+        .collect();
+    let turned = Tensor::from_slice(&device, &values, [rows, columns])?.transpose(0, 1)?;
+    let check = || {
+        let got = turned.copy()?.to_vec::<bool>()?;
+        let wrong =
+            (0..rows * columns).find(|&at| got[at] != values[at % rows * columns + at / rows]);
+        assert_eq!(wrong, None);
+        Ok(())
+    };
+    check()?;
+    with_hardware_plans(check)
+}
