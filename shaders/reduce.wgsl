@@ -131,6 +131,9 @@ var<workgroup> shared_: array<One, 256>;
             let {{ name }}_0 = source[{{ index }}];
 {%- endif %}
 {%- endmacro -%}
+{% macro load_step(name, step) -%}
+{{ load(name, "base + at(" ~ step ~ ")") }}
+{%- endmacro -%}
 {# A step's elements, or a state, into `part`_0 and, of eight, `part`_1 with every other one. -#}
 {% macro absorb(part, step) %}
         {
@@ -250,6 +253,9 @@ fn main(
     {%- endfor %}
     {%- endif %}
     var step = first + lane;
+    {%- if op == "exponential" and source == "values" %}
+    {{- states.exponentials(load_step, lanes, quads, unit) }}
+    {%- else %}
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);
         {%- for q in range(quads) %}
@@ -287,6 +293,7 @@ fn main(
         total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
         {%- endfor %}
     }
+    {%- endif %}
     {%- if again %}
     {{- states.scaling(quads, unit, along == "kept") }}
     }

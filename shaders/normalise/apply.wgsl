@@ -7,11 +7,15 @@
 //               offsets and the inner size count in fours
 // along         with vector 4: "reduced": the four lie in a row and have one state; "kept": in four rows,
 //               whose states are neighbours, with one weight and bias
+// grouped       1, with vector 4: an invocation has four steps of one state, which lie a quarter apart along the rows,
+//               or the columns; 0: four steps a workgroup apart
 // strided_out   1: out has an offset and strides as the others; 0: it is written at i
 {% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
 {% from "part/normal" import normalising -%}
 {% import "part/storage" as storage -%}
 {% set narrow = storage.lanes(element) | int > 1 -%}
+{# Four states are whole vectors of words. -#}
+{% set by_fours = vector == 4 and along == "kept" and not wide_float -%}
 {% set loaded = storage.unit_of(element, vector) -%}
 {% set inputs = ["x"] + (["weight"] if weight else []) + (["bias"] if bias else []) -%}
 {% set walked = inputs + (["out"] if strided_out else []) + ["state"] -%}
@@ -23,6 +27,11 @@ struct Params {
     length_low: u32,
     length_high: u32,
     epsilon: u32,
+    {%- if grouped %}
+    // Steps along the axis of a group, and a quarter of them.
+    along: u32,
+    groups: u32,
+    {%- endif %}
     {%- for name in walked %}
     {{ name }}_offset: u32,
     {%- endfor %}
@@ -44,7 +53,7 @@ struct Params {
 @group(0) @binding({{ slot_bias }}) var<storage, read_write> buffer{{ slot_bias }}: array<{{ loaded }}>;
 {%- endif %}
 @group(0) @binding({{ slot_out }}) var<storage, read_write> buffer{{ slot_out }}: array<{{ "atomic<u32>" if narrow and vector == 1 else loaded }}>;
-@group(0) @binding({{ slot_state }}) var<storage, read_write> buffer{{ slot_state }}: array<{{ word }}>;
+@group(0) @binding({{ slot_state }}) var<storage, read_write> buffer{{ slot_state }}: array<{{ "vec4<" ~ word ~ ">" if by_fours else word }}>;
 {%- if narrow %}
 {{ storage.functions(element) }}
 {%- endif %}
@@ -68,6 +77,111 @@ fn epsilon() -> {{ accumulator }} {
 {% macro field(at, type, place) -%}
 {{ restored(type, "buffer" ~ slot_state ~ "[(" ~ place ~ ") * " ~ span ~ "u + " ~ at ~ "u]") }}
 {%- endmacro %}
+
+// One step.
+fn write(out_at: u32, {% for name in inputs %}{{ name }}_index: u32, {% endfor %}normal: Normal{{ Many }}) {
+    {%- for name in inputs %}
+    {%- if vector == 4 and inner[name] == 0 %}
+    let {{ name }}_0 = {{ typed(accumulator, vector) }}({{ storage.load_of(element, vector, "buffer" ~ slots[name], name ~ "_index") }});
+    {%- else %}
+    {{- storage.load_unit(element, vector, name, "buffer" ~ slots[name], name ~ "_index") }}
+    {%- endif %}
+    {%- endfor %}
+    let y_0 = apply_{{ many }}(x_0, normal){{ " * weight_0" if weight }}{{ " + bias_0" if bias }};
+    
+    {%- if narrow and vector == 1 %}
+    {{- storage.store_atomic(element, "buffer" ~ slot_out, "out_at", "y_0") }}
+    {%- else %}
+    buffer{{ slot_out }}[out_at] = {{ storage.stored_unit(element, vector, "y") }};
+    {%- endif %}
+}
+{%- if grouped %}
+{%- set last = rank - 1 %}
+{%- set axis = last if along == "reduced" else rank - 2 %}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    let index = (workgroup.x + workgroup.y * workgroups.x) * 256u + local_index;
+    if index >= params.count {
+        return;
+    }
+    {%- for name in walked %}
+    var {{ name }}_index = params.{{ name }}_offset;
+    {%- endfor %}
+    var rest = index;
+    {%- if along == "kept" %}
+    let column = rest % params.size_{{ last }};
+    rest /= params.size_{{ last }};
+    {%- for name in walked if inner[name] == 1 %}
+    {{ name }}_index += column;
+    {%- endfor %}
+    {%- endif %}
+    let group = rest % params.groups;
+    rest /= params.groups;
+    let outer = rest;
+    {%- for d in range(1, axis) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for name in walked %}
+    {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- if axis > 0 %}
+    {%- for name in walked %}
+    {{ name }}_index += rest * params.{{ name }}_stride_0;
+    {%- endfor %}
+    {%- endif %}
+    {%- if by_fours %}
+    {%- for i in range(span) %}
+    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
+    {%- endfor %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- elif vector == 4 and along == "kept" %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- else %}
+    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
+    {%- if vector == 4 %}
+    // One row for all four.
+    let of_row = normal_one(state);
+    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
+    {%- else %}
+    let normal = normal_one(state);
+    {%- endif %}
+    {%- endif %}
+    {%- for i in range(4) %}
+    {
+        let along = group + {{ i }}u * params.groups;
+        if along < params.along {
+            {%- if strided_out %}
+            let out_at = out_index + along{{ " * params.out_stride_" ~ axis if along == "kept" }};
+            {%- elif along == "kept" %}
+            let out_at = (outer * params.along + along) * params.size_{{ last }} + column;
+            {%- else %}
+            let out_at = outer * params.along + along;
+            {%- endif %}
+            write(out_at, {% for name in inputs %}{{ name }}_index{% if along == "kept" %} + along * params.{{ name }}_stride_{{ axis }}{% elif inner[name] == 1 %} + along{% endif %}, {% endfor %}normal);
+        }
+    }
+    {%- endfor %}
+}
+{%- else %}
 
 fn step(index: u32) {
     {%- for name in walked %}
@@ -95,7 +209,18 @@ fn step(index: u32) {
     {{ name }}_index += rest * params.{{ name }}_stride_0;
     {%- endif %}
     {%- endfor %}
-    {%- if vector == 4 and along == "kept" %}
+    {%- if by_fours %}
+    {%- for i in range(span) %}
+    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
+    {%- endfor %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- elif vector == 4 and along == "kept" %}
     let state = Many(
         {%- for type in fields %}
         {%- set at = loop.index0 %}
@@ -113,20 +238,7 @@ fn step(index: u32) {
     let normal = normal_one(state);
     {%- endif %}
     {%- endif %}
-    {%- for name in inputs %}
-    {%- if vector == 4 and inner[name] == 0 %}
-    let {{ name }}_0 = {{ typed(accumulator, vector) }}({{ storage.load_of(element, vector, "buffer" ~ slots[name], name ~ "_index") }});
-    {%- else %}
-    {{- storage.load_unit(element, vector, name, "buffer" ~ slots[name], name ~ "_index") }}
-    {%- endif %}
-    {%- endfor %}
-    let y_0 = apply_{{ many }}(x_0, normal){{ " * weight_0" if weight }}{{ " + bias_0" if bias }};
-    {%- set to = "out_index" if strided_out else "index" %}
-    {%- if narrow and vector == 1 %}
-    {{- storage.store_atomic(element, "buffer" ~ slot_out, to, "y_0") }}
-    {%- else %}
-    buffer{{ slot_out }}[{{ to }}] = {{ storage.stored_unit(element, vector, "y") }};
-    {%- endif %}
+    write({{ "out_index" if strided_out else "index" }}, {% for name in inputs %}{{ name }}_index, {% endfor %}normal);
 }
 
 @compute @workgroup_size(256)
@@ -142,3 +254,4 @@ fn main(
     }
     {%- endfor %}
 }
+{%- endif %}

@@ -75,6 +75,9 @@ var<workgroup> shared_: array<One, 256>;
 {% macro load(name, slot, index) %}
             {{- storage.load_unit(element, unit, name, "buffer" ~ slot, index) }}
 {%- endmacro %}
+{% macro load_step(name, step) %}
+            {{- load(name, slot_x, "base + (" ~ step ~ ") * params.x_step") }}
+{%- endmacro %}
 
 @compute @workgroup_size({{ workgroup }})
 fn main(
@@ -123,23 +126,16 @@ fn main(
     {%- endfor %}
     step = lane;
     {%- endif %}
+    {%- if op == "exponential" %}
+    let end = steps;
+    {{- states.exponentials(load_step, lanes, quads, unit) }}
+    {%- else %}
     while step < steps {
         let block_end = min(step + {{ 64 * lanes }}u, steps);
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
         {%- endfor %}
-        {%- if op == "exponential" %}
-        // Four at a time: one more exp for all of them.
-        while step + {{ 3 * lanes }}u < block_end {
-            {%- for i in range(4) %}
-            {{- load("x" ~ i, slot_x, "base + (step + " ~ i * lanes ~ "u) * params.x_step") }}
-            {%- endfor %}
-            {%- for q in range(quads) %}
-            part_{{ q }} = take_four_{{ many }}(part_{{ q }}, x0_{{ q }}, x1_{{ q }}, x2_{{ q }}, x3_{{ q }});
-            {%- endfor %}
-            step += {{ 4 * lanes }}u;
-        }
-        {%- elif op == "square" %}
+        {%- if op == "square" %}
         {%- for q in range(quads) %}
         part_{{ q }}.b = scale_{{ q }};
         {%- endfor %}
@@ -175,6 +171,7 @@ fn main(
         total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
         {%- endfor %}
     }
+    {%- endif %}
     {%- if scales %}
     {{- states.scaling(quads, unit, along == "kept") }}
     }

@@ -40,7 +40,8 @@ fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
 
 fn apply_{{ name }}(x: {{ T }}, normal: Normal{{ State }}) -> {{ T }} {
     {%- if norm == "softmax" %}
-    return exp_{{ name }}(x - normal.shift) * normal.factor;
+    // The largest has been taken off, or the factor is NaN.
+    return less_{{ name }}(x - normal.shift) * normal.factor;
     {%- elif norm == "log_softmax" %}
     return (x - normal.shift) - normal.factor;
     {%- elif norm == "layer" %}

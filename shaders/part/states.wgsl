@@ -172,17 +172,31 @@ fn rescaled_{{ name }}(sum: {{ T }}, from_scale: {{ T }}, to_scale: {{ T }}) -> 
 {%- endif %}
 
 {% if op == "exponential" -%}
+// Four that are finite, or minus infinity.
 fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, w: {{ T }}) -> {{ State }} {
-    // What is infinite or NaN goes one by one. By bits: shaders may assume that there is none.
-    let size = {{ U }}(0x7fffffffu);
-    let largest = max(max(bitcast<{{ U }}>(x) & size, bitcast<{{ U }}>(y) & size), max(bitcast<{{ U }}>(z) & size, bitcast<{{ U }}>(w) & size));
-    if {{ "all" if n > 1 }}(largest < {{ U }}(0x7f800000u)) && {{ "all" if n > 1 }}(bitcast<{{ U }}>(state.a) != {{ U }}(0x7f800000u)) {
-        let top = max(max(max(x, y), max(z, w)), state.a);
-        let sum = (exp_{{ name }}(x - top) + exp_{{ name }}(y - top)) + (exp_{{ name }}(z - top) + exp_{{ name }}(w - top));
-        return {{ State }}(top, state.b * exp_{{ name }}(state.a - top) + sum);
-    }
-    let at = {{ U }}(0u);
-    return take_{{ name }}(take_{{ name }}(take_{{ name }}(take_{{ name }}(state, x, at), y, at), z, at), w, at);
+    let top = max(max(max(x, y), max(z, w)), state.a);
+    let sum = (less_{{ name }}(x - top) + less_{{ name }}(y - top)) + (less_{{ name }}(z - top) + less_{{ name }}(w - top));
+    return {{ State }}(top, state.b * less_{{ name }}(state.a - top) + sum);
+}
+
+// The largest bits so far, as those of signed and of unsigned numbers.
+struct Seen{{ State }} {
+    above: {{ typed("i32", n) }},
+    below: {{ U }},
+}
+
+fn see_{{ name }}(seen: Seen{{ State }}, x: {{ T }}) -> Seen{{ State }} {
+    return Seen{{ State }}(max(seen.above, bitcast<{{ typed("i32", n) }}>(x)), max(seen.below, bitcast<{{ U }}>(x)));
+}
+
+// The state of numbers among which there may have been infinity or NaN. By bits: shaders may assume that there
+// is none.
+fn seen_{{ name }}(state: {{ State }}, seen: Seen{{ State }}) -> {{ State }} {
+    let is_infinite = seen.above == {{ typed("i32", n) }}(0x7f800000);
+    let is_nan = (seen.above > {{ typed("i32", n) }}(0x7f800000)) | (seen.below > {{ U }}(0xff800000u));
+    let top = select(state.a, bitcast<{{ T }}>(seen.above), is_infinite);
+    let sum = select(state.b, {{ T }}(1.0), is_infinite);
+    return {{ State }}(select(top, {{ T }}(), is_nan), select(sum, bitcast<{{ T }}>(seen.below | {{ U }}(0x7fc00000u)), is_nan));
 }
 {%- endif %}
 
@@ -272,6 +286,48 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
 }
 {%- endif %}
 {% endmacro -%}
+{# Sums of exponentials from `step` to `end`, into `total`_0 and `total`_1, as if all numbers were finite; what was -#}
+{# not is put right after it. Software adapters go through both sides of every branch, so there is none. `load` is -#}
+{# a macro of a name and a step. -#}
+{% macro exponentials(load, lanes, quads, unit) -%}
+{% set many = "many" if unit > 1 else "one" -%}
+{% set Many = "Many" if unit > 1 else "One" -%}
+    {%- for q in range(quads) %}
+    var seen_{{ q }} = Seen{{ Many }}();
+    {%- endfor %}
+    while step < end {
+        let block_end = min(step + {{ 64 * lanes }}u, end);
+        {%- for q in range(quads) %}
+        var part_{{ q }} = empty_{{ many }}();
+        {%- endfor %}
+        while step + {{ 3 * lanes }}u < block_end {
+            {%- for i in range(4) %}
+            {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}
+            {%- for q in range(quads) %}
+            seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
+            {%- endfor %}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            part_{{ q }} = take_four_{{ many }}(part_{{ q }}, x0_{{ q }}, x1_{{ q }}, x2_{{ q }}, x3_{{ q }});
+            {%- endfor %}
+            step += {{ 4 * lanes }}u;
+        }
+        while step < block_end {
+            {{- load("x", "step") }}
+            {%- for q in range(quads) %}
+            seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x_{{ q }});
+            part_{{ q }} = take_{{ many }}(part_{{ q }}, x_{{ q }}, {{ typed("u32", unit) }}(0u));
+            {%- endfor %}
+            step += {{ lanes }}u;
+        }
+        {%- for q in range(quads) %}
+        total_{{ q }} = join_{{ many }}(total_{{ q }}, part_{{ q }});
+        {%- endfor %}
+    }
+    {%- for q in range(quads) %}
+    total_{{ q }} = seen_{{ many }}(total_{{ q }}, seen_{{ q }});
+    {%- endfor %}
+{%- endmacro -%}
 {# Ends a turn of sums of squares, `total`_0 and `total`_1, unless `scale`_0 and _1 are wrong for them. -#}
 {% macro scaling(quads, unit, apart) -%}
 {%- if unit > 1 and not apart %}

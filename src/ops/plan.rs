@@ -16,6 +16,9 @@ pub(super) const PER_THREAD: u32 = 4;
 /// Invocations of an elementwise workgroup.
 pub(super) const WORKGROUP: u64 = 256;
 
+/// Bytes that a software adapter's caches hold: what is larger is best gone through in the order of memory.
+pub(super) const SOFT_CACHE_BYTES: usize = 2_000_000;
+
 thread_local! {
     static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
 }

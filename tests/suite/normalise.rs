@@ -33,6 +33,7 @@ pub fn tests() -> Vec<Test> {
     floats!("normalise::random", Scope::Kernels, random);
     floats!("normalise::edges", Scope::Kernels, edges);
     floats!("normalise::hardware", Scope::Gpu, hardware);
+    floats!("normalise::large_columns", Scope::Gpu, large_columns);
     all
 }
 
@@ -226,6 +227,28 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
             let what = *rng.pick(&ALL);
             check(context, rng, what, &x, axes)?;
             check(context, rng, what, &x.permute(&[2, 0, 1])?, axes)?;
+        }
+        Ok(())
+    })
+}
+
+/// Columns that no cache holds, whose states come first; rows that four do not divide.
+fn large_columns<T: Number>(context: &Context) -> Result<()> {
+    let times = 4 / size_of::<T>().min(4);
+    cases(1, |rng| {
+        for shape in [
+            &[517 * times, 520][..],
+            &[3, 301 * times, 300],
+            &[2, 131_100 * times + 4],
+        ] {
+            let x = Operand::<T>::random(context.device(), rng, shape)?;
+            for what in ALL {
+                if context.is_slow() && !full() && (T::DTYPE != DType::F32 || shape.len() > 2) {
+                    continue;
+                }
+                check(context, rng, what, &x, &[shape.len() - 2])?;
+                check(context, rng, what, &x, &[shape.len() - 1])?;
+            }
         }
         Ok(())
     })

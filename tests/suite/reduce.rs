@@ -34,6 +34,7 @@ pub fn tests() -> Vec<Test> {
         squares_beyond,
     ));
     for_each_dtype!(all, Scope::Gpu, "reduce::hardware", hardware);
+    for_each_dtype!(all, Scope::Gpu, "reduce::large_columns", large_columns);
     all.push(Test::new(
         "reduce::hardware::bool",
         Scope::Gpu,
@@ -569,6 +570,23 @@ fn arguments(context: &Context) -> Result<()> {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
     Ok(())
+}
+
+/// Columns that no cache holds, by parts of their rows.
+fn large_columns<T: Number>(context: &Context) -> Result<()> {
+    if context.is_slow() && T::DTYPE != DType::F32 && !full() {
+        return Ok(());
+    }
+    let times = 4 / size_of::<T>().min(4);
+    cases(1, |rng| {
+        let x = Operand::<T>::random(context.device(), rng, &[1003 * times, 520])?;
+        for &what in What::of(T::DTYPE) {
+            check(context, what, &x, &[0], false)?;
+        }
+        let x = Operand::<T>::random(context.device(), rng, &[3, 700 * times, 260])?;
+        check(context, What::Sum, &x, &[1], true)?;
+        check(context, What::ArgMin, &x, &[1], false)
+    })
 }
 
 /// The kernels that hardware is given: trees of lanes in workgroup memory.

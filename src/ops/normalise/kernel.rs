@@ -34,6 +34,8 @@ pub(super) struct Apply {
     pub vector: u32,
     pub along_reduced: bool,
     pub rank: u32,
+    /// Four steps of an invocation share a state.
+    pub grouped: bool,
     pub strided: bool,
 }
 
@@ -97,6 +99,7 @@ impl Family {
             ("vector", apply.vector.into()),
             ("along", along.into()),
             ("rank", apply.rank.into()),
+            ("grouped", u32::from(apply.grouped).into()),
             ("strided_out", u32::from(apply.strided).into()),
         ];
         let walked = self.inputs() + 1 + u32::from(apply.strided);
@@ -104,7 +107,11 @@ impl Family {
             template: "normalise/apply",
             values: self.values().into_iter().chain(more).collect(),
             bindings: self.inputs() + 2,
-            words: 4 + walked + (apply.rank - 1) + walked * apply.rank,
+            words: 4
+                + 2 * u32::from(apply.grouped)
+                + walked
+                + (apply.rank - 1)
+                + walked * apply.rank,
         }
     }
 }
@@ -143,12 +150,17 @@ fn ways(family: Family) -> Vec<KernelKey> {
     let units = [(1, true), (4, true), (4, false), (8, true), (8, false)];
     for (unit, along_reduced) in units {
         if unit < 8 {
-            for rank in RANKS {
+            let shapes = RANKS.map(|rank| [(rank, false), (rank, true)]);
+            let exists = |&(rank, grouped): &(usize, bool)| {
+                !grouped || unit == 4 && (along_reduced || rank > 1)
+            };
+            for (rank, grouped) in shapes.into_iter().flatten().filter(exists) {
                 all.extend([false, true].map(|strided| {
                     family.apply(Apply {
                         vector: unit,
                         along_reduced,
                         rank: rank as u32,
+                        grouped,
                         strided,
                     })
                 }));

@@ -24,9 +24,6 @@ const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;
-/// Bytes up to which a software adapter goes through columns twice in one kernel: beyond its caches states
-/// come first, then all elements in the order of memory.
-const LARGEST_COLUMNS: f64 = 2e6;
 /// Steps that do not pay for more than one kernel.
 const FEW_STEPS: usize = 1024;
 
@@ -139,7 +136,8 @@ impl Planner<'_, '_> {
             (false, 1) => groups >= HARD_ROWS || steps <= 64,
             (false, _) => true,
         };
-        let exceeds_caches = bytes > LARGEST_COLUMNS;
+        // States come first then, and after them all elements in the order of memory.
+        let exceeds_caches = bytes > plan::SOFT_CACHE_BYTES as f64;
         if is_software && !along_reduced && exceeds_caches {
             return Ok(None);
         }
@@ -333,20 +331,45 @@ impl Planner<'_, '_> {
         let offsets: SmallVec<[usize; 5]> =
             walked.iter().map(|&operand| offsets[operand]).collect();
         let walk = plan::Walk::new(&dims, &steps, &offsets, fits, false);
-        let mut words: Words = smallvec![walk.count];
+        // Four steps of one state in one invocation: along a row, or from row to row.
+        let last = dims.len() - 1;
+        let axis = if along_reduced {
+            Some(last)
+        } else {
+            last.checked_sub(1)
+        };
+        let axis = axis.filter(|&axis| walk.vector == 4 && strides[output + 1][axis] == 0);
+        let along = axis.map(|axis| {
+            if axis == last {
+                dims[axis] / 4
+            } else {
+                dims[axis]
+            }
+        });
+        let (count, per_workgroup) = match along {
+            Some(along) => (walk.count / along as u32 * along.div_ceil(4) as u32, 256),
+            None => (walk.count, 1024),
+        };
+        let mut words: Words = smallvec![count];
         words.extend(self.of_rows());
+        words.extend(
+            along
+                .into_iter()
+                .flat_map(|along| [along as u32, along.div_ceil(4) as u32]),
+        );
         words.extend_from_slice(&walk.offsets);
         words.extend_from_slice(&walk.dims);
         let kernel = self.family.apply(Apply {
             vector: walk.vector,
             along_reduced: walk.vector == 1 || along_reduced,
             rank: walk.rank,
+            grouped: axis.is_some(),
             strided,
         });
         let elements = dims.iter().product::<usize>() as f64;
         let limit = self.capabilities.max_workgroups;
         let name = self.op.what.name();
-        let dispatch = plan::dispatch(name, words, u64::from(walk.count), 1024, limit)?;
+        let dispatch = plan::dispatch(name, words, u64::from(count), per_workgroup, limit)?;
         Ok(Launch {
             kernel,
             operands: bindings,

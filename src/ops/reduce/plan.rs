@@ -19,6 +19,9 @@ use crate::road::{Operand, Problem};
 const MOST_STEPS: usize = 4096;
 /// Below it a part of a reduction is not worth an invocation.
 const LEAST_STEPS: usize = 16;
+/// Steps at once of a software adapter that go from row to row of what its caches do not hold: next to each other
+/// invocations read next to each other in memory, before the rows are gone from there.
+const FAR_STEPS: usize = 128;
 /// Lanes that share a chunk on software adapters: those of lavapipe's vectors.
 pub(super) const SOFT_LANES: usize = 8;
 /// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
@@ -367,7 +370,18 @@ impl<'a> Planner<'a> {
             Source::Values if is_software => SOFT_INVOCATIONS,
             Source::Values => HARD_INVOCATIONS,
         };
-        let least = steps.div_ceil(MOST_STEPS * lanes);
+        // Far apart, steps go in parts whose memory the adapter's caches hold.
+        let bytes = space.outputs() * space.length() * self.element.size();
+        let goes_far = is_software
+            && source == Source::Values
+            && !is_innermost
+            && bytes > plan::SOFT_CACHE_BYTES;
+        let at_once = if goes_far {
+            FAR_STEPS
+        } else {
+            MOST_STEPS * lanes
+        };
+        let least = steps.div_ceil(at_once);
         let most = steps / (LEAST_STEPS * lanes);
         let wanted = wanted.div_ceil((groups * lanes).max(1));
         // The states of a pass lie in one binding.
