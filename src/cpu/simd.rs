@@ -7,6 +7,9 @@ use pulp::{Arch, Simd, WithSimd};
 /// that are not stay what any processor can do. `FUSED`: the processor multiplies and adds in one instruction,
 /// in vectors that pay; without it loops may go one by one, so that they compile faster.
 pub(crate) trait Loops {
+    /// Whether they compute so much that vectors of 512 bits pay.
+    const WIDEST: bool = false;
+
     fn run<const FUSED: bool>(self);
 }
 
@@ -20,7 +23,7 @@ impl<F: FnOnce()> Loops for F {
 /// Runs loops compiled for vectors of 256 bits where the processor has them: loops that wait for memory gain
 /// nothing from wider ones, and each width compiles them once more. Never inlined: that would, too.
 #[inline(never)]
-pub(crate) fn vectorised(loops: impl Loops) {
+pub(crate) fn vectorised<L: Loops>(loops: L) {
     struct Wide<L>(L);
 
     impl<L: Loops> WithSimd for Wide<L> {
@@ -33,8 +36,15 @@ pub(crate) fn vectorised(loops: impl Loops) {
     }
 
     #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = pulp::x86::V3::try_new() {
-        return Simd::vectorize(simd, Wide(loops));
+    {
+        if L::WIDEST
+            && let Some(simd) = pulp::x86::V4::try_new()
+        {
+            return Simd::vectorize(simd, Wide(loops));
+        }
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            return Simd::vectorize(simd, Wide(loops));
+        }
     }
     loops.run::<{ cfg!(target_arch = "aarch64") }>();
 }

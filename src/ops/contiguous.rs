@@ -115,8 +115,10 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
     });
 }
 
-/// Rows and columns of what is turned at a time: whole lines of memory are read and written.
-const TILE: usize = 16;
+/// Rows and columns of what is turned at a time: several lines of memory where they are read, which may be
+/// pages apart, and whole ones where they are written.
+const ROWS: usize = 64;
+const COLUMNS: usize = 16;
 
 /// Copies matrices whose columns are neighbours in memory, tile by tile; false where they are not that.
 fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [T]) -> bool {
@@ -127,7 +129,7 @@ fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [
         return false;
     };
     let (rows, columns, stride) = (*rows, *columns, *stride);
-    if rows < TILE || columns < TILE {
+    if rows < COLUMNS || columns < COLUMNS {
         return false;
     }
     let bands = out
@@ -135,8 +137,8 @@ fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [
         .enumerate()
         .flat_map(|(matrix, out)| {
             let base = layout.offset() as isize + place(matrix, outer, outer_strides);
-            let bands = out.chunks_mut(TILE * columns).enumerate();
-            bands.map(move |(band, out)| (base + (band * TILE) as isize, out))
+            let bands = out.chunks_mut(ROWS * columns).enumerate();
+            bands.map(move |(band, out)| (base + (band * ROWS) as isize, out))
         });
     let is_much = layout.elements() > parallel::PARALLEL;
     parallel::share(is_much, bands, |(base, out)| {
@@ -154,16 +156,21 @@ fn turn_band<T: bytemuck::Pod>(
     out: &mut [T],
 ) {
     let rows = out.len() / columns;
-    for first in (0..columns).step_by(TILE) {
-        let width = TILE.min(columns - first);
-        let mut tile = [[T::zeroed(); TILE]; TILE];
+    let mut tile = [[T::zeroed(); ROWS]; COLUMNS];
+    for first in (0..columns).step_by(COLUMNS) {
+        let width = COLUMNS.min(columns - first);
         for (at, line) in tile[..width].iter_mut().enumerate() {
             let start = (base + (first + at) as isize * stride) as usize;
-            line[..rows].copy_from_slice(&from[start..start + rows]);
+            let source = &from[start..start + rows];
+            // Of a known length it is no call.
+            match <&[T; ROWS]>::try_from(source) {
+                Ok(source) => *line = *source,
+                Err(_) => line[..rows].copy_from_slice(source),
+            }
         }
         for (row, out) in out.chunks_exact_mut(columns).enumerate() {
             let out = &mut out[first..first + width];
-            match <&mut [T; TILE]>::try_from(&mut *out) {
+            match <&mut [T; COLUMNS]>::try_from(&mut *out) {
                 Ok(out) => *out = std::array::from_fn(|column| tile[column][row]),
                 Err(_) => {
                     for (out, line) in out.iter_mut().zip(&tile) {

@@ -5,27 +5,36 @@ use bytemuck::Pod;
 use super::chain;
 use super::function::{Function, Kind};
 use super::real::{Real, Whole};
-use crate::cpu::Loops;
+use crate::cpu::{Loops, vectorised};
 
-/// A function of values, whole arrays of a kind, as many as `out` has. Plain ones of f32 are chains'.
-pub(super) struct Apply<'a> {
-    pub function: Function,
-    pub kind: Kind,
-    pub values: [&'a [u8]; 3],
-    pub out: &'a mut [u8],
+/// Values are whole arrays of a kind, as many as `out` has. Plain functions of f32 are chains'.
+pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
+    match kind {
+        Kind::F32 => vectorised(Singles(function, values, out)),
+        _ => vectorised(Others(function, kind, values, out)),
+    }
 }
 
-impl Loops for Apply<'_> {
+struct Singles<'a>(Function, [&'a [u8]; 3], &'a mut [u8]);
+
+impl Loops for Singles<'_> {
+    const WIDEST: bool = true;
+
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
-        let Apply {
-            function,
-            kind,
-            values,
-            out,
-        } = self;
+        let Singles(function, values, out) = self;
+        real::<f32, FUSED>(function, values, out);
+    }
+}
+
+struct Others<'a>(Function, Kind, [&'a [u8]; 3], &'a mut [u8]);
+
+impl Loops for Others<'_> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Others(function, kind, values, out) = self;
         match kind {
-            Kind::F32 => real::<f32, FUSED>(function, values, out),
+            Kind::F32 => never(),
             Kind::F64 if chain::is_plain(function) => plain(function, values, out),
             Kind::F64 => real::<f64, FUSED>(function, values, out),
             Kind::I32 => whole::<i32>(function, values, out),
@@ -128,28 +137,44 @@ fn least(a: f64, b: f64) -> f64 {
 
 #[inline(always)]
 fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+    // Inlined always: what is called instead knows nothing of vectors.
+    macro_rules! each {
+        ($function:ident) => {
+            one::<T, T>(
+                values,
+                out,
+                #[inline(always)]
+                |a| T::$function::<FUSED>(a),
+            )
+        };
+    }
     match function {
         Function::Rem => two::<T, T>(values, out, |a, b| a % b),
-        Function::Pow => two::<T, T>(values, out, T::pow::<FUSED>),
+        Function::Pow => two::<T, T>(
+            values,
+            out,
+            #[inline(always)]
+            |a, b| T::pow::<FUSED>(a, b),
+        ),
         Function::Floor => one::<T, T>(values, out, T::floor),
         Function::Ceil => one::<T, T>(values, out, T::ceil),
         Function::Round => one::<T, T>(values, out, T::round),
         Function::Trunc => one::<T, T>(values, out, T::trunc),
-        Function::Exp => one::<T, T>(values, out, T::exp::<FUSED>),
-        Function::Exp2 => one::<T, T>(values, out, T::exp2::<FUSED>),
-        Function::Expm1 => one::<T, T>(values, out, T::expm1::<FUSED>),
-        Function::Log => one::<T, T>(values, out, T::log::<FUSED>),
-        Function::Log2 => one::<T, T>(values, out, T::log2::<FUSED>),
-        Function::Log1p => one::<T, T>(values, out, T::log1p::<FUSED>),
+        Function::Exp => each!(exp),
+        Function::Exp2 => each!(exp2),
+        Function::Expm1 => each!(expm1),
+        Function::Log => each!(log),
+        Function::Log2 => each!(log2),
+        Function::Log1p => each!(log1p),
         Function::Sin => wave::<T, FUSED>(values, out, 0, T::sin),
         Function::Cos => wave::<T, FUSED>(values, out, 1, T::cos),
-        Function::Tanh => one::<T, T>(values, out, T::tanh::<FUSED>),
-        Function::Sigmoid => one::<T, T>(values, out, T::sigmoid::<FUSED>),
-        Function::Erf => one::<T, T>(values, out, T::erf::<FUSED>),
-        Function::Gelu => one::<T, T>(values, out, T::gelu::<FUSED>),
-        Function::GeluTanh => one::<T, T>(values, out, T::gelu_tanh::<FUSED>),
-        Function::Silu => one::<T, T>(values, out, T::silu::<FUSED>),
-        Function::Softplus => one::<T, T>(values, out, T::softplus::<FUSED>),
+        Function::Tanh => each!(tanh),
+        Function::Sigmoid => each!(sigmoid),
+        Function::Erf => each!(erf),
+        Function::Gelu => each!(gelu),
+        Function::GeluTanh => each!(gelu_tanh),
+        Function::Silu => each!(silu),
+        Function::Softplus => each!(softplus),
         Function::IsNan => one::<T, u8>(values, out, |a| u8::from(a.is_nan())),
         // Infinity times zero is NaN.
         Function::IsFinite => one::<T, u8>(values, out, |a| u8::from(!(a * T::ZERO).is_nan())),
@@ -172,7 +197,12 @@ fn wave<T: Real, const FUSED: bool>(
     ahead: i32,
     exact: impl Fn(T) -> T,
 ) {
-    one::<T, T>(values, out, |a| a.wave::<FUSED>(ahead));
+    one::<T, T>(
+        values,
+        out,
+        #[inline(always)]
+        |a| a.wave::<FUSED>(ahead),
+    );
     let a: &[T] = bytemuck::cast_slice(values[0]);
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     for (out, &a) in out.iter_mut().zip(a) {

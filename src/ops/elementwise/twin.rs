@@ -5,13 +5,12 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
-use super::apply::Apply;
+use super::apply::apply;
 use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
 use crate::cpu::parallel::{self, Walk};
-use crate::cpu::vectorised;
 use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
@@ -409,12 +408,7 @@ impl<'a> Machine<'a> {
         match node {
             Node::Apply(function, operands) => {
                 let of = self.types[usize::from(operands[function.first_alike()])];
-                vectorised(Apply {
-                    function,
-                    kind: Kind::of(of),
-                    values,
-                    out,
-                });
+                apply(function, Kind::of(of), values, out);
             }
             Node::Cast(to, source) => {
                 convert(self.types[usize::from(source)], to, values[0], out);

@@ -219,12 +219,22 @@ impl Seen {
                     return;
                 }
                 let (mut at, mut named) = (starts[TABLE], starts[INDEX]);
-                for out in out {
-                    *out = match place.of(named) {
-                        Some(entry) => from[(at + entry as isize * self.stride) as usize],
-                        None => T::zeroed(),
-                    };
+                let mut taken = |entry: Option<usize>| {
+                    let start = at;
                     at += strides[TABLE];
+                    entry.map_or(T::zeroed(), |entry| {
+                        from[(start + entry as isize * self.stride) as usize]
+                    })
+                };
+                if strides[INDEX] == 1 {
+                    let numbers = &place.numbers[named as usize..][..count];
+                    for (out, &number) in out.iter_mut().zip(numbers) {
+                        *out = taken(place.entry(number));
+                    }
+                    return;
+                }
+                for out in out {
+                    *out = taken(place.of(named));
                     named += strides[INDEX];
                 }
             });
@@ -250,10 +260,16 @@ impl<'a> Place<'a> {
 
     /// The entry that the number at a storage index names, if it is in range.
     pub(in crate::ops) fn of(&self, at: isize) -> Option<usize> {
-        let given = self.numbers[at as usize];
-        let entry = match (self.signed, given as i32) {
-            (true, number) if number < 0 => self.size.checked_sub(number.unsigned_abs() as usize)?,
-            _ => given as usize,
+        self.entry(self.numbers[at as usize])
+    }
+
+    #[inline(always)]
+    fn entry(&self, number: u32) -> Option<usize> {
+        // Too far from the end wraps to what is beyond it.
+        let from_end = self.size.wrapping_add_signed(number as i32 as isize);
+        let entry = match self.signed && (number as i32) < 0 {
+            true => from_end,
+            false => number as usize,
         };
         (entry < self.size).then_some(entry)
     }

@@ -12,6 +12,8 @@ use crate::road::{HostInput, HostOutput};
 
 /// Elements that are work enough for a thread.
 pub(super) const ENOUGH: usize = 16 << 10;
+/// Elements of a row that are still near when they are read again.
+const LONGEST: usize = 64 << 10;
 
 /// The CPU twin.
 pub(super) fn twin(
@@ -84,10 +86,10 @@ impl<W: Float> Norms<'_, W> {
             .map(|(axis, _)| self.op.along.axes.contains(&axis));
         // Rows one after the other: no dimension that stays comes after one of theirs.
         let are_rows_together = is_reduced.is_sorted_by(|before, after| before <= after);
-        if !are_rows_together || space.reduced.len() > 1 {
+        let length = self.weight.len();
+        if !are_rows_together || space.reduced.len() > 1 || length > LONGEST {
             return spread(self, out);
         }
-        let length = self.weight.len();
         let width = (ENOUGH / length).max(1);
         let is_much = out.len() / self.size > parallel::PARALLEL;
         let pieces = out.chunks_mut(length * width * self.size).enumerate();
@@ -114,6 +116,8 @@ struct Rows<'a, W> {
 }
 
 impl<W: Float> Loops for Rows<'_, W> {
+    const WIDEST: bool = W::OURS;
+
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let (norms, space) = (self.norms, self.space);
@@ -146,7 +150,12 @@ impl<W: Float> Norms<'_, W> {
             }
             Norm::LogSoftmax => {
                 let top = largest::<_, FUSED>(x);
-                let less = W::of(sum::<_, _, FUSED>(x, |x| (x - top).exp::<FUSED>()).ln());
+                let exponentials = sum::<_, _, FUSED>(
+                    x,
+                    #[inline(always)]
+                    |x| (x - top).exp::<FUSED>(),
+                );
+                let less = W::of(exponentials.ln());
                 for (out, &x) in out.iter_mut().zip(x) {
                     *out = (x - top) - less;
                 }
@@ -159,29 +168,49 @@ impl<W: Float> Norms<'_, W> {
     fn scaled<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
         let count = x.len() as f64;
         let mean = match self.op.what {
-            Norm::Layer => sum::<_, _, FUSED>(x, W::wider) / count,
+            Norm::Layer => {
+                let total = sum::<_, _, FUSED>(
+                    x,
+                    #[inline(always)]
+                    |x| x.wider(),
+                );
+                total / count
+            }
             _ => 0.0,
         };
         // The mean in two parts, so that none of it is lost.
         let shift = W::of(mean);
         let rest = W::of(mean - shift.wider());
-        let apart = |x: W| (x - shift) - rest;
-        let squares = sum::<_, _, FUSED>(x, |x| apart(x) * apart(x)) / count;
-        let factor = |squares: f64| 1.0 / (squares + f64::from(self.op.epsilon)).sqrt();
+        let squares = sum::<_, _, FUSED>(
+            x,
+            #[inline(always)]
+            |x| {
+                let apart = (x - shift) - rest;
+                apart * apart
+            },
+        ) / count;
         let of_columns = self.weight.iter().zip(&self.bias);
         let all = out.iter_mut().zip(x).zip(of_columns);
+        let epsilon = f64::from(self.op.epsilon);
         if squares > 1e-30 && squares < 1e30 {
-            let factor = W::of(factor(squares));
+            let factor = W::of(1.0 / (squares + epsilon).sqrt());
             for ((out, &x), (&weight, &bias)) in all {
-                *out = apart(x) * factor * weight + bias;
+                *out = ((x - shift) - rest) * factor * weight + bias;
             }
             return;
         }
         // Squares that may be beyond what the type holds.
-        let apart = |x: W| x.wider() - mean;
-        let factor = factor(sum::<_, _, FUSED>(x, |x| apart(x) * apart(x)) / count);
+        let squares = sum::<_, _, FUSED>(
+            x,
+            #[inline(always)]
+            |x| {
+                let apart = x.wider() - mean;
+                apart * apart
+            },
+        ) / count;
+        let factor = 1.0 / (squares + epsilon).sqrt();
         for ((out, &x), (&weight, &bias)) in all {
-            *out = W::of(apart(x) * factor) * weight + bias;
+            *out = W::of((x.wider() - mean) * factor) * weight + bias;
         }
     }
 }

@@ -34,14 +34,13 @@ pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<(
         places,
         normals: Normals::of(op, &states),
     };
-    let width = (ENOUGH / spread.inner).max(1);
     let is_much = out.len() / norms.size > parallel::PARALLEL;
-    let pieces = out.chunks_mut(spread.inner * width * norms.size);
+    let pieces = out.chunks_mut(ENOUGH * norms.size);
     parallel::share(is_much, pieces.enumerate(), |(at, piece)| {
         (norms.made)(piece, &mut |out| {
             vectorised(Runs {
                 spread: &spread,
-                first: at * width,
+                first: at * ENOUGH,
                 out,
             });
         });
@@ -111,7 +110,7 @@ struct Spread<'a, W> {
     normals: Normals<W>,
 }
 
-/// The runs from the `first` on.
+/// Elements from the `first` on, run by run.
 struct Runs<'a, W> {
     spread: &'a Spread<'a, W>,
     first: usize,
@@ -119,6 +118,8 @@ struct Runs<'a, W> {
 }
 
 impl<W: Float> Loops for Runs<'_, W> {
+    const WIDEST: bool = W::OURS;
+
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let spread = self.spread;
@@ -133,12 +134,16 @@ impl<W: Float> Loops for Runs<'_, W> {
         let stride = |operand: usize| spread.places.strides[operand].last().copied();
         let (x_stride, is_row) = (stride(X).unwrap_or(0), stride(ROW).unwrap_or(0) == 0);
         let mut buffer = Vec::new();
-        for (at, out) in self.out.chunks_mut(spread.inner).enumerate() {
-            let first = (self.first + at) * spread.inner;
+        let (mut first, mut rest) = (self.first, self.out);
+        while !rest.is_empty() {
+            let count = (spread.inner - first % spread.inner).min(rest.len());
+            let (out, later) = rest.split_at_mut(count);
             let place = |operand: usize| spread.places.place(operand, first);
             let start = layout.offset() as isize + place(X);
             let x = data.run(start, x_stride, out.len(), &mut buffer);
             let (row, column) = (place(ROW) as usize, place(COLUMN) as usize);
+            first += count;
+            rest = later;
             let all = out.iter_mut().zip(x);
             // Along a row its state stays, beside it the column.
             let Normals {

@@ -307,9 +307,20 @@ impl<W: Float> Fold<W> for Moment {
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
-        let mean = sum::<_, _, FUSED>(run, W::wider) / count;
-        let apart = |x: W| x.wider() - mean;
-        let squares = sum::<_, _, FUSED>(run, |x| apart(x) * apart(x));
+        let total = sum::<_, _, FUSED>(
+            run,
+            #[inline(always)]
+            |x| x.wider(),
+        );
+        let mean = total / count;
+        let squares = sum::<_, _, FUSED>(
+            run,
+            #[inline(always)]
+            |x| {
+                let apart = x.wider() - mean;
+                apart * apart
+            },
+        );
         Some((count, mean, squares))
     }
 
@@ -377,6 +388,7 @@ impl<W: Float> Fold<W> for LogSumExp {
     /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
     type State = (W, W);
     const BY_BLOCKS: bool = true;
+    const WIDEST: bool = W::OURS;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
@@ -394,10 +406,14 @@ impl<W: Float> Fold<W> for LogSumExp {
         // Infinities and NaN go one by one.
         let is_finite = top.wider().abs() <= f64::MAX;
         match is_finite {
-            true => Some((
-                top,
-                W::of(sum::<_, _, FUSED>(run, |x| (x - top).exp::<FUSED>())),
-            )),
+            true => {
+                let sum = sum::<_, _, FUSED>(
+                    run,
+                    #[inline(always)]
+                    |x| (x - top).exp::<FUSED>(),
+                );
+                Some((top, W::of(sum)))
+            }
             false => None,
         }
     }

@@ -15,6 +15,8 @@ pub(super) trait Fold<W>: Sync {
 
     /// Whether neighbours are taken by [`Fold::block`], so that what comes one by one is little.
     const BY_BLOCKS: bool = false;
+    /// As [`Loops::WIDEST`].
+    const WIDEST: bool = false;
 
     /// The state of no element.
     fn empty(&self) -> Self::State;
@@ -231,6 +233,8 @@ struct Work<'a, W, F: Fold<W>> {
 }
 
 impl<W: Copy, F: Fold<W>> Loops for Work<'_, W, F> {
+    const WIDEST: bool = F::WIDEST;
+
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let (folder, from, range) = (self.folder, self.from, self.range);

@@ -46,6 +46,8 @@ pub(in crate::ops) trait Float:
     const ZERO: Self;
     const ONE: Self;
     const LEAST: Self;
+    /// Whether its functions are ours, which loops have in vectors.
+    const OURS: bool;
 
     fn count(count: usize) -> Self;
     fn exp<const FUSED: bool>(self) -> Self;
@@ -56,11 +58,12 @@ pub(in crate::ops) trait Float:
 }
 
 macro_rules! float {
-    ($float:ty, $exp:expr) => {
+    ($float:ty, $ours:expr, $exp:expr) => {
         impl Float for $float {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const LEAST: Self = <$float>::MIN;
+            const OURS: bool = $ours;
 
             fn count(count: usize) -> Self {
                 count as $float
@@ -94,8 +97,8 @@ macro_rules! float {
         }
     };
 }
-float!(f32, single::exp::<FUSED>);
-float!(f64, f64::exp);
+float!(f32, true, single::exp::<FUSED>);
+float!(f64, false, f64::exp);
 
 /// Floats in the order of integers.
 macro_rules! ordered {
@@ -324,5 +327,12 @@ fn largest_in<W: Float, const LANES: usize>(all: &[W]) -> W {
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane = greater(*lane, x);
     }
-    lanes.into_iter().fold(least, greater)
+    let mut apart = LANES / 2;
+    while apart > 0 {
+        for lane in 0..apart {
+            lanes[lane] = greater(lanes[lane], lanes[lane + apart]);
+        }
+        apart /= 2;
+    }
+    lanes[0]
 }
