@@ -12,6 +12,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::halves", Scope::Device, halves),
         Test::new("functions::singles", Scope::Device, singles),
         Test::new("functions::doubles", Scope::Device, doubles),
+        Test::new("functions::subnormals", Scope::Device, subnormals),
         Test::new("functions::powers", Scope::Device, powers),
         Test::new("functions::of_integers", Scope::Kernels, of_integers),
         Test::new("functions::of_two", Scope::Kernels, of_two),
@@ -444,6 +445,44 @@ fn powers(context: &Context) -> Result<()> {
         let close = SINGLE.is_close(want, got.into(), 3.0 * SINGLE.ulp(want), !context.is_cpu());
         let excused = !context.is_cpu() && (is_subnormal(x) || is_subnormal(y));
         assert!(close || excused, "{x:e} to {y:e}: {got:e}, not {want:e}");
+    }
+    Ok(())
+}
+
+/// What adapters do with subnormals of f32, as `docs/numerics.md` says it of those that are known.
+fn subnormals(context: &Context) -> Result<()> {
+    let device = context.device();
+    let tiny = 1e-40f32;
+    let of = |x: f32| Tensor::from_slice(device, &[x; 8], [8]);
+    let (x, normal) = (of(tiny)?, of(1.5e-38)?);
+    let cases: [(&str, Tensor, f32); 10] = [
+        ("copy", x.copy()?, tiny),
+        ("neg", x.neg()?, -tiny),
+        ("add", x.add(&x)?, tiny + tiny),
+        ("sub to one", normal.sub(&of(1.2e-38)?)?, 1.5e-38 - 1.2e-38),
+        ("mul from one", x.mul(&of(1e10)?)?, tiny * 1e10),
+        ("mul to one", normal.mul(&of(0.125)?)?, 1.5e-38 * 0.125),
+        ("div from one", x.div(&of(1e-10)?)?, tiny / 1e-10),
+        ("sqrt", x.sqrt()?, tiny.sqrt()),
+        ("log", x.log()?, tiny.ln()),
+        ("exp to one", of(-95.0)?.exp()?, (-95f64).exp() as f32),
+    ];
+    let mut lost = Vec::new();
+    for (name, result, want) in cases {
+        let got = result.to_vec::<f32>()?;
+        // Nothing but the right one and zero.
+        let right = got.iter().all(|got| ((got - want) / want).abs() < 1e-3);
+        let is_lost = got.iter().all(|&got| got == 0.0);
+        assert!(right || is_lost, "{name}: {got:?}, not {want:e}");
+        if is_lost {
+            lost.push(name);
+        }
+    }
+    // Of hardware nothing is promised.
+    match context.adapter.name.as_str() {
+        "cpu" | "lavapipe" | "gl" => assert!(lost.is_empty(), "{lost:?}"),
+        "swiftshader" => assert_eq!((lost.len(), lost.contains(&"log")), (8, false), "{lost:?}"),
+        _ => {}
     }
     Ok(())
 }
