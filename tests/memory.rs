@@ -100,6 +100,9 @@ struct Oracle {
     device: Device,
     config: PoolConfig,
     regions: Vec<OracleRegion>,
+    /// Bytes that went back to keep idle regions whole, and whether the device refused a region.
+    remade: u64,
+    refused: bool,
     peak_allocated: u64,
     peak_reserved: u64,
 }
@@ -123,6 +126,8 @@ impl Oracle {
             device,
             config,
             regions: Vec::new(),
+            remade: 0,
+            refused: false,
             peak_allocated: 0,
             peak_reserved: 0,
         }
@@ -135,23 +140,32 @@ impl Oracle {
         if bytes > max_region {
             return Err(FullReason::OverRegionLimit { max_region });
         }
+        // An idle region goes back, with all others, rather than be broken up for less than 2/3 of it.
+        if let Some((held, region, _)) = self.best(bytes)
+            && self.regions[region].idle()
+            && held - bytes > bytes / 2
+        {
+            let statistics = self.statistics();
+            let idle = statistics.reserved - self.busy();
+            if !self.refused && self.remade + idle <= 8 * statistics.reserved {
+                self.remade += idle;
+                self.trim();
+            }
+        }
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
         }
         // Idle regions are traded in, if a region for the request is within the budget then.
         let limit = self.config.limit.unwrap_or(u64::MAX);
-        let busy: u64 = self
-            .regions
-            .iter()
-            .filter(|region| !region.idle())
-            .map(|region| self.device.created[region.number])
-            .sum();
+        let busy = self.busy();
         if busy + bytes > limit {
             return Err(FullReason::OverBudget);
         }
         self.trim();
-        let step = (busy / 24).max(MIB);
-        let multiple = step.div_ceil(bytes) * bytes;
+        // Ahead of the request while reserved stays within 21/20 of what is in use.
+        let live = self.statistics().allocated + bytes;
+        let step = (live + live / 20).saturating_sub(busy).max(256 << 10);
+        let multiple = (step / bytes).max(1) * bytes;
         let most = max_region.min((limit - busy) / QUANTUM * QUANTUM);
         let mut size = multiple.min(most);
         loop {
@@ -161,16 +175,28 @@ impl Oracle {
                     self.regions.push(OracleRegion { number, chunks });
                     break;
                 }
-                Err(refused) if size == bytes => return Err(FullReason::Refused(refused.0)),
-                Err(_) => size = (size / 2 / QUANTUM * QUANTUM).max(bytes),
+                Err(refused) => {
+                    self.refused = true;
+                    if size == bytes {
+                        return Err(FullReason::Refused(refused.0));
+                    }
+                    size = (size / 2 / QUANTUM * QUANTUM).max(bytes);
+                }
             }
         }
         self.peak_reserved = self.peak_reserved.max(self.device.in_use);
         Ok(self.place(tag, bytes).expect("the new region has room"))
     }
 
-    /// Best fit: the smallest chunk that is large enough, the first of its size in address order.
-    fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
+    /// Bytes of the regions with a block.
+    fn busy(&self) -> u64 {
+        let busy = self.regions.iter().filter(|region| !region.idle());
+        busy.map(|region| self.device.created[region.number]).sum()
+    }
+
+    /// Best fit: the smallest chunk that is large enough, the first of its size in address order: its bytes,
+    /// region and place there.
+    fn best(&self, bytes: u64) -> Option<(u64, usize, usize)> {
         let mut best: Option<(u64, usize, usize)> = None;
         for (region_index, region) in self.regions.iter().enumerate() {
             for (chunk_index, &(_, chunk_bytes, block)) in region.chunks.iter().enumerate() {
@@ -180,7 +206,11 @@ impl Oracle {
                 }
             }
         }
-        let (held, region_index, chunk_index) = best?;
+        best
+    }
+
+    fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
+        let (held, region_index, chunk_index) = self.best(bytes)?;
         let region = &mut self.regions[region_index];
         let offset = region.chunks[chunk_index].0;
         region.chunks[chunk_index] = (offset, bytes, Some(tag));
@@ -692,7 +722,7 @@ fn a_failure_under_a_budget_keeps_regions_that_would_not_help() -> Result<(), Bo
 #[test]
 fn full_says_what_would_help() {
     let mut pool = Pool::new(Device::new(), with_limit(4 * MIB));
-    let blocks: Vec<_> = (0..8).flat_map(|_| pool.allocate(MIB / 2)).collect();
+    let blocks: Vec<_> = (0..32).flat_map(|_| pool.allocate(MIB / 8)).collect();
     for block in blocks.into_iter().step_by(2) {
         assert!(pool.free(block));
     }
@@ -700,8 +730,8 @@ fn full_says_what_would_help() {
     assert_eq!(
         scattered.to_string(),
         "out of memory: asked for 1.0 MiB (1048576 bytes), which the budget does not allow; \
-         budget 4.0 MiB; 2.0 MiB in use (blocks: 4); 4.0 MiB reserved (regions: 4); 2.0 MiB free, \
-         the largest hole 512.0 KiB, 512.0 KiB by moving blocks together; \
+         budget 4.0 MiB; 2.0 MiB in use (blocks: 16); 4.0 MiB reserved (regions: 16); 2.0 MiB free, \
+         the largest hole 128.0 KiB, 128.0 KiB by moving blocks together; \
          2.0 MiB not pinned, which spilling could free; what would help: moving blocks together \
          (enough is free, in pieces)"
     );
@@ -717,7 +747,7 @@ fn full_says_what_would_help() {
     );
     let larger = pool.allocate(1 << 40).expect_err("over the region limit");
     assert_eq!(help(larger).as_deref(), Some("smaller pieces"));
-    assert_eq!(pool.statistics().fragmentation(), 0.75);
+    assert_eq!(pool.statistics().fragmentation(), 0.9375);
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn runs_need_little_more_than_they_use() {
         // Best fit without moves wastes more on caches that grow by copying, however regions grow:
         // docs/memory.md has the figures.
         let most = if name.starts_with("caches") {
-            1.35
+            1.25
         } else {
             1.10
         };

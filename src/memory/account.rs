@@ -325,6 +325,11 @@ impl Account {
         });
     }
 
+    /// Bytes in blocks.
+    pub(super) fn in_use(&self) -> u64 {
+        self.blocks.now(1)
+    }
+
     /// Bytes in regions that are not in blocks.
     pub(super) fn free(&self) -> u64 {
         self.regions.now(1) - self.blocks.now(1)

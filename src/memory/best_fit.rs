@@ -146,15 +146,34 @@ impl<R> BestFit<R> {
         self.slots.are_out()
     }
 
-    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough
-    /// or what would be left of it could not be named.
+    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough,
+    /// when it is an idle region of so many bytes that is kept whole, or when what would be left of it could
+    /// not be named.
     #[inline(always)]
-    pub(super) fn allocate(&mut self, bytes: u64, detail: Detail) -> Option<BlockId> {
+    pub(super) fn allocate(
+        &mut self,
+        bytes: u64,
+        detail: Detail,
+        kept_whole: impl FnOnce(u64, Idle) -> bool,
+    ) -> Option<BlockId> {
         if self.is_out_of_slots() {
             return None;
         }
         let slot = self.free.take_best(&mut self.slots, bytes)?;
+        let chunk = &self.slots[slot];
+        if chunk.fills_its_region() && kept_whole(chunk.bytes, self.idle) {
+            self.put_back(slot);
+            return None;
+        }
         Some(self.occupy(slot, bytes, detail))
+    }
+
+    /// Undoes that the index let an idle region go: as if it had come to be idle once more.
+    #[cold]
+    fn put_back(&mut self, slot: u32) {
+        self.idle.take(&self.slots[slot]);
+        self.free.insert(&mut self.slots, slot);
+        self.idle.add(&self.slots[slot]);
     }
 
     /// Adds a region of one free chunk.
@@ -303,25 +322,53 @@ impl<R> BestFit<R> {
     /// Forgets a region without a block in use and gives back what the source gave, and its bytes;
     /// `None`, and nothing changed, for a stale id or a region in use.
     pub(super) fn close_region(&mut self, id: RegionId) -> Option<(R, u64)> {
-        let chunk_slot = self.live_region(id)?.first_chunk;
+        self.live_region(id)?;
         if !self.is_idle(id.slot) {
             return None;
         }
-        self.idle.take(&self.slots[chunk_slot]);
-        self.free.remove(&mut self.slots, chunk_slot);
-        self.slots.vacate(chunk_slot);
-        let found = self.region_order.iter().position(|&slot| slot == id.slot);
-        if let Some(at) = found {
-            self.region_order.remove(at);
+        let at = self
+            .region_order
+            .iter()
+            .rposition(|&slot| slot == id.slot)?;
+        let (_, bytes, held) = self.close_at(at);
+        held.map(|held| (held, bytes))
+    }
+
+    /// Where the first idle region is in the order of creation. Most are among the last.
+    pub(super) fn first_idle(&self) -> usize {
+        let mut at = self.region_order.len();
+        let mut left = self.idle.regions;
+        while left > 0 && at > 0 {
+            at -= 1;
+            left -= u64::from(self.is_idle(self.region_order[at]));
         }
-        let region = &mut self.regions[id.slot as usize];
+        at
+    }
+
+    /// Forgets the next idle region from a place in the order of creation: its address and bytes, and what the
+    /// source gave.
+    pub(super) fn close_idle(&mut self, from: usize) -> Option<(u64, u64, Option<R>)> {
+        if self.idle.regions == 0 {
+            return None;
+        }
+        let behind = self.region_order.get(from..)?;
+        let at = behind.iter().position(|&slot| self.is_idle(slot))?;
+        Some(self.close_at(from + at))
+    }
+
+    /// Forgets the idle region at a place in the order of creation.
+    fn close_at(&mut self, at: usize) -> (u64, u64, Option<R>) {
+        let region_slot = self.region_order.remove(at);
+        let region = &mut self.regions[region_slot as usize];
+        self.idle.take(&self.slots[region.first_chunk]);
+        self.free.remove(&mut self.slots, region.first_chunk);
+        self.slots.vacate(region.first_chunk);
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.
         if region.generation < u32::MAX {
-            self.vacant_regions.push(id.slot);
+            self.vacant_regions.push(region_slot);
         }
-        let bytes = region.bytes;
-        region.held.take().map(|held| (held, bytes))
+        (region.address, region.bytes, region.held.take())
     }
 
     /// Forgets every region and gives back what the source gave, in order of creation.
@@ -469,7 +516,9 @@ mod tests {
     fn a_worn_out_slot_never_names_a_block_again() {
         let mut best_fit = BestFit::new();
         best_fit.open_region((), 1024);
-        let first = best_fit.allocate(256, Detail::default()).unwrap();
+        let first = best_fit
+            .allocate(256, Detail::default(), |_, _| false)
+            .unwrap();
         let region = best_fit.region_id(0);
         best_fit.slots[first.slot].generation = u32::MAX - 1;
         let last = BlockId {
@@ -479,7 +528,7 @@ mod tests {
         assert!(best_fit.free(first).is_none());
         assert_eq!(best_fit.free(last).map(|freed| freed.0), Some(256));
         let next = best_fit
-            .allocate(256, Detail::default())
+            .allocate(256, Detail::default(), |_, _| false)
             .map(|block| block.slot);
         assert!(next.is_some_and(|slot| slot != first.slot));
         assert!(best_fit.free(last).is_none());
@@ -494,7 +543,9 @@ mod tests {
     fn a_worn_out_region_slot_stays_empty() {
         let mut best_fit = BestFit::new();
         let region = best_fit.open_region((), 256);
-        let block = best_fit.allocate(256, Detail::default()).unwrap();
+        let block = best_fit
+            .allocate(256, Detail::default(), |_, _| false)
+            .unwrap();
         assert_eq!(best_fit.close_region(region), None);
         assert_eq!(best_fit.free(block).map(|freed| freed.0), Some(256));
         best_fit.regions[region.slot as usize].generation = u32::MAX - 1;
@@ -505,7 +556,9 @@ mod tests {
         assert_eq!(best_fit.close_region(region), None);
         assert_eq!(best_fit.close_region(last), Some(((), 256)));
         best_fit.open_region((), 256);
-        let next = best_fit.allocate(256, Detail::default()).unwrap();
+        let next = best_fit
+            .allocate(256, Detail::default(), |_, _| false)
+            .unwrap();
         let place = best_fit.place(next);
         assert!(place.is_some_and(|place| place.region.slot != region.slot));
         assert_eq!(best_fit.region(last), None);

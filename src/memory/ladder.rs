@@ -162,16 +162,25 @@ impl<S: RegionSource> Pool<S> {
         if self.best_fit.is_out_of_slots() {
             return Err(FullReason::Refused("2^32 chunks are in use".into()));
         }
+        let detail = self.account.detail(bytes, request);
         // Second rung: a new region, for which a policy may trade the idle ones in.
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
-            self.trim();
+            let kept_whole = self.has_room(bytes);
+            if kept_whole {
+                self.remade = self.remade.saturating_add(self.best_fit.idle().bytes);
+            }
+            self.return_idle();
+            // The next larger chunk may be in a region in use.
+            if kept_whole && let Some(block) = self.best_fit.allocate(bytes, detail, |_, _| false) {
+                return Ok(block);
+            }
         }
         let mut outcome = self.grow(bytes);
         let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
         let returned = refused && self.returning_idle_makes_room(bytes);
         if returned {
-            self.trim();
+            self.return_idle();
             outcome = self.grow(bytes);
         }
         // Fourth rung: blocks move together.
@@ -194,9 +203,8 @@ impl<S: RegionSource> Pool<S> {
             self.divided();
             return Err(reason);
         }
-        let detail = self.account.detail(bytes, request);
         self.best_fit
-            .allocate(bytes, detail)
+            .allocate(bytes, detail, |_, _| false)
             .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 
@@ -206,17 +214,22 @@ impl<S: RegionSource> Pool<S> {
         idle > 0 && self.headroom().saturating_add(idle) >= bytes
     }
 
-    /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
-    /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
-    fn grow(&mut self, bytes: u64) -> Result<(), FullReason> {
-        let demand = Demand {
+    /// What growth is asked with for a request of `bytes`.
+    fn demand(&self, bytes: u64) -> Demand {
+        Demand {
             held: self.account.reserved(),
+            live: self.account.in_use(),
             needed: bytes,
             max_region: self.config.max_region,
             headroom: self.headroom(),
             budget: self.config.limit,
-        };
-        let Some(mut size) = self.config.growth.region_size(demand) else {
+        }
+    }
+
+    /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
+    /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
+    fn grow(&mut self, bytes: u64) -> Result<(), FullReason> {
+        let Some(mut size) = self.config.growth.region_size(self.demand(bytes)) else {
             return Err(FullReason::OverBudget);
         };
         loop {
@@ -225,8 +238,14 @@ impl<S: RegionSource> Pool<S> {
                     self.open_region(region, size);
                     return Ok(());
                 }
-                Err(refused) if size == bytes => return Err(FullReason::Refused(refused.0)),
-                Err(_) => size = round_down(size / 2).max(bytes),
+                Err(refused) => {
+                    // Where memory is short, what is held is not given back for less.
+                    self.remade = u64::MAX;
+                    if size == bytes {
+                        return Err(FullReason::Refused(refused.0));
+                    }
+                    size = round_down(size / 2).max(bytes);
+                }
             }
         }
     }

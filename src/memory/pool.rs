@@ -61,6 +61,8 @@ pub struct Pool<S: RegionSource> {
     pub(super) config: PoolConfig,
     pub(super) best_fit: BestFit<S::Region>,
     pub(super) account: Account,
+    /// Bytes that went back to keep idle regions whole.
+    pub(super) remade: u64,
 }
 
 impl<S: RegionSource> Pool<S> {
@@ -75,6 +77,7 @@ impl<S: RegionSource> Pool<S> {
             },
             best_fit: BestFit::new(),
             account: Account::default(),
+            remade: 0,
         };
         pool.preallocate();
         pool
@@ -127,7 +130,12 @@ impl<S: RegionSource> Pool<S> {
         // The ladder's first rung: a free chunk.
         let detail = self.account.detail(rounded, request);
         // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
-        let (block, rose) = match self.best_fit.allocate(rounded, detail) {
+        let found = self.best_fit.allocate(rounded, detail, |region, idle| {
+            let remade = self.remade.saturating_add(idle.bytes);
+            let PoolConfig { growth, limit, .. } = self.config;
+            growth.keeps_whole(limit, [region, rounded], [remade, self.account.reserved()])
+        });
+        let (block, rose) = match found {
             Some(block) => (block, self.best_fit.idle().regions != idle),
             None => (self.climb(rounded, request, mover)?, true),
         };
@@ -291,6 +299,17 @@ impl<S: RegionSource> Pool<S> {
         idle.sort_by_key(|&(at, _)| at);
         idle.retain(|&(_, (region, _))| self.close_region(region));
         idle.into_iter().map(|(_, (region, _))| region).collect()
+    }
+
+    /// [`Pool::trim`] where nobody asks which.
+    pub(super) fn return_idle(&mut self) {
+        let first = self.best_fit.first_idle();
+        while let Some((address, bytes, held)) = self.best_fit.close_idle(first) {
+            self.account.region_closed(address, bytes);
+            if let Some(held) = held {
+                self.source.destroy(held);
+            }
+        }
     }
 
     /// Changes the budget. More may be reserved than it allows, until blocks are freed and regions

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::memory::{
-    BlockId, Growth, Move, Mover, Place, Pool, PoolConfig, QUANTUM, Refused, RegionId, RegionSource,
+    BlockId, Chunk, Growth, Move, Mover, Place, Pool, PoolConfig, QUANTUM, Refused, RegionId,
+    RegionSource,
 };
 
 /// Memory of one region: a word for each quantum.
@@ -276,6 +277,7 @@ impl World {
 
     fn allocate(&mut self, stamp: u64, bytes: u64, moving: bool) -> bool {
         let before = self.pool.statistics();
+        let broken_up = self.would_break_up(bytes);
         let mut copies = Copies {
             busy: std::mem::take(&mut self.busy),
             ..Copies::default()
@@ -310,7 +312,7 @@ impl World {
                 self.fill(&block, place);
                 self.blocks.push(block);
                 self.peak_allocated = self.peak_allocated.max(self.allocated());
-                if before.largest_free >= place.bytes {
+                if before.largest_free >= place.bytes && !broken_up {
                     assert_eq!(after.reserved, before.reserved, "a hole was there");
                     assert_eq!(copies.moves, 0, "a hole was there");
                 }
@@ -335,6 +337,14 @@ impl World {
                 false
             }
         }
+    }
+
+    /// Whether there is an idle region of which a request needs less than 2/3: it may go back instead.
+    fn would_break_up(&self, bytes: u64) -> bool {
+        self.pool.regions().any(|(region, held)| {
+            let idle = |chunk: Chunk| chunk.block.is_none() && chunk.bytes == held;
+            held > bytes.saturating_add(bytes / 2) && self.pool.chunks(region).any(idle)
+        })
     }
 
     fn trim_to(&mut self, bytes: u64) {
