@@ -143,7 +143,7 @@ impl Oracle {
         // An idle region goes back, with all others, rather than be broken up for less than 2/3 of it.
         if let Some((held, region, _)) = self.best(bytes)
             && self.regions[region].idle()
-            && held - bytes > bytes / 2
+            && held > bytes.max(256 << 10) / 2 * 3
         {
             let statistics = self.statistics();
             let idle = statistics.reserved - self.busy();
@@ -164,7 +164,10 @@ impl Oracle {
         self.trim();
         // Ahead of the request while reserved stays within 21/20 of what is in use.
         let live = self.statistics().allocated + bytes;
-        let step = (live + live / 20).saturating_sub(busy).max(256 << 10);
+        let step = (live + live / 20)
+            .saturating_sub(busy)
+            .max(256 << 10)
+            .max(busy / 256);
         let multiple = (step / bytes).max(1) * bytes;
         let most = max_region.min((limit - busy) / QUANTUM * QUANTUM);
         let mut size = multiple.min(most);
@@ -716,6 +719,38 @@ fn a_failure_under_a_budget_keeps_regions_that_would_not_help() -> Result<(), Bo
     assert_eq!(pool.source().destroyed, [1]);
     assert_eq!(pool.statistics().reserved, 8 * MIB);
     assert!(pool.free(busy));
+    Ok(())
+}
+
+/// Where holes that fit nothing are all that is free, regions do not become as many as requests.
+#[test]
+fn regions_stay_few_where_holes_fit_nothing() -> Result<(), Box<Full>> {
+    let mut pool = Pool::new(Device::new(), NO_LIMIT);
+    let mut blocks = Vec::new();
+    for _ in 0..4096 {
+        blocks.push(pool.allocate(MIB / 2)?);
+    }
+    for &block in blocks.iter().step_by(2) {
+        assert!(pool.free(block));
+    }
+    for _ in 0..8192 {
+        pool.allocate(MIB)?;
+    }
+    let regions = pool.statistics().regions;
+    assert!(regions < 700, "{regions} regions");
+    Ok(())
+}
+
+/// What fits a free chunk is not refused because the budget was lowered meanwhile.
+#[test]
+fn a_lowered_budget_leaves_what_is_there() -> Result<(), Box<Full>> {
+    let mut pool = Pool::new(Device::new(), NO_LIMIT);
+    let idle = pool.allocate(100 * MIB)?;
+    pool.allocate(100 * MIB)?;
+    assert!(pool.free(idle));
+    pool.set_limit(Some(80 * MIB));
+    pool.allocate(50 * MIB)?;
+    assert_eq!(pool.statistics().reserved, 200 * MIB);
     Ok(())
 }
 

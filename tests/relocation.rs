@@ -233,3 +233,18 @@ fn runs_need_little_more_than_they_use() {
         assert!(moved < 0.05, "{name}: {moved:.3} of the bytes moved");
     }
 }
+
+/// Idle regions are kept whole in a pool's first events only, and until the first refusal: so many pools begin.
+#[test]
+fn with_young_pools() {
+    let mix = Mix {
+        limit: Some(1200 << 10),
+        trouble: 120,
+        most: 200 << 10,
+        ..BUDGET
+    };
+    for seed in 0..2000 {
+        println!("seed {seed}");
+        mix.live(seed, 400);
+    }
+}

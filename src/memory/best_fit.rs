@@ -330,35 +330,36 @@ impl<R> BestFit<R> {
             .region_order
             .iter()
             .rposition(|&slot| slot == id.slot)?;
-        let (_, bytes, held) = self.close_at(at);
+        self.region_order.remove(at);
+        let (_, bytes, held) = self.forget(id.slot);
         held.map(|held| (held, bytes))
     }
 
-    /// Where the first idle region is in the order of creation. Most are among the last.
-    pub(super) fn first_idle(&self) -> usize {
-        let mut at = self.region_order.len();
-        let mut left = self.idle.regions;
-        while left > 0 && at > 0 {
-            at -= 1;
-            left -= u64::from(self.is_idle(self.region_order[at]));
-        }
-        at
-    }
-
-    /// Forgets the next idle region from a place in the order of creation: its address and bytes, and what the
+    /// Forgets the idle regions in order of creation, and hands on each one's address and bytes, and what the
     /// source gave.
-    pub(super) fn close_idle(&mut self, from: usize) -> Option<(u64, u64, Option<R>)> {
-        if self.idle.regions == 0 {
-            return None;
+    pub(super) fn close_idle(&mut self, mut closed: impl FnMut(u64, u64, R)) {
+        // Most are among the last.
+        let mut first = self.region_order.len();
+        let mut left = self.idle.regions;
+        while left > 0 && first > 0 {
+            first -= 1;
+            left -= u64::from(self.is_idle(self.region_order[first]));
         }
-        let behind = self.region_order.get(from..)?;
-        let at = behind.iter().position(|&slot| self.is_idle(slot))?;
-        Some(self.close_at(from + at))
+        let mut kept = first;
+        for at in first..self.region_order.len() {
+            let slot = self.region_order[at];
+            if !self.is_idle(slot) {
+                self.region_order[kept] = slot;
+                kept += 1;
+            } else if let (address, bytes, Some(held)) = self.forget(slot) {
+                closed(address, bytes, held);
+            }
+        }
+        self.region_order.truncate(kept);
     }
 
-    /// Forgets the idle region at a place in the order of creation.
-    fn close_at(&mut self, at: usize) -> (u64, u64, Option<R>) {
-        let region_slot = self.region_order.remove(at);
+    /// Forgets an idle region that is no longer in the order of creation.
+    fn forget(&mut self, region_slot: u32) -> (u64, u64, Option<R>) {
         let region = &mut self.regions[region_slot as usize];
         self.idle.take(&self.slots[region.first_chunk]);
         self.free.remove(&mut self.slots, region.first_chunk);

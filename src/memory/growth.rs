@@ -9,11 +9,11 @@ use super::QUANTUM;
 #[non_exhaustive]
 pub enum Growth {
     /// Close to what is in use: a new region is several times its request, in whole multiples, as long as
-    /// at most 1/20 more is reserved than is in use; from there on it is as large as the request. Idle
+    /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
     /// made. So they do when the request needs less than 2/3 of the idle region that it would take, until
-    /// 8 times what is reserved went back for that: a program that repeats itself comes to an end of it, and makes
-    /// no more regions.
+    /// 8 times what is reserved went back for that, or the adapter refuses a region. The one that is
+    /// refused may be such a request, if somebody else took the memory that went back for it.
     #[default]
     Proportional,
     /// What a device with a `memory_limit` does where nothing else is said: few, large regions, since
@@ -55,6 +55,9 @@ pub enum Growth {
 /// request included, and this share of it: the unused ends of regions are the price of growing, and so
 /// they cost 1/20 at most. From there on a region is as large as its request.
 const AHEAD_SHARE: u64 = 20;
+/// A region is at least this share of what is held, even where holes that fit nothing are more than what may
+/// be ahead: so the number of regions grows as the logarithm of what is held.
+const LEAST_SHARE: u64 = 256;
 /// The smallest region that is asked for when nothing forbids it.
 const SMALLEST: u64 = 256 << 10;
 /// And with a budget, where blocks are to be moved together.
@@ -92,7 +95,8 @@ impl Demand {
     fn proportional(&self, smallest: u64) -> u64 {
         let live = self.live.saturating_add(self.needed);
         let within = live.saturating_add(live / AHEAD_SHARE);
-        let ahead = within.saturating_sub(self.held).max(smallest);
+        let least = smallest.max(self.held / LEAST_SHARE);
+        let ahead = within.saturating_sub(self.held).max(least);
         let multiples = ahead / self.needed;
         self.needed.saturating_mul(multiples.max(1))
     }
@@ -183,7 +187,11 @@ impl Growth {
             Growth::Budget => budget.is_none(),
             _ => false,
         };
-        keeps && region - needed > needed / WHOLE_EXCESS && remade <= held.saturating_mul(REMADE)
+        // What it gets instead is no smaller than any region.
+        let least = needed.max(SMALLEST);
+        keeps
+            && region.saturating_sub(least) > least / WHOLE_EXCESS
+            && remade <= held.saturating_mul(REMADE)
     }
 }
 
@@ -236,12 +244,12 @@ mod tests {
             live: 19 << 30,
             ..full(20 << 30, 16 << 20)
         };
-        assert_eq!(size(ahead), Some(16 << 20));
-        let least = Demand {
+        assert_eq!(size(ahead), Some(80 << 20));
+        let few = Demand {
             live: 19 << 30,
             ..full(20 << 30, 256)
         };
-        assert_eq!(size(least), Some(SMALLEST));
+        assert_eq!(size(few), Some(80 << 20), "regions stay few");
         let max_region = 1000;
         let narrow = Demand {
             max_region,
@@ -259,18 +267,22 @@ mod tests {
     #[test]
     fn idle_regions_are_kept_whole_for_a_while() {
         let whole = |growth: Growth, budget, region, remade| {
-            growth.keeps_whole(budget, [region, 3072], [remade, 1 << 20])
+            growth.keeps_whole(budget, [region, 2 * SMALLEST], [remade, 1 << 20])
         };
+        let larger = 3 * SMALLEST + 256;
         for growth in [Growth::Proportional, Growth::Budget] {
-            assert!(!whole(growth, None, 4608, 0));
-            assert!(whole(growth, None, 4864, 0));
-            assert!(whole(growth, None, 4864, 8 << 20));
-            assert!(!whole(growth, None, 4864, (8 << 20) + 1));
-            assert!(!whole(growth, None, 4864, u64::MAX));
+            assert!(!whole(growth, None, 3 * SMALLEST, 0));
+            assert!(whole(growth, None, larger, 0));
+            assert!(whole(growth, None, larger, 8 << 20));
+            assert!(!whole(growth, None, larger, (8 << 20) + 1));
+            assert!(!whole(growth, None, larger, u64::MAX));
         }
-        assert!(whole(Growth::Proportional, Some(1 << 30), 4864, 0));
-        assert!(!whole(Growth::Budget, Some(1 << 30), 4864, 0));
-        assert!(!whole(Growth::Step { bytes: 256 }, None, 4864, 0));
+        assert!(whole(Growth::Proportional, Some(1 << 30), larger, 0));
+        assert!(!whole(Growth::Budget, Some(1 << 30), larger, 0));
+        assert!(!whole(Growth::Step { bytes: 256 }, None, larger, 0));
+        // Nothing smaller would come in its place.
+        let small = |region| Growth::Proportional.keeps_whole(None, [region, 256], [0, 1 << 20]);
+        assert!(!small(SMALLEST) && !small(SMALLEST / 2 * 3) && small(SMALLEST / 2 * 3 + 256));
     }
 
     #[test]

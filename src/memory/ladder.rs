@@ -164,16 +164,16 @@ impl<S: RegionSource> Pool<S> {
         }
         let detail = self.account.detail(bytes, request);
         // Second rung: a new region, for which a policy may trade the idle ones in.
+        let kept_whole = self.has_room(bytes);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
-            let kept_whole = self.has_room(bytes);
             if kept_whole {
                 self.remade = self.remade.saturating_add(self.best_fit.idle().bytes);
             }
             self.return_idle();
-            // The next larger chunk may be in a region in use.
-            if kept_whole && let Some(block) = self.best_fit.allocate(bytes, detail, |_, _| false) {
-                return Ok(block);
-            }
+        }
+        // The next larger chunk may be in a region in use; or the budget, lowered, allows no other region.
+        if kept_whole && let Some(block) = self.best_fit.allocate(bytes, detail, |_, _| false) {
+            return Ok(block);
         }
         let mut outcome = self.grow(bytes);
         let refused = outcome.is_err();
@@ -211,7 +211,9 @@ impl<S: RegionSource> Pool<S> {
     /// Whether there are idle regions, and the budget would allow a region of `bytes` without them.
     fn returning_idle_makes_room(&self, bytes: u64) -> bool {
         let idle = self.best_fit.idle().bytes;
-        idle > 0 && self.headroom().saturating_add(idle) >= bytes
+        // More may be reserved than the budget allows.
+        let stays = self.account.reserved() - idle;
+        idle > 0 && self.config.limit.unwrap_or(u64::MAX).saturating_sub(stays) >= bytes
     }
 
     /// What growth is asked with for a request of `bytes`.

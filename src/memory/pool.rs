@@ -303,13 +303,10 @@ impl<S: RegionSource> Pool<S> {
 
     /// [`Pool::trim`] where nobody asks which.
     pub(super) fn return_idle(&mut self) {
-        let first = self.best_fit.first_idle();
-        while let Some((address, bytes, held)) = self.best_fit.close_idle(first) {
+        self.best_fit.close_idle(|address, bytes, held| {
             self.account.region_closed(address, bytes);
-            if let Some(held) = held {
-                self.source.destroy(held);
-            }
-        }
+            self.source.destroy(held);
+        });
     }
 
     /// Changes the budget. More may be reserved than it allows, until blocks are freed and regions

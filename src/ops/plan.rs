@@ -23,8 +23,8 @@ thread_local! {
     static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` with reductions and norms of this thread planned on software adapters as on hardware, by
-/// trees in workgroup memory: for tests of those kernels.
+/// Runs `work` with reductions, norms and turned inputs of this thread planned on software adapters as on
+/// hardware, by trees and squares in workgroup memory: for tests of those kernels.
 #[doc(hidden)]
 pub fn with_hardware_plans<R>(work: impl FnOnce() -> R) -> R {
     struct Restore(bool);

@@ -314,7 +314,7 @@ fn are_counted(context: &Context) -> Result<()> {
     faults.fail(Fault::Region, 1);
     let one = Tensor::ones(&device, 64, DType::F32)?;
     assert_eq!(faults.passed(Fault::Region), asked + 2);
-    assert_eq!(device.memory().reserved, 512 << 10);
+    assert_eq!(device.memory().reserved, 128 << 10);
     if !context.is_cpu() {
         faults.fail(Fault::Mapping, 1);
         refused(Tensor::from_slice(&device, &[1.0f32], 1).err());

@@ -14,6 +14,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("normalise::arguments", Scope::Device, arguments),
         Test::new("normalise::specials", Scope::Kernels, specials),
         Test::new("normalise::far_from_zero", Scope::Kernels, far_from_zero),
+        Test::new("normalise::far_apart", Scope::Device, far_apart),
         Test::new(
             "normalise::hardware_specials",
             Scope::Gpu,
@@ -252,6 +253,55 @@ fn large_columns<T: Number>(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// On the CPU distances and factors beyond f32's range are no infinities, in any order of elements.
+fn far_apart(context: &Context) -> Result<()> {
+    if !context.is_cpu() {
+        return Ok(());
+    }
+    for (shape, axis) in [
+        ([2, 70_000], 1),
+        ([70_000, 3], 0),
+        ([4, 60], 1),
+        ([64, 16], 0),
+    ] {
+        for (one, others) in [(3e38f32, -3e38f32), (1e-40, 3e-40)] {
+            let place = |at: usize| {
+                if axis == 1 {
+                    at % shape[1]
+                } else {
+                    at / shape[1]
+                }
+            };
+            let of = |at: usize| {
+                if place(at).is_multiple_of(4) {
+                    one
+                } else {
+                    others
+                }
+            };
+            let values: Vec<f32> = (0..shape[0] * shape[1]).map(of).collect();
+            let x = Tensor::from_slice(context.device(), &values, shape)?;
+            let y = x.layer_norm(axis, None, None, 0.0)?.to_vec::<f32>()?;
+            // One in four lies three times as far from the mean as the others.
+            let sign = (one - others).signum();
+            for (at, y) in y.into_iter().enumerate() {
+                let factor = if place(at).is_multiple_of(4) {
+                    1.0
+                } else {
+                    -1.0 / 3.0
+                };
+                let expected = sign * factor * 3f32.sqrt();
+                let apart = (y - expected).abs();
+                assert!(
+                    apart < 1e-4,
+                    "{shape:?} along {axis}, {at}: {y}, not {expected}"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The kernels that hardware is given: a workgroup a row, or 64 rows.

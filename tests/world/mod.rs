@@ -328,6 +328,11 @@ impl World {
                 assert!(!full.to_string().is_empty());
                 if let Some(rounded) = rounded {
                     assert!(after.largest_free < rounded, "a hole was there: {full}");
+                    let is_over = matches!(full.reason, super::memory::FullReason::OverBudget);
+                    assert!(
+                        !is_over || before.largest_free < rounded,
+                        "a hole was there before: {full}"
+                    );
                 }
                 // Nothing stands in the way of sliding all blocks of a region together.
                 let free = copies.busy.is_empty();
@@ -343,7 +348,8 @@ impl World {
     fn would_break_up(&self, bytes: u64) -> bool {
         self.pool.regions().any(|(region, held)| {
             let idle = |chunk: Chunk| chunk.block.is_none() && chunk.bytes == held;
-            held > bytes.saturating_add(bytes / 2) && self.pool.chunks(region).any(idle)
+            held > bytes.saturating_add(bytes / 2).max(256 << 10)
+                && self.pool.chunks(region).any(idle)
         })
     }
 

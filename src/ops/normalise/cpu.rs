@@ -3,7 +3,7 @@
 
 use super::spread::spread;
 use super::{Norm, Normalise};
-use crate::cpu::{Loops, parallel, vectorised};
+use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, place};
@@ -40,23 +40,27 @@ fn typed<T: Number<Wide: Float>>(
     let shape = x.layout.shape();
     let length: usize = op.along.axes.iter().map(|&axis| shape[axis]).product();
     // Weight and bias, one element a column.
-    let of_columns = |there: bool, at: usize, without: T::Wide| -> Vec<T::Wide> {
-        let Some(given) = inputs.get(at).filter(|_| there) else {
-            return vec![without; length];
-        };
-        let all = &given.elements::<T>()[given.layout.offset()..][..length];
-        all.iter().map(|x| x.wide()).collect()
+    let of_columns = |there: bool, at: usize, without: T::Wide| -> Result<Vec<T::Wide>> {
+        let mut columns = host_vec(op.what.name(), length)?;
+        match inputs.get(at).filter(|_| there) {
+            Some(given) => {
+                let all = &given.elements::<T>()[given.layout.offset()..][..length];
+                columns.extend(all.iter().map(|x| x.wide()));
+            }
+            None => columns.resize(length, without),
+        }
+        Ok(columns)
     };
     let norms = Norms {
         op,
         layout: x.layout,
         data: &T::reader(x.elements()),
-        weight: of_columns(op.weight, 1, <T::Wide as Float>::ONE),
+        weight: of_columns(op.weight, 1, <T::Wide as Float>::ONE)?,
         bias: of_columns(
             op.bias,
             1 + usize::from(op.weight),
             <T::Wide as Float>::ZERO,
-        ),
+        )?,
         made: T::made,
         size: size_of::<T>(),
     };

@@ -84,19 +84,16 @@ fn normal<W: Float>(op: &Normalise, [first, second]: [f64; 2]) -> [f64; 4] {
                 _ => [1.0, first, sum.ln(), 1.0],
             }
         }
-        Norm::Layer => {
-            let rest = first - W::of(first).wider();
-            [1.0, first, rest, root(second)]
-        }
-        Norm::Rms => {
+        Norm::Layer | Norm::Rms => {
             let factor = root(second);
-            // In two steps, since the factor alone may go over or under.
+            // In two steps, since the factor alone, or a distance, may go over or under.
             let step = match factor {
                 factor if factor > 2f64.powi(64) => 2f64.powi(64),
                 factor if factor < 2f64.powi(-64) => 2f64.powi(-64),
                 _ => 1.0,
             };
-            [step, 0.0, 0.0, factor / step]
+            let shift = W::of(first).wider();
+            [step, shift * step, (first - shift) * step, factor / step]
         }
     }
 }

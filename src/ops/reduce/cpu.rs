@@ -329,8 +329,14 @@ impl<W: Float> Fold<W> for Moment {
         let count = a.0 + b.0;
         let apart = b.1 - a.1;
         let share = b.0 / count.max(1.0);
-        let squares = a.2 + b.2 + apart * apart * a.0 * share;
-        (count, a.1 + apart * share, squares)
+        // Beside nothing there is no distance, whose square may go over.
+        let both = a.0 * share;
+        let between = if both > 0.0 {
+            apart * apart * both
+        } else {
+            0.0
+        };
+        (count, a.1 + apart * share, a.2 + b.2 + between)
     }
 }
 
