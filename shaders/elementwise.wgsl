@@ -26,14 +26,6 @@
 {% set narrow = lanes_of_word > 1 -%}
 {% set atomic = narrow and strided_out == 1 and not four -%}
 {% set lanes = lanes_of_word if narrow and strided_out == 0 and not four else 1 -%}
-alias F = {{ "vec4<f32>" if four else "f32" }};
-alias I = {{ "vec4<i32>" if four else "i32" }};
-alias U = {{ "vec4<u32>" if four else "u32" }};
-alias B = {{ "vec4<bool>" if four else "bool" }};
-{%- if "f64" in buffers %}
-alias D = {{ "vec4<f64>" if four else "f64" }};
-{%- endif %}
-
 struct Params {
     count: u32,
     {%- for _ in walked %}
@@ -57,14 +49,7 @@ struct Params {
 {%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit(dtype, four) %}
 @group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ unit }}>;
 {%- endfor %}
-{% set dtypes = buffers | split -%}
-{% for dtype in ["f16", "bf16", "bool", "bits16", "bits8"] -%}
-{% if dtype in dtypes or "rounded_" ~ dtype in body %}
-{{ storage.functions(dtype) }}
-{% endif -%}
-{% endfor %}
-{% include "part/functions" %}
-{{ body }}
+{% include "part/body" %}
 
 // The arguments at a step, and what becomes of them.
 fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% endif %}) -> {{ {"f32": "F", "i32": "I", "u32": "U", "bool": "B", "f64": "D"}[storage.value(out_dtype)] | default(out_dtype) }} {

@@ -21,14 +21,6 @@
 {% set lanes = storage.lanes(out_dtype) | int if tile else 1 -%}
 {% set inner = rank - 2 -%}
 {% set turned = rank - 1 -%}
-alias F = {{ "vec4<f32>" if vector == 4 else "f32" }};
-alias I = {{ "vec4<i32>" if vector == 4 else "i32" }};
-alias U = {{ "vec4<u32>" if vector == 4 else "u32" }};
-alias B = {{ "vec4<bool>" if vector == 4 else "bool" }};
-{%- if "f64" in buffers %}
-alias D = {{ "vec4<f64>" if vector == 4 else "f64" }};
-{%- endif %}
-
 struct Params {
     // Invocations, or tiles.
     count: u32,
@@ -55,14 +47,7 @@ struct Params {
 {% for dtype in buffers | split %}
 @group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ storage.unit_of(dtype, unit) }}>;
 {%- endfor %}
-{% set dtypes = buffers | split -%}
-{% for dtype in ["f16", "bf16", "bool", "bits16", "bits8"] -%}
-{% if dtype in dtypes or "rounded_" ~ dtype in body %}
-{{ storage.functions(dtype) }}
-{% endif -%}
-{% endfor %}
-{% include "part/functions" %}
-{{ body }}
+{% include "part/body" %}
 {%- if tile %}
 {%- for operand in inputs %}
 {%- set dtype, _, way = operand | split("/") %}

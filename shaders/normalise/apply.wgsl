@@ -77,6 +77,38 @@ fn epsilon() -> {{ accumulator }} {
 {% macro field(at, type, place) -%}
 {{ restored(type, "buffer" ~ slot_state ~ "[(" ~ place ~ ") * " ~ span ~ "u + " ~ at ~ "u]") }}
 {%- endmacro %}
+{# What is to be done with elements, from the state, or the four states, at `state_index`. -#}
+{% macro normal_of_state() -%}
+    {%- if by_fours %}
+    {%- for i in range(span) %}
+    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
+    {%- endfor %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- elif vector == 4 and along == "kept" %}
+    let state = Many(
+        {%- for type in fields %}
+        {%- set at = loop.index0 %}
+        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
+        {%- endfor %}
+    );
+    let normal = normal_many(state);
+    {%- else %}
+    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
+    {%- if vector == 4 %}
+    // One row for all four.
+    let of_row = normal_one(state);
+    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
+    {%- else %}
+    let normal = normal_one(state);
+    {%- endif %}
+    {%- endif %}
+{%- endmacro %}
 
 // One step.
 fn write(out_at: u32, {% for name in inputs %}{{ name }}_index: u32, {% endfor %}normal: Normal{{ Many }}) {
@@ -136,35 +168,7 @@ fn main(
     {{ name }}_index += rest * params.{{ name }}_stride_0;
     {%- endfor %}
     {%- endif %}
-    {%- if by_fours %}
-    {%- for i in range(span) %}
-    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
-    {%- endfor %}
-    let state = Many(
-        {%- for type in fields %}
-        {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
-        {%- endfor %}
-    );
-    let normal = normal_many(state);
-    {%- elif vector == 4 and along == "kept" %}
-    let state = Many(
-        {%- for type in fields %}
-        {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
-        {%- endfor %}
-    );
-    let normal = normal_many(state);
-    {%- else %}
-    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
-    {%- if vector == 4 %}
-    // One row for all four.
-    let of_row = normal_one(state);
-    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
-    {%- else %}
-    let normal = normal_one(state);
-    {%- endif %}
-    {%- endif %}
+    {{- normal_of_state() }}
     {%- for i in range(4) %}
     {
         let along = group + {{ i }}u * params.groups;
@@ -209,35 +213,7 @@ fn step(index: u32) {
     {{ name }}_index += rest * params.{{ name }}_stride_0;
     {%- endif %}
     {%- endfor %}
-    {%- if by_fours %}
-    {%- for i in range(span) %}
-    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
-    {%- endfor %}
-    let state = Many(
-        {%- for type in fields %}
-        {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
-        {%- endfor %}
-    );
-    let normal = normal_many(state);
-    {%- elif vector == 4 and along == "kept" %}
-    let state = Many(
-        {%- for type in fields %}
-        {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
-        {%- endfor %}
-    );
-    let normal = normal_many(state);
-    {%- else %}
-    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
-    {%- if vector == 4 %}
-    // One row for all four.
-    let of_row = normal_one(state);
-    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
-    {%- else %}
-    let normal = normal_one(state);
-    {%- endif %}
-    {%- endif %}
+    {{- normal_of_state() }}
     write({{ "out_index" if strided_out else "index" }}, {% for name in inputs %}{{ name }}_index, {% endfor %}normal);
 }
 

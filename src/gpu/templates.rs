@@ -22,6 +22,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "index/take",
     "normalise/apply",
     "normalise/rows",
+    "part/body",
     "part/exp",
     "part/functions",
     "part/normal",
@@ -135,13 +136,12 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
 }
 
 /// A program's own template, with its values; what is wrong with it else.
-pub(crate) fn render_text(
+pub(crate) fn render_text<'a>(
     template: &str,
-    values: &[(&str, String)],
+    values: impl Iterator<Item = (&'a str, Jinja)>,
 ) -> std::result::Result<String, String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    let values = values.iter().map(|(name, value)| (*name, value.as_str()));
     let rendered = environment.render_str(template, Jinja::from_pairs(values));
     rendered.map_err(|error| format!("{error:#}"))
 }

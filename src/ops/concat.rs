@@ -17,6 +17,9 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
+/// Parts that [`Tensor::chunk`] makes at most: each is a tensor on the host.
+const MOST_PARTS: usize = 1 << 24;
+
 struct Concat {
     axis: usize,
 }
@@ -83,13 +86,20 @@ impl Tensor {
     /// Views of an axis in at most `count` parts of one size, but for the last.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when there is no such axis, or for a count of 0.
+    /// [`Error::InvalidArgument`] when there is no such axis, for a count of 0, or for more than 2^24 parts.
     pub fn chunk(&self, axis: usize, count: usize) -> Result<Vec<Tensor>> {
         let size = self.axis_size("chunk", axis)?;
         if count == 0 {
             return Err(Error::invalid("chunk", "into no parts"));
         }
         let each = size.div_ceil(count).max(1);
+        let parts = size.div_ceil(each);
+        if parts > MOST_PARTS {
+            return Err(Error::invalid(
+                "chunk",
+                format!("{parts} parts are above {MOST_PARTS}"),
+            ));
+        }
         let starts = (0..size.max(1)).step_by(each);
         let sizes: Vec<usize> = starts.map(|start| each.min(size - start)).collect();
         self.split(axis, &sizes)

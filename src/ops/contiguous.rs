@@ -42,6 +42,50 @@ impl Tensor {
     pub fn copy(&self) -> Result<Tensor> {
         road::run(&Copy, &[self])
     }
+
+    /// Copies the elements of another tensor, which broadcasts to this shape, into this tensor's own memory, bit for
+    /// bit: all views of the storage see them. Another view of the same storage is read before
+    /// anything is written. For one number there is [`Tensor::fill`].
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let cache = Tensor::zeros(&Device::cpu(), [4, 2], DType::F32)?;
+    /// let row = Tensor::from_slice(&Device::cpu(), &[1.0f32, 2.0], [2])?;
+    /// cache.slice(1..3)?.assign(&row)?;
+    /// assert_eq!(cache.to_vec::<f32>()?, [0.0, 0.0, 1.0, 2.0, 1.0, 2.0, 0.0, 0.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] when the other tensor does not broadcast to this shape,
+    /// [`Error::DTypeMismatch`], [`Error::InvalidArgument`] when this one repeats elements (a broadcast
+    /// view); as [`Tensor::copy`]. Nothing is written then.
+    pub fn assign(&self, source: &Tensor) -> Result<()> {
+        const OP: &str = "assign";
+        self.check_distinct(OP)?;
+        if source.dtype() != self.dtype() {
+            return Err(Error::dtype_mismatch(OP, self.dtype(), source.dtype()));
+        }
+        let view = source.broadcast_to(self.shape())?;
+        match view.shares_storage(self) {
+            true if view.layout() == self.layout() => Ok(()),
+            true => road::write(&Copy, &[&view.copy()?], self),
+            false => road::write(&Copy, &[&view], self),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a view that has one element at several places: nothing can be written
+    /// through it.
+    pub(super) fn check_distinct(&self, op: &'static str) -> Result<()> {
+        // Of no elements nothing is written, whatever the strides.
+        if self.elements() == 0 || self.layout().distinct() == *self.layout() {
+            return Ok(());
+        }
+        let problem = format!("{self:?} has one element at several places: copy it first");
+        Err(Error::invalid(op, problem))
+    }
 }
 
 impl Op for Copy {
@@ -89,7 +133,12 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
     let [input] = inputs else { return };
     let from: &[T] = bytemuck::cast_slice(input.bytes);
     let count = output.layout.elements();
-    let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
+    let all = bytemuck::cast_slice_mut::<u8, T>(output.bytes);
+    if !output.layout.is_contiguous() {
+        return scatter([input.layout, output.layout], from, all);
+    }
+    let first = output.layout.offset();
+    let Some(out) = all.get_mut(first..first + count) else {
         return;
     };
     if turn(input.layout, from, out) {
@@ -112,6 +161,25 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
                 }
             }
         });
+    });
+}
+
+/// Copies into a view of other elements, which stay.
+fn scatter<T: bytemuck::Pod>(layouts: [&Layout; 2], from: &[T], out: &mut [T]) {
+    let walk = parallel::Walk::new(&layouts);
+    let [stride, out_stride] = [0, 1].map(|operand| walk.inner_strides()[operand]);
+    walk.runs(0, layouts[1].elements(), &mut |_, starts, count| {
+        let (mut at, mut to) = (starts[0], starts[1]);
+        if stride == 1 && out_stride == 1 {
+            let (at, to) = (at as usize, to as usize);
+            out[to..to + count].copy_from_slice(&from[at..at + count]);
+            return;
+        }
+        for _ in 0..count {
+            out[to as usize] = from[at as usize];
+            at += stride;
+            to += out_stride;
+        }
     });
 }
 

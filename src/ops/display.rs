@@ -43,12 +43,15 @@ impl Tensor {
             .collect();
         let places = Layout::contiguous(shown.clone());
         let mut numbers = vec![String::new(); shown.elements()];
-        // Bit d of `corner` says which end of dimension d.
-        for corner in 0..1usize << self.rank().min(usize::BITS as usize - 1) {
-            let far = |axis: usize| corner >> axis & 1 == 1;
-            if (0..self.rank()).any(|axis| far(axis) && !cut(self.shape()[axis])) {
-                continue;
-            }
+        let long: Vec<usize> = (0..self.rank())
+            .filter(|&axis| cut(self.shape()[axis]))
+            .collect();
+        // Bit d of `corner` says which end of the dth long dimension; there are few, of 6 shown elements each.
+        for corner in 0..1usize << long.len() {
+            let far = |axis: usize| {
+                let nth = long.iter().position(|&long| long == axis);
+                nth.is_some_and(|nth| corner >> nth & 1 == 1)
+            };
             let ends = |size: usize, axis: usize, whole: usize| match (cut(whole), far(axis)) {
                 (false, _) => 0..size,
                 (true, false) => 0..EDGE,

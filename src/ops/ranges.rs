@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::launch::Window;
 use crate::layout::{Layout, Strides};
@@ -148,6 +148,9 @@ pub(super) fn missing(
 ) -> Option<String> {
     if !capabilities.holds(dtype) {
         return Some(road::lacks(dtype));
+    }
+    if capabilities.kind == DeviceKind::Cpu {
+        return None;
     }
     let spans = layouts.iter().map(|layout| layout.span().len());
     let far = spans.chain([elements]).any(|count| count > POSITIONS);

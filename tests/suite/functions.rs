@@ -900,6 +900,29 @@ fn fusions(context: &Context) -> Result<()> {
     );
     assert!(chain(100).is_err() && chain(300).is_err());
     assert!(fused(|e| e.input(&a) + e.input(&mask)).is_err());
+    // A value of one expression in another.
+    let strange = fused(|e| {
+        let x = e.input(&a);
+        let inner = fused(|other| {
+            let y = other.input(&bias);
+            let _ = x + y.exp().log().sqrt();
+            y
+        });
+        assert!(inner.is_ok());
+        x.exp()
+    });
+    assert!(
+        matches!(strange, Err(Error::InvalidArgument(_))),
+        "{strange:?}"
+    );
+    // The last batch may be empty.
+    for shape in [&[0, 2][..], &[4, 0, 12, 2], &[0]] {
+        let none = Tensor::zeros(context.device(), shape, DType::F32)?;
+        none.add_assign(1.0)?;
+        none.fused_assign(|_, x| x.exp())?;
+        none.assign(&none.copy()?)?;
+        assert_eq!(none.into_add(1.0)?.shape().dims(), shape);
+    }
     Ok(())
 }
 

@@ -254,6 +254,14 @@ fn errors(context: &Context) -> Result<()> {
     assert!(invalid(claims(1 << 40)).contains("elements"));
     if !context.is_cpu() {
         assert!(invalid(claims(1 << 38)).contains("launches"));
+    } else {
+        // Twins reach any place: memory is what is short.
+        let many = Tensor::zeros(device, [1], DType::I32)?.broadcast_to([1usize << 39])?;
+        let refused = one.index_select(0, &many);
+        assert!(
+            matches!(refused, Err(Error::OutOfMemory(_) | Error::TooLarge(_))),
+            "{refused:?}"
+        );
     }
     Ok(())
 }

@@ -274,6 +274,8 @@ fn errors(context: &Context) -> Result<()> {
         Err(Error::ShapeMismatch(_))
     ));
     assert!(invalid(Tensor::stack(&[&a, &a], 3)).contains("axis 3"));
+    let claimed = Tensor::zeros(device, [1], DType::F32)?.broadcast_to([1usize << 40])?;
+    assert!(claimed.chunk(0, 1 << 40).is_err());
     assert!(invalid(a.pad(&[(1, 1)], 0)).contains("1 pairs"));
     assert!(invalid(i.pad(&[(1, 1), (0, 0)], 0.5)).contains("cannot hold"));
     assert!(matches!(

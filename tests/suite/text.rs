@@ -67,6 +67,8 @@ fn display(context: &Context) -> Result<()> {
     );
     let wide = Tensor::from_slice(device, &[0.1f64, 0.2], 2)?;
     assert_eq!(shown(wide)?, "[0.1, 0.2]");
+    let deep = Tensor::from_slice(device, &[7u32], vec![1; 60])?;
+    assert_eq!(shown(deep)?, "[".repeat(60) + "7" + &"]".repeat(60));
     Ok(())
 }
 

@@ -17,7 +17,13 @@ pub fn tests() -> Vec<Test> {
         Test::new("views::repeated", Scope::Device, repeated),
         Test::new("views::without_elements", Scope::Device, without_elements),
     ];
+    all.push(Test::new(
+        "views::assign_overlaps",
+        Scope::Device,
+        assign_overlaps,
+    ));
     for_each_dtype!(all, Scope::Device, "views::chains", chains);
+    for_each_dtype!(all, Scope::Device, "views::assign", assign);
     all
 }
 
@@ -34,6 +40,68 @@ fn repeated(context: &Context) -> Result<()> {
         "{text}"
     );
     Ok(())
+}
+
+/// Elements written through random views, and the others that stay.
+fn assign<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(30), |rng| {
+        let shape = random_shape(rng, 4, 600);
+        let base = Operand::<T>::random(context.device(), rng, &shape)?;
+        let mut view = base.clone();
+        for (axis, &size) in shape.iter().enumerate() {
+            let every = *rng.pick(&[1, 1, -1, 2, -3]);
+            let start = rng.below(size + 1);
+            view = view.step(axis, start..size, every)?;
+        }
+        let view = view.permute(&rng.shuffled(shape.len()))?;
+        let (rank, skipped) = (view.shape().len(), rng.below(view.shape().len() + 1));
+        let small: Vec<usize> = view.shape()[skipped.min(rank)..]
+            .iter()
+            .map(|&size| if rng.one_in(5) { 1 } else { size })
+            .collect();
+        let source = Operand::<T>::random_view(context.device(), rng, &small)?;
+        view.tensor.assign(&source.tensor)?;
+        let mut want = base.values();
+        let places: Vec<usize> = (0..want.len()).collect();
+        let given = source.broadcast(view.shape())?.values();
+        for (place, value) in view.grid.of(&places).into_iter().zip(given) {
+            want[place] = value;
+        }
+        same(&base.tensor, &want)?;
+        source.check()
+    })
+}
+
+/// What is read lies where it is written; what cannot be written is refused, and nothing changes.
+fn assign_overlaps(context: &Context) -> Result<()> {
+    let values: Vec<i32> = (0..1000).collect();
+    let base = Tensor::from_slice(context.device(), &values, [1000])?;
+    base.slice(1..1000)?.assign(&base.slice(0..999)?)?;
+    let mut want: Vec<i32> = std::iter::once(0).chain(0..999).collect();
+    same(&base, &want)?;
+    base.assign(&base.flip(&[0])?)?;
+    want.reverse();
+    same(&base, &want)?;
+    base.assign(&base)?;
+    let square = base.reshape([20, 50])?;
+    square
+        .slice((.., 0..20))?
+        .assign(&square.slice((.., 10..30))?.transpose(0, 1)?)?;
+    let before = want.clone();
+    for (row, column) in (0..20).flat_map(|row| (0..20).map(move |column| (row, column))) {
+        want[row * 50 + column] = before[column * 50 + 10 + row];
+    }
+    same(&base, &want)?;
+    let one = base.slice(0..1)?;
+    assert!(one.broadcast_to([3])?.assign(&base.slice(0..3)?).is_err());
+    assert!(one.assign(&base.slice(0..2)?).is_err());
+    assert!(base.assign(&base.cast(DType::F32)?).is_err());
+    assert!(base.slice(0..0)?.assign(&base.slice(0..2)?).is_err());
+    base.slice(0..0)?.assign(&one)?;
+    let elsewhere = Tensor::from_slice(&orlop::Device::cpu(), &[7i32], [1])?;
+    one.assign(&elsewhere)?;
+    want[0] = 7;
+    same(&base, &want)
 }
 
 /// Random chains of views, compared with the list of indices.

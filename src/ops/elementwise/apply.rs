@@ -189,6 +189,9 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
     }
 }
 
+/// Elements that are looked at together for one that is large.
+const LOOKED_AT: usize = 64;
+
 /// In vectors, and then what is large one by one.
 #[inline(always)]
 fn wave<T: Real, const FUSED: bool>(
@@ -205,11 +208,16 @@ fn wave<T: Real, const FUSED: bool>(
     );
     let a: &[T] = bytemuck::cast_slice(values[0]);
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    for (out, &a) in out.iter_mut().zip(a) {
-        let is_near = a.abs() < T::LARGE;
-        // NaN is not near.
-        if !is_near {
-            *out = exact(a);
+    // NaN is not near.
+    let is_near = |a: T| a.abs() < T::LARGE;
+    for (out, a) in out.chunks_mut(LOOKED_AT).zip(a.chunks(LOOKED_AT)) {
+        if a.iter().fold(true, |all, &a| all & is_near(a)) {
+            continue;
+        }
+        for (out, &a) in out.iter_mut().zip(a) {
+            if !is_near(a) {
+                *out = exact(a);
+            }
         }
     }
 }

@@ -37,7 +37,7 @@ const MOST: usize = 128;
 /// functions) or for an expression without tensors.
 pub fn fused(build: impl for<'e> FnOnce(&'e Fusion) -> Expr<'e>) -> Result<Tensor> {
     let fusion = Fusion::default();
-    let root = build(&fusion).node;
+    let root = fusion.own(build(&fusion));
     let (op, inputs) = fusion.finish("fused", root)?;
     op.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
 }
@@ -113,6 +113,8 @@ struct Graph {
     nodes: Vec<Node>,
     numbers: SmallVec<[Scalar; 2]>,
     inputs: Vec<Tensor>,
+    /// A value of another expression came in: `fused` within `fused`.
+    has_strangers: bool,
 }
 
 impl Graph {
@@ -139,7 +141,7 @@ impl Fusion {
             fusion: &fusion,
             node,
         };
-        let root = build(&fusion, old).node;
+        let root = fusion.own(build(&fusion, old));
         fusion.finish(op, root)
     }
 
@@ -149,7 +151,12 @@ impl Fusion {
             mut nodes,
             numbers,
             inputs,
+            has_strangers,
         } = self.0.into_inner();
+        if has_strangers {
+            let problem = "a value of another expression is used in this one: give it as a tensor, by input()";
+            return Err(Error::invalid(op, problem));
+        }
         if nodes.len() > MOST {
             return Err(Error::invalid(
                 op,
@@ -179,6 +186,15 @@ impl Fusion {
         });
         let node = graph.push(Node::Input(input.min(MOST) as u8));
         Expr { fusion: self, node }
+    }
+
+    /// The node of a value, which must be of this expression.
+    fn own(&self, value: Expr<'_>) -> u8 {
+        if !std::ptr::eq(self, value.fusion) {
+            self.0.borrow_mut().has_strangers = true;
+            return 0;
+        }
+        value.node
     }
 
     fn number(&self, number: Scalar) -> u8 {
@@ -220,7 +236,7 @@ impl<T: Into<Scalar>> From<T> for ExprArgument<'_> {
 impl<'e> Expr<'e> {
     fn node_of(self, argument: ExprArgument<'e>) -> u8 {
         match argument {
-            ExprArgument::Expr(value) => value.node,
+            ExprArgument::Expr(value) => self.fusion.own(value),
             ExprArgument::Number(number) => self.fusion.number(number),
         }
     }

@@ -11,7 +11,7 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{Bound, KernelKey, Launch, Launches, Words};
-use crate::layout::{Layout, Merged};
+use crate::layout::{Layout, Merged, Strides};
 use crate::ops::plan::{self, PER_THREAD, WORKGROUP, Walk};
 use crate::road::window::{self, Limits, Walked};
 use crate::road::{Operand, Problem};
@@ -44,7 +44,7 @@ impl Body<'_> {
             problem.inputs.iter().copied().chain([output]).collect();
         let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|o| o.layout).collect();
         // The output joins the merging, so that a new tensor's index is the plain count.
-        let Merged { dims, mut strides } = plan::merged(&layouts);
+        let Merged { dims, strides } = plan::merged(&layouts);
         let count = output.layout.elements() as f64;
         let each = operands.iter().map(|o| o.dtype.size()).sum::<usize>() as f64;
         let (flops, bytes) = (count * self.flops, count * each);
@@ -54,17 +54,8 @@ impl Body<'_> {
             slots.push(problem.output_slot());
             let bound = (&slots[..], problem.bindings());
             let work = (flops, bytes);
-            let turned = Turned::of(self, &operands, (&dims, &strides, &offsets), capabilities);
-            let launch = match turned {
-                Some(turned) => turned.launch(self, &operands, capabilities, bound, work)?,
-                None => {
-                    let inputs = problem.inputs.len();
-                    strides.truncate(inputs);
-                    let vectors = self.vectors(&operands);
-                    let walk = Walk::new(&dims, &strides, &offsets[..inputs], vectors, true);
-                    self.launch(&operands, capabilities, walk, bound, work)?
-                }
-            };
+            let axes = (&dims[..], &strides[..], &offsets[..]);
+            let launch = self.launch(&operands, axes, true, capabilities, bound, work)?;
             return Ok(smallvec![launch]);
         }
         let walked: SmallVec<[Walked<'_>; 4]> = operands
@@ -87,12 +78,8 @@ impl Body<'_> {
                 let work = (count * self.flops, count * each);
                 let offsets = &piece.offsets[..];
                 let bound = (&piece.slots[..], piece.bindings);
-                let turned = Turned::of(self, &operands, (&dims, &strides, offsets), capabilities);
-                if let Some(turned) = turned {
-                    return turned.launch(self, &operands, capabilities, bound, work);
-                }
-                let walk = Walk::new(&dims, &strides, offsets, self.vectors(&operands), false);
-                self.launch(&operands, capabilities, walk, bound, work)
+                let axes = (&dims[..], &strides[..], offsets);
+                self.launch(&operands, axes, false, capabilities, bound, work)
             })
             .collect()
     }
@@ -108,16 +95,32 @@ impl Body<'_> {
         dtypes.map(|dtype| storage(dtype, self.bits)).collect()
     }
 
-    /// One launch, on operands in bindings by their slots. The output is written through strides
-    /// when the walk has them.
+    /// One launch, on operands in bindings by their slots, over dimensions, strides and offsets: in squares where
+    /// inputs lie turned, else a walk. It writes a new output by the count, another one through strides.
     fn launch(
         &self,
         operands: &[Operand<'_>],
+        (dims, strides, offsets): (&[usize], &[Strides], &[usize]),
+        is_new: bool,
         capabilities: &Capabilities,
-        walk: Walk,
-        (slots, bindings): (&[usize], SmallVec<[Bound; 4]>),
-        (flops, bytes): (f64, f64),
+        bound: (&[usize], SmallVec<[Bound; 4]>),
+        work: (f64, f64),
     ) -> Result<Launch> {
+        let axes = (dims, strides, offsets);
+        if let Some(turned) = Turned::of(self, operands, axes, capabilities) {
+            return turned.launch(self, operands, capabilities, bound, work);
+        }
+        let (slots, bindings) = bound;
+        let (flops, bytes) = work;
+        let walked = operands.len() - usize::from(is_new);
+        let vectors = self.vectors(operands);
+        let walk = Walk::new(
+            dims,
+            &strides[..walked],
+            &offsets[..walked],
+            vectors,
+            is_new,
+        );
         let mut words: Words = smallvec![walk.count];
         words.extend_from_slice(&walk.offsets);
         words.extend_from_slice(&walk.dims);
@@ -128,7 +131,7 @@ impl Body<'_> {
             rank: walk.rank,
             inner: &walk.inner,
             slots,
-            strided_out: walk.offsets.len() == operands.len(),
+            strided_out: !is_new,
             reads_old: self.reads_old,
         };
         let kernel = kernel(&self.code, &storages, &shape, self.scalars.len());

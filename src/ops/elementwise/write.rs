@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Argument, Elementwise, Expression, Function, Node, is_same};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::road;
 use crate::tensor::Tensor;
 
@@ -24,12 +24,7 @@ impl Elementwise {
 
     /// Writes what it gives into a tensor's own memory: [`Node::Old`] is what that held.
     pub(super) fn assign_to(mut self, into: &Tensor, inputs: &[&Tensor]) -> Result<()> {
-        if into.layout().distinct() != *into.layout() {
-            return Err(Error::invalid(
-                self.name,
-                format!("{into:?} has one element at several places: copy it first"),
-            ));
-        }
+        into.check_distinct(self.name)?;
         self.into = Some((into.shape().clone(), into.dtype()));
         for input in inputs {
             // In `infer` the shapes broadcast either way.

@@ -46,13 +46,15 @@ impl Kernel {
     /// #     Ok(())
     /// #   })?;
     /// # let device = Device::best()?;
-    /// twice.check(&device, &[("x", &[1000])], Tolerance::EXACT, |launch| launch)?;
+    /// if !device.is_cpu() {
+    ///     twice.check(&device, &[("x", &[1000])], Tolerance::EXACT, |launch| launch)?;
+    /// }
     /// # Ok::<(), orlop::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the first element that differs; [`Error::Unsupported`] when
-    /// the device would run the twin too; as [`KernelLaunch::run`].
+    /// the device would run the twin too, as a CPU device does; as [`KernelLaunch::run`].
     pub fn check<'k>(
         &'k self,
         device: &Device,
@@ -84,7 +86,11 @@ impl KernelLaunch<'_> {
     pub fn check(&self, device: &Device, tolerance: Tolerance) -> Result<()> {
         let kernel = self.kernel();
         let there = self.inputs_on(device)?;
-        if let Some(reason) = there.missing(device)? {
+        let missing = match device.is_cpu() {
+            true => Some("a CPU device has no kernels".to_owned()),
+            false => there.missing(device)?,
+        };
+        if let Some(reason) = missing {
             let help = "its twin runs there: nothing is compared; name another device";
             return Err(Error::unsupported(
                 kernel.name,

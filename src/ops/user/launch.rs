@@ -115,7 +115,7 @@ impl<'k> KernelLaunch<'k> {
     pub fn run_all(&self) -> Result<Vec<Tensor>> {
         let operands = self.operands()?;
         let op = self.op(&operands)?;
-        let arrived = self.arrived(operands)?;
+        let arrived = self.arrived(operands, None)?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         let whole = match &self.device {
             _ if !inputs.is_empty() => road::run(&op, &inputs)?,
@@ -130,6 +130,12 @@ impl<'k> KernelLaunch<'k> {
         if op.outputs.len() == 1 {
             return Ok(vec![whole]);
         }
+        // As words they may live where their dtypes may not.
+        let home = whole.device().capabilities();
+        let whole = match op.outputs.iter().all(|output| home.holds(output.dtype)) {
+            true => whole,
+            false => whole.to(&Device::cpu())?,
+        };
         let part = |output: &Output| {
             let offset = output.offset as usize / output.dtype.size();
             let layout = Layout::contiguous(output.shape.clone()).at_offset(offset);
@@ -137,6 +143,75 @@ impl<'k> KernelLaunch<'k> {
             Tensor::new(device, storage, layout, output.dtype)
         };
         Ok(op.outputs.iter().map(part).collect())
+    }
+
+    /// Runs a kernel with one output on the memory of a tensor that is there: the kernel finds in its output what
+    /// the tensor holds, and what it writes is the tensor's. All views of the storage see it; inputs in the same
+    /// storage are read before.
+    ///
+    /// ```
+    /// # use orlop::{Device, Kernel, Tensor};
+    /// let descend = Kernel::wgsl(
+    ///     "descend",
+    ///     "struct Params { rate: f32, weight_length: u32 }
+    ///      var<immediate> params: Params;
+    ///      @group(0) @binding(0) var<storage, read> gradient: array<f32>;
+    ///      @group(0) @binding(1) var<storage, read_write> weight: array<f32>;
+    ///      @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    ///          if id.x < params.weight_length { weight[id.x] -= params.rate * gradient[id.x]; }
+    ///      }",
+    /// )?
+    /// .elementwise()
+    /// .twin(|call| {
+    ///     let (rate, gradient) = (call.scalar::<f32>("rate")?, call.input::<f32>("gradient")?);
+    ///     for (weight, gradient) in call.output::<f32>("weight")?.iter_mut().zip(gradient) {
+    ///         *weight -= rate * gradient;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// let device = Device::best()?;
+    /// let weight = Tensor::from_slice(&device, &[1.0f32, 2.0], [2])?;
+    /// let gradient = Tensor::from_slice(&device, &[4.0f32, 8.0], [2])?;
+    /// descend.launch().input("gradient", &gradient).scalar("rate", 0.25).run_into(&weight)?;
+    /// assert_eq!(weight.to_vec::<f32>()?, [0.0, 0.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KernelLaunch::run`]; [`Error::InvalidArgument`] for a tensor of another shape or dtype than the
+    /// output's, or one that repeats elements. Nothing is written then, but by a twin that fails
+    /// after it wrote.
+    pub fn run_into(&self, output: &Tensor) -> Result<()> {
+        let kernel = self.kernel;
+        output.check_distinct(kernel.name)?;
+        let bindings = kernel.source.bindings.iter();
+        let mut outputs = bindings.filter(|binding| !binding.is_input);
+        let (Some(binding), None) = (outputs.next(), outputs.next()) else {
+            let problem = "it has several outputs, which lie in one storage: run_all() makes it";
+            return Err(Error::invalid(kernel.name, problem));
+        };
+        let mut launch = self.clone();
+        let has_shape = self.outputs.iter().any(|(name, _)| *name == binding.name);
+        let has_rule = kernel.rules.iter().any(|(name, _)| *name == binding.name);
+        if !has_shape && !has_rule {
+            launch = launch.output(&binding.name, output.shape().clone());
+        }
+        let operands = launch.operands()?;
+        let op = UserOp {
+            keeps: true,
+            ..launch.op(&operands)?
+        };
+        let arrived = launch.arrived(operands, Some(output))?;
+        let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
+        // A window ends where its padding does: what lies there shall be nobody's.
+        let end = (first_byte(output) + output.elements() * output.dtype().size()) as u64;
+        let is_last = end.next_multiple_of(WINDOW_ALIGNMENT) >= output.storage().bytes();
+        if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
+            return road::write(&op, &inputs, output);
+        }
+        let whole = output.copy()?;
+        road::write(&op, &inputs, &whole)?;
+        output.assign(&whole)
     }
 
     pub(super) fn kernel(&self) -> &'k Kernel {
@@ -158,7 +233,7 @@ impl<'k> KernelLaunch<'k> {
     pub(super) fn missing(&self, device: &Device) -> Result<Option<String>> {
         let operands = self.operands()?;
         let op = self.op(&operands)?;
-        let arrived = self.arrived(operands)?;
+        let arrived = self.arrived(operands, None)?;
         let operands: Vec<road::Operand<'_>> = arrived.iter().map(road::operand).collect();
         Ok(road::Op::missing(
             &op,
@@ -227,7 +302,10 @@ impl<'k> KernelLaunch<'k> {
         }
         let bytes = bytes as u64;
         // Of an array of any length one element is enough, and padding may be it.
-        let there = bytes.max(1).next_multiple_of(WINDOW_ALIGNMENT);
+        let there = match binding.is_fixed {
+            true => bytes,
+            false => bytes.max(1).next_multiple_of(WINDOW_ALIGNMENT),
+        };
         if there >= binding.least_bytes {
             return Ok(());
         }
@@ -291,6 +369,7 @@ impl<'k> KernelLaunch<'k> {
             words: Words::from_elem(0, kernel.source.words),
             about: SmallVec::new(),
             groups: self.groups()?,
+            keeps: false,
         };
         self.params(&mut op)?;
         Ok(op)
@@ -386,6 +465,30 @@ impl<'k> KernelLaunch<'k> {
             self.check_about(&member.name, member.dtype, op, place, about)?;
             op.about.push((member.word, place, about));
         }
+        self.check_ranks(op)
+    }
+
+    /// A strided kernel has as many strides of an input as it handles dimensions.
+    fn check_ranks(&self, op: &UserOp<'_>) -> Result<()> {
+        let inputs = self.kernel.source.bindings.iter().zip(&op.places);
+        for (binding, &place) in inputs {
+            let Place::Input(at) = place else { continue };
+            let strides = op
+                .about
+                .iter()
+                .filter_map(|&(_, of, about)| match (of, about) {
+                    (Place::Input(of), About::Stride(axis)) if of == at => Some(axis + 1),
+                    _ => None,
+                });
+            let (handled, rank) = (strides.max(), op.shapes[at].rank());
+            if let Some(handled) = handled.filter(|&handled| handled != rank) {
+                let problem = format!(
+                    "the kernel has strides of {handled} dimensions for `{}`, which has {rank}",
+                    binding.name
+                );
+                return Err(Error::invalid(self.kernel.name, problem));
+            }
+        }
         Ok(())
     }
 
@@ -421,23 +524,24 @@ impl<'k> KernelLaunch<'k> {
         Err(Error::invalid(self.kernel.name, problem))
     }
 
-    /// The operands as kernels get them: without gaps, each in bytes of its own, none empty.
-    fn arrived(&self, operands: SmallVec<[&Tensor; 4]>) -> Result<Vec<Tensor>> {
+    /// The operands as kernels get them: without gaps, each in bytes of its own, none empty, none in the storage
+    /// of what is written.
+    fn arrived(
+        &self,
+        operands: SmallVec<[&Tensor; 4]>,
+        written: Option<&Tensor>,
+    ) -> Result<Vec<Tensor>> {
         let mut arrived: Vec<Tensor> = Vec::new();
         for tensor in operands {
             if tensor.elements() == 0 {
                 arrived.push(Tensor::zeros(tensor.device(), 1, tensor.dtype())?);
                 continue;
             }
-            let first = |tensor: &Tensor| tensor.layout().offset() * tensor.dtype().size();
             let window = |tensor: &Tensor| {
                 let bytes = (tensor.elements() * tensor.dtype().size()) as u64;
-                let from = first(tensor) as u64;
+                let from = first_byte(tensor) as u64;
                 Window::around(from..from + bytes)
             };
-            let lies_well = self.kernel.strided
-                || (tensor.is_contiguous()
-                    && first(tensor).is_multiple_of(WINDOW_ALIGNMENT as usize));
             // No byte is bound twice.
             let is_free = arrived.iter().all(|other| {
                 let apart = || {
@@ -445,12 +549,22 @@ impl<'k> KernelLaunch<'k> {
                     a.end() <= b.offset || b.end() <= a.offset
                 };
                 !other.shares_storage(tensor) || (!self.kernel.strided && apart())
-            });
-            arrived.push(match lies_well && is_free {
+            }) && !written.is_some_and(|written| written.shares_storage(tensor));
+            let may_stay = is_free && (self.kernel.strided || lies_well(tensor));
+            arrived.push(match may_stay {
                 true => tensor.clone(),
                 false => tensor.copy()?,
             });
         }
         Ok(arrived)
     }
+}
+
+fn first_byte(tensor: &Tensor) -> usize {
+    tensor.layout().offset() * tensor.dtype().size()
+}
+
+/// Whether it can be bound as it lies: without gaps, from where windows may begin.
+fn lies_well(tensor: &Tensor) -> bool {
+    tensor.is_contiguous() && first_byte(tensor).is_multiple_of(WINDOW_ALIGNMENT as usize)
 }

@@ -2,6 +2,7 @@
 
 mod call;
 mod check;
+mod depth;
 mod launch;
 mod op;
 mod rewrite;
@@ -74,7 +75,9 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// - `arrayLength` counts padding (up to 256 bytes). So a member of the params that is called
 ///   `NAME_length` is given the elements of operand `NAME`.
 /// - Outputs are new tensors, of zeros unless the kernel [overwrites](KernelBuilder::overwrites)
-///   them.
+///   them; or the one output is a tensor that is there, with what it holds: [`KernelLaunch::run_into`].
+/// - The twin works on what its call gives it: a tensor of the launch that it has otherwise is locked meanwhile, and
+///   using it there waits for ever.
 /// - An operand above the device's largest binding is windowed when the kernel is
 ///   [`elementwise`](KernelBuilder::elementwise); else the kernel is placed on the CPU, or refused
 ///   under strict placement.
@@ -187,11 +190,15 @@ impl Kernel {
             .iter()
             .any(|(_, value)| *value == KernelValue::DType(DType::F16));
         let enables = if f16 { "enable f16;" } else { "" };
-        let given = values
-            .iter()
-            .map(|(name, value)| (*name, value.to_string()));
-        let values: Vec<(&str, String)> = given.chain([("enables", enables.to_owned())]).collect();
-        let rendered = templates::render_text(source, &values).map_err(|rendered| {
+        let given = values.iter().map(|(name, value)| {
+            let value = match value {
+                KernelValue::Number(number) => (*number).into(),
+                other => other.to_string().into(),
+            };
+            (*name, value)
+        });
+        let values = given.chain([("enables", enables.into())]);
+        let rendered = templates::render_text(source, values).map_err(|rendered| {
             Error::KernelCompile(Box::new(KernelCompile {
                 kernel: name.to_owned(),
                 rendered,

@@ -66,6 +66,8 @@ pub(super) struct UserOp<'k> {
     pub words: Words,
     pub about: SmallVec<[(usize, Place, About); 4]>,
     pub groups: [u32; 3],
+    /// The output is a tensor that is there, and keeps what it holds.
+    pub keeps: bool,
 }
 
 impl UserOp<'_> {
@@ -122,13 +124,12 @@ impl UserOp<'_> {
                 }
                 Place::Output(at) => {
                     let output = &self.outputs[at];
-                    let count = output.shape.elements();
-                    (
-                        problem.inputs.len(),
-                        output.offset,
-                        output.dtype.size(),
-                        count,
-                    )
+                    let (size, count) = (output.dtype.size(), output.shape.elements());
+                    let first = match self.keeps {
+                        true => (problem.output.layout.offset() * size) as u64,
+                        false => output.offset,
+                    };
+                    (problem.inputs.len(), first, size, count)
                 }
             };
             let elements = piece.clone().unwrap_or(0..count);
@@ -234,7 +235,7 @@ impl Op for UserOp<'_> {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let mut launches = Launches::new();
-        if !self.kernel.overwrites {
+        if !self.kernel.overwrites && !self.keeps {
             let words = self.output_bytes().div_ceil(4) as usize;
             let zeros = Fill::new(self.name(), [words].into(), Scalar::Integer(0), DType::U32)?;
             let layout = Layout::contiguous([words]);
@@ -284,8 +285,12 @@ impl Op for UserOp<'_> {
         let words = self.params(&layouts, None);
         let mut given = SmallVec::new();
         let mut outputs = SmallVec::new();
-        let bytes = &mut *output.bytes;
-        if !self.kernel.overwrites {
+        let first = match self.keeps {
+            true => output.layout.offset() * output.dtype.size(),
+            false => 0,
+        };
+        let bytes = output.bytes.get_mut(first..).unwrap_or_default();
+        if !self.kernel.overwrites && !self.keeps {
             bytes.fill(0);
         }
         let mut rest = bytes;

@@ -47,18 +47,19 @@ pub(super) fn edited(source: &str, edits: &mut [Edit]) -> String {
     made + &source[at..]
 }
 
-/// True when `enable name;` is among the text's directives.
-pub(super) fn enables(source: &str, name: &str) -> bool {
+/// What the text's directives enable.
+pub(super) fn enabled(source: &str) -> Vec<&str> {
     let (mut at, mut in_directive) = (0, false);
+    let mut names = Vec::new();
     while let Some(start) = next_word(source, &mut at) {
         let word = &source[start..at];
-        if in_directive && word == name {
-            return true;
+        if in_directive {
+            names.push(word);
         }
         in_directive |= word == "enable";
         in_directive &= !source[skip_blank(source, at)..].starts_with(';');
     }
-    false
+    names
 }
 
 /// One past the `>` that ends a template, from inside of it.
@@ -74,7 +75,7 @@ fn close(source: &str, mut at: usize) -> Option<usize> {
 }
 
 /// The start of the next word outside of comments; `at` is left behind its end.
-fn next_word(source: &str, at: &mut usize) -> Option<usize> {
+pub(super) fn next_word(source: &str, at: &mut usize) -> Option<usize> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || !(c.is_ascii() || is_blank(c));
     loop {
         *at = skip_blank(source, *at);
@@ -100,7 +101,7 @@ const LINE_ENDS: [char; 7] = [
 ];
 
 /// Where what is neither blank nor a comment begins.
-fn skip_blank(source: &str, mut at: usize) -> usize {
+pub(super) fn skip_blank(source: &str, mut at: usize) -> usize {
     loop {
         let rest = &source[at..];
         let trimmed = rest.trim_start_matches(is_blank);
@@ -137,7 +138,7 @@ fn comment(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Edit, edited, enables};
+    use super::{Edit, edited, enabled};
 
     fn respaced(source: &str, from: &str, space: &str) -> Option<String> {
         let start = source.find(from)?;
@@ -169,11 +170,9 @@ mod tests {
 
     #[test]
     fn directives_are_found() {
-        assert!(enables("/* */ enable f16;", "f16"));
-        assert!(enables("enable subgroups, f16 ;", "f16"));
-        assert!(!enables(
-            "// enable f16;\nenable subgroups; const f16x = 1; fn f16() {}",
-            "f16"
-        ));
+        assert_eq!(enabled("/* */ enable f16;"), ["f16"]);
+        assert_eq!(enabled("enable subgroups, f16 ;"), ["subgroups", "f16"]);
+        let source = "// enable f16;\nenable subgroups; const f16x = 1; fn f16() {}";
+        assert_eq!(enabled(source), ["subgroups"]);
     }
 }

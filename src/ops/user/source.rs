@@ -6,7 +6,8 @@ use std::sync::Arc;
 use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
 use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
 
-use super::rewrite::{Edit, edited, enables};
+use super::depth;
+use super::rewrite::{Edit, edited, enabled};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, KernelCompile, Result};
@@ -17,6 +18,14 @@ const LONGEST: usize = 64 << 10;
 const PRIVATE_BYTES: u64 = 64 << 10;
 /// Bytes of params: some launches of them go into one buffer of uniforms.
 const PARAMS_BYTES: u32 = 16 << 10;
+/// What orlop opens devices with, where they have it.
+const FEATURES: Features = Features::SHADER_FLOAT16
+    .union(Features::FLOAT64)
+    .union(Features::SHADER_INT64)
+    .union(Features::SUBGROUP)
+    .union(Features::SUBGROUP_BARRIER)
+    .union(Features::IMMEDIATES)
+    .union(Features::SHADER_FLOAT16_IN_FLOAT32);
 /// What WebGPU promises of the third dimension of a workgroup.
 const DEPTH: u64 = 64;
 
@@ -80,6 +89,12 @@ impl Source {
             let bytes = text.len();
             return Err(broken(format!("{bytes} bytes of WGSL are above {LONGEST}")));
         }
+        if let Some(at) = depth::too_deep(text) {
+            let line = text[..at].lines().count().max(1);
+            return Err(broken(format!(
+                "line {line} nests too deeply: break the expression, or the `else if`, into several"
+            )));
+        }
         let parse = |text: &str| {
             let parsed = naga::front::wgsl::parse_str(text);
             parsed.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
@@ -90,14 +105,21 @@ impl Source {
             checked.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
         };
         validate(Features::all())?;
-        let needs = |feature| validate(Features::all() - feature).is_err();
+        // Only that much is asked of devices.
+        if let Some(other) = enabled(text).into_iter().find(|&name| name != "f16") {
+            return Err(broken(format!(
+                "`enable {other};` is not what orlop asks devices for: f16 is"
+            )));
+        }
+        validate(FEATURES)?;
+        let needs = |feature| validate(FEATURES - feature).is_err();
         let reader = Reader {
             module: &module,
             text,
         };
         let mut source = reader.source().map_err(broken)?;
         // They may come and go within an expression: no type tells.
-        source.f16 = enables(text, "f16") || needs(Features::SHADER_FLOAT16);
+        source.f16 = enabled(text).contains(&"f16") || needs(Features::SHADER_FLOAT16);
         source.f64 = needs(Features::FLOAT64);
         source.int64 = needs(Features::SHADER_INT64);
         source.subgroups = needs(Features::SUBGROUP);
@@ -226,6 +248,15 @@ impl Reader<'_> {
             }
         }
         bindings.sort_by_key(|(number, _)| *number);
+        if let Some(pair) = bindings.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let [(number, one), (_, other)] = pair else {
+                return Err("bindings are paired wrongly".into());
+            };
+            return Err(format!(
+                "`{}` and `{}` are both @binding({number})",
+                one.name, other.name
+            ));
+        }
         if let Some((at, _)) = bindings
             .iter()
             .enumerate()
