@@ -166,8 +166,9 @@ impl Kernel {
     }
 
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
-    /// `{% for .. %}` are there too (Jinja's language). `{{ enables }}` becomes `enable f16;` when
-    /// one of the values is [`DType::F16`].
+    /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
+    /// `length`, `reverse` and `split`). `{{ enables }}` becomes `enable f16;` when one of the values is
+    /// [`DType::F16`].
     ///
     /// ```
     /// use orlop::{DType, Kernel};
