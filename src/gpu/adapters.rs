@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::capabilities::{Capabilities, DeviceKind};
+use crate::memory::order;
 
 /// One adapter as wgpu shows it.
 pub(crate) struct Adapter {
@@ -58,7 +59,10 @@ pub(crate) fn adapters() -> &'static [Adapter] {
                 describe(adapter, features, &limits)
             })
             .collect();
-        all.sort_by_key(|adapter| (adapter.capabilities.kind, backend_rank(adapter.backend)));
+        order::sort(&mut all, |adapter| {
+            let rank = backend_rank(adapter.backend);
+            (adapter.capabilities.kind as u64, rank.into())
+        });
         one_per_gpu(all)
     })
 }

@@ -16,6 +16,7 @@ use super::Gpu;
 use super::block::GpuBlock;
 use super::wait::Order;
 use crate::error::{Error, Result};
+use crate::memory::order;
 use crate::memory::{Bytes, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -258,7 +259,7 @@ impl Gpu {
         let fits = room.saturating_add(yields) >= request.bytes;
         let mut is_busy =
             busy > 0 && room.saturating_add(yields).saturating_add(busy) >= request.bytes;
-        victims.sort_by_key(|&(last_used, _)| last_used);
+        order::sort(&mut victims, |&(last_used, _)| (last_used, 0));
         let mut found = Spilled::Nothing;
         for (_, victim) in victims.into_iter().filter(|_| fits) {
             let Some(block) = victim.upgrade() else {

@@ -32,6 +32,12 @@ impl Mapped {
         1.0 - self.used() as f64 / self.bytes as f64
     }
 
+    /// The key by which regions with a larger free share come first.
+    pub(super) fn emptiest_first(&self) -> (u64, u64) {
+        // Bits of numbers that are not below 0 are in their order.
+        (!self.free_share().to_bits(), 0)
+    }
+
     pub(super) fn is_pinned(&self) -> bool {
         self.pieces.iter().any(|piece| piece.pinned)
     }

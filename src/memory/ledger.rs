@@ -9,6 +9,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::order;
 use super::pool::Refused;
 use super::statistics::Bytes;
 
@@ -149,7 +150,7 @@ impl Ledger {
     /// The devices that are open and not lost, in the order of their numbers.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = counted(&self.seats()).collect();
-        entries.sort_by_key(|entry| entry.number);
+        order::sort(&mut entries, |entry| (entry.number, 0));
         entries
     }
 

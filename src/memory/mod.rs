@@ -49,6 +49,7 @@ mod history;
 mod holes;
 mod ladder;
 mod ledger;
+pub(crate) mod order;
 mod owners;
 mod pool;
 mod relocate;

@@ -8,6 +8,7 @@ use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
 use super::ladder::{Full, FullReason};
+use super::order;
 use super::relocate::Mover;
 use super::statistics::{MemoryStatistics, TagStatistics};
 use super::tags::Request;
@@ -290,13 +291,13 @@ impl<S: RegionSource> Pool<S> {
     pub fn trim_to(&mut self, bytes: u64) -> Vec<RegionId> {
         let mut over = self.account.reserved().saturating_sub(bytes);
         let mut idle: Vec<_> = self.best_fit.idle_regions().enumerate().collect();
-        idle.sort_by_key(|&(at, (_, bytes))| std::cmp::Reverse((bytes, at)));
+        order::sort(&mut idle, |&(at, (_, bytes))| (!bytes, !(at as u64)));
         idle.retain(|&(_, (_, bytes))| {
             let goes = over > 0;
             over = over.saturating_sub(bytes);
             goes
         });
-        idle.sort_by_key(|&(at, _)| at);
+        order::sort(&mut idle, |&(at, _)| (at as u64, 0));
         idle.retain(|&(_, (region, _))| self.close_region(region));
         idle.into_iter().map(|(_, (region, _))| region).collect()
     }

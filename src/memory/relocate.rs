@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use super::best_fit::{BlockId, Place, RegionId};
 use super::holes::{Holes, Mapped, Moves, Window, cheapest_slide, windows_to_evacuate};
+use super::order;
 use super::pool::{Pool, RegionSource};
 
 /// One block that has changed its place; its id stays. Where both places are in one region they may
@@ -160,7 +161,7 @@ impl<S: RegionSource> Pool<S> {
         let slide = cheapest_slide(&mapped, bytes);
         let limit = slide.map_or(u64::MAX, |window| window.cost);
         let mut windows = windows_to_evacuate(&mapped, bytes, limit);
-        windows.sort_by_key(|window| window.cost);
+        order::sort(&mut windows, |window| (window.cost, 0));
         let holes = Holes::of(&mapped);
         let evacuation = windows
             .iter()
@@ -211,7 +212,7 @@ impl<S: RegionSource> Pool<S> {
     fn packed(&self, mover: &mut dyn Mover<S::Region>) -> u64 {
         let mut mapped = self.map(mover);
         mapped.retain(|region| !region.is_pinned() && region.free_share() > 0.0);
-        mapped.sort_by(|a, b| b.free_share().total_cmp(&a.free_share()));
+        order::sort(&mut mapped, Mapped::emptiest_first);
         let room = self.headroom().min(self.config.max_region);
         mapped
             .iter()
@@ -247,9 +248,8 @@ impl<S: RegionSource> Pool<S> {
                     cost: region.used(),
                 })
                 .collect();
-            regions.sort_by(|a, b| {
-                let share = |window: &Window| mapped[window.region].free_share();
-                share(b).total_cmp(&share(a))
+            order::sort(&mut regions, |window| {
+                mapped[window.region].emptiest_first()
             });
             let next = regions.into_iter().find_map(|window| {
                 let region = &mapped[window.region];

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Blocks, GpuBlock, Held, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
+use crate::memory::order;
 use crate::tensor::Tensor;
 
 /// Runs an op on operands and gives its result, where [`place::home`] says.
@@ -332,7 +333,7 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     // Each block once, and in one order everywhere: a reader waits for writers that came before it.
     let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> =
         inputs.iter().copied().filter_map(host_block).collect();
-    blocks.sort_unstable_by_key(|block| Arc::as_ptr(block));
+    order::sort(&mut blocks, |block| (Arc::as_ptr(block).addr() as u64, 0));
     blocks.dedup_by_key(|block| Arc::as_ptr(block));
     let read: SmallVec<[_; 4]> = blocks.iter().map(|block| block.read()).collect();
     let bytes_of = |tensor| {

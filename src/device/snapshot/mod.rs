@@ -11,6 +11,7 @@ use std::backtrace::Backtrace;
 
 use super::{Backend, Device, Storage};
 use crate::error::{Error, Leaks, LiveTensor, Result};
+use crate::memory::order;
 use crate::memory::{CallSite, MemorySnapshot};
 
 impl Device {
@@ -123,7 +124,7 @@ impl Device {
                 call_site: block.call_site.as_ref().map(ToString::to_string),
             })
             .collect();
-        live.sort_by_key(|tensor| tensor.number);
+        order::sort(&mut live, |tensor| (tensor.number, 0));
         live
     }
 

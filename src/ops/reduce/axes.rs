@@ -5,6 +5,7 @@ use std::ops::RangeFull;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
+use crate::memory::order;
 use crate::shape::Shape;
 
 /// The dimensions that a reduction goes along: one (`1`), several (`[0, 2]`, in any order) or all
@@ -77,7 +78,7 @@ impl Axes {
     pub(in crate::ops) fn of(self, op: &'static str, shape: &Shape) -> Result<Along> {
         let rank = shape.rank();
         let mut axes = self.named.unwrap_or_else(|| (0..rank).collect());
-        axes.sort_unstable();
+        order::sort(&mut axes, |&axis| (axis as u64, 0));
         if let Some(axis) = axes.iter().find(|&&axis| axis >= rank) {
             let problem = format!("there is no axis {axis} in shape {shape}");
             return Err(Error::invalid(op, problem));

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Along;
 use crate::error::Result;
 use crate::layout::{Layout, Strides, merge};
+use crate::memory::order;
 
 pub(in crate::ops) type Sizes = SmallVec<[usize; 6]>;
 
@@ -24,7 +25,9 @@ impl Space {
         let mut reduced = along.axes.clone();
         if !has_order {
             // Neighbours innermost.
-            reduced.sort_by_key(|&axis| std::cmp::Reverse(layout.strides()[axis].unsigned_abs()));
+            order::sort(&mut reduced, |&axis| {
+                (!(layout.strides()[axis].unsigned_abs() as u64), 0)
+            });
         }
         let order: Sizes = kept.iter().chain(&reduced).copied().collect();
         let kept_layout = layout.permute(&order)?.leading(kept.len());

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::memory::order;
+
 /// What is put into a text, and where.
 pub(super) struct Edit {
     place: Range<usize>,
@@ -36,7 +38,7 @@ impl Edit {
 
 /// The text with edits that do not overlap.
 pub(super) fn edited(source: &str, edits: &mut [Edit]) -> String {
-    edits.sort_by_key(|edit| edit.place.start);
+    order::sort(edits, |edit| (edit.place.start as u64, 0));
     let mut made = String::with_capacity(source.len() + 64);
     let mut at = 0;
     for edit in edits {

@@ -11,6 +11,7 @@ use super::rewrite::{Edit, edited, enabled};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, KernelCompile, Result};
+use crate::memory::order;
 
 /// Bytes of WGSL: naga and drivers work on expressions by recursion.
 const LONGEST: usize = 64 << 10;
@@ -247,7 +248,7 @@ impl Reader<'_> {
                 }
             }
         }
-        bindings.sort_by_key(|(number, _)| *number);
+        order::sort(&mut bindings, |&(number, _)| (number as u64, 0));
         if let Some(pair) = bindings.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let [(number, one), (_, other)] = pair else {
                 return Err("bindings are paired wrongly".into());
