@@ -24,8 +24,9 @@ const SMALL_RIGHT: usize = 8 << 10;
 /// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
 const VECTOR_ALONE: usize = 2 << 20;
 
-/// Elements of a vector with gaps that are brought together first.
-const LONGEST_GATHERED: usize = 1 << 20;
+/// Terms of a sum with a vector that are added one to the other: longer ones are sums of parts, so that
+/// what comes last is not lost in what is there.
+const LONGEST_SUM: usize = 1 << 16;
 
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
@@ -110,7 +111,7 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Floats {
+pub(crate) trait GemmElement: Floats + std::ops::AddAssign {
     const ONE: Self;
     const ZERO: Self;
     /// The best kernel for this processor.
@@ -150,6 +151,11 @@ pub(crate) fn multiply<T: GemmElement>(
         c.fill(T::ZERO);
         return;
     }
+    // Rows of neighbours have many sums at a time.
+    let straight = n == 1 && a.column == 1 && b.row == 1 || m == 1 && b.row == 1 && a.column == 1;
+    if (m == 1 || n == 1) && k > LONGEST_SUM && !straight {
+        return in_parts(c, a, b, size, on_all_cores);
+    }
     if n == 1 && times_vector(c, a, (b.elements, b.row), [m, k], on_all_cores) {
         return;
     }
@@ -187,6 +193,32 @@ pub(crate) fn multiply<T: GemmElement>(
         Some(_) => parallel::share(true, pieces(m, n), |piece| {
             target.call(a, b, k, piece, false, Parallelism::None);
         }),
+    }
+}
+
+/// The sum of the products of parts of k.
+fn in_parts<T: GemmElement>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    size: Size,
+    on_all_cores: bool,
+) {
+    let mut sums = vec![T::ZERO; c.len()];
+    c.fill(T::ZERO);
+    for start in (0..size.k).step_by(LONGEST_SUM) {
+        let k = LONGEST_SUM.min(size.k - start);
+        let part = Size { k, ..size };
+        multiply(
+            &mut sums,
+            a.from(0, start),
+            b.from(start, 0),
+            part,
+            on_all_cores,
+        );
+        for (all, &sum) in c.iter_mut().zip(&sums) {
+            *all += sum;
+        }
     }
 }
 
@@ -238,8 +270,8 @@ fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send 
     })
 }
 
-/// `y = matrix x vector` in one pass over the matrix, where its rows or columns are of neighbours.
-/// False where they are not: nothing has happened.
+/// `y = matrix x vector` in one pass over the matrix, where its rows or columns are of neighbours, or there
+/// is but one row. False where they are not: nothing has happened.
 fn times_vector<T: GemmElement>(
     y: &mut [T],
     matrix: Matrix<'_, T>,
@@ -247,15 +279,29 @@ fn times_vector<T: GemmElement>(
     [rows, k]: [usize; 2],
     on_all_cores: bool,
 ) -> bool {
-    let is_short = step == 1 || k <= LONGEST_GATHERED;
-    if !is_short || matrix.column != 1 && matrix.row != 1 {
+    let gather = |elements: &[T], step: isize| -> Vec<T> {
+        (0..k).map(|at| elements[at * step as usize]).collect()
+    };
+    let row: Vec<T>;
+    let matrix = match rows == 1 && matrix.column != 1 {
+        true => {
+            row = gather(matrix.elements, matrix.column);
+            Matrix {
+                elements: &row,
+                row: k as isize,
+                column: 1,
+            }
+        }
+        false => matrix,
+    };
+    if matrix.column != 1 && matrix.row != 1 {
         return false;
     }
     let gathered: Vec<T>;
     let x = match step {
         1 => &vector[..k],
         _ => {
-            gathered = (0..k).map(|at| vector[at * step as usize]).collect();
+            gathered = gather(vector, step);
             &gathered
         }
     };
@@ -363,6 +409,30 @@ mod tests {
         multiply(&mut c[..3], left, right, size, false);
         multiply(&mut untouched, left, right, Size { k: 0, ..size }, false);
         assert_eq!(untouched, [0.0; 4]);
+    }
+
+    /// Long sums of ones, which one f32 after the other would end at 2^24.
+    #[test]
+    fn long_sums_do_not_stand_still() {
+        let k = (1 << 24) + (1 << 20) + 4;
+        let ones = [1.0f32; 3];
+        let one = |count: usize, row, column| Matrix {
+            elements: &ones[..count],
+            row,
+            column,
+        };
+        for (m, n) in [(1, 1), (1, 3), (2, 1)] {
+            let mut c = vec![9.0f32; m * n];
+            // All of k in one element; rows apart, and one beside the other.
+            for [a, b] in [
+                [one(m, 1, 0), one(n, 0, 1)],
+                [one(1, 0, 0), one(n, 0, 1)],
+                [one(1, 0, 0), one(1, 0, 0)],
+            ] {
+                multiply(&mut c, a, b, Size { m, k, n }, false);
+                assert!(c.iter().all(|&sum| sum == k as f32), "{m} x {n}: {c:?}");
+            }
+        }
     }
 
     /// In pieces, on all cores and by vectors: the same sums of small integers, in every layout.

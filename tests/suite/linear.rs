@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::specials", Scope::Device, specials),
         Test::new("linear::far_residual", Scope::Device, far_residual),
+        Test::new("linear::sums_below", Scope::Device, sums_below),
         Test::new("linear::refusals", Scope::Device, refusals),
         Test::new("linear::absurd", Scope::Device, absurd),
     ]
@@ -293,6 +294,21 @@ fn specials(context: &Context) -> Result<()> {
         if activation != Activation::None {
             assert_eq!([y[3], y[4], y[7]], [0.0; 3], "{name}");
             assert!(y[5].abs() < 1e-30, "{name}(-100) is {}", y[5]);
+        }
+    }
+    Ok(())
+}
+
+/// Sums that go below every number: zero, as of the functions on their own.
+fn sums_below(context: &Context) -> Result<()> {
+    let device = context.device();
+    for columns in [1, 4, 37] {
+        let low = Tensor::full(device, [2, 1], -3e38, DType::F32)?;
+        let two = Tensor::full(device, [1, columns], 2.0, DType::F32)?;
+        for activation in [Activation::Relu, Activation::Gelu, Activation::Silu] {
+            let y = low.linear(&two, None, activation)?.to_vec::<f32>()?;
+            let name = activation.name();
+            assert!(y.iter().all(|&y| y == 0.0), "{name}: {y:?}");
         }
     }
     Ok(())

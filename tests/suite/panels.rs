@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::parts_of_k", Scope::Kernels, parts_of_k),
         Test::new("matmul::exact_parts", Scope::Kernels, exact_parts),
         Test::new("matmul::absurd", Scope::Device, absurd),
+        Test::new("matmul::far_columns", Scope::Device, far_columns),
     ]
 }
 
@@ -258,6 +259,24 @@ fn exact_parts(context: &Context) -> Result<()> {
                 counted.iter().all(|&sum| sum == k as i32),
                 "{m} x {k} x {n}"
             );
+        }
+    }
+    Ok(())
+}
+
+/// Columns so far apart that few lie in one binding: panels of less than a word of 16 bits, whose sums take
+/// scratch, or the CPU where that is no binding either.
+fn far_columns(context: &Context) -> Result<()> {
+    let device = &context.builder().max_binding_bytes(4 << 10).build()?;
+    for dtype in [DType::F16, DType::BF16, DType::I32] {
+        for [m, n] in [[64, 8], [64, 64], [300, 4], [5, 1200]] {
+            let a = Tensor::ones(device, [m, 8], dtype)?;
+            let wide = Tensor::ones(device, [n, 4096], dtype)?.slice((.., 0..8))?;
+            let product = a.matmul(&wide.transpose(0, 1)?)?;
+            let entries = product.cast(DType::F32)?.to_vec::<f32>()?;
+            assert_eq!(entries.len(), m * n);
+            let right = entries.iter().all(|&entry| entry == 8.0);
+            assert!(right, "{m} x {n} of {dtype}: {entries:?}");
         }
     }
     Ok(())

@@ -24,7 +24,13 @@ var<private> bias_base: u32;
 var<private> residual_base: u32;
 {%- endif %}
 
-fn activate(x: {{ kept }}) -> {{ kept }} {
+fn activate(value: {{ kept }}) -> {{ kept }} {
+    {%- if activation in ["gelu", "silu"] %}
+    // Zero below -120, where the formulas have none at minus infinity. By bits: see relu.
+    let x = select(value, {{ kept }}(-120.0), bitcast<{{ bits }}>(value) - {{ bits }}(0xc2f00000u) < {{ bits }}(0x3c900001u));
+    {%- else %}
+    let x = value;
+    {%- endif %}
     {%- if activation == "relu" %}
     // By bits, from the least negative number to minus infinity: of a comparison compilers make a
     // maximum, which loses NaN.

@@ -8,12 +8,17 @@ use crate::dtype::Element;
 use crate::layout::Layout;
 use crate::road::HostInput;
 
+/// Below it gelu and silu are zero in f32 and f64; at minus infinity itself their formulas are not.
+const LEAST: f32 = -800.0;
+
 /// A type that sums are kept in.
 pub(super) trait Sum: Element + bytemuck::Pod {
     fn from_f32(value: f32) -> Self;
     fn relu(self) -> Self;
     fn gelu(self) -> Self;
     fn silu(self) -> Self;
+    /// The larger of it and [`LEAST`].
+    fn or_least(self) -> Self;
     /// `scale * self + added`
     fn combine(self, scale: Self, added: Self) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -31,10 +36,17 @@ macro_rules! sum {
                 if self < 0.0 { 0.0 } else { self }
             }
             fn gelu(self) -> Self {
-                0.5 * self * $erfc(-self * $half_root)
+                let x = self.or_least();
+                0.5 * x * $erfc(-x * $half_root)
             }
             fn silu(self) -> Self {
-                self / (1.0 + (-self).exp())
+                let x = self.or_least();
+                x / (1.0 + (-x).exp())
+            }
+            fn or_least(self) -> Self {
+                // NaN stays.
+                let least = Self::from_f32(LEAST);
+                if self < least { least } else { self }
             }
             fn combine(self, scale: Self, added: Self) -> Self {
                 scale * self + added

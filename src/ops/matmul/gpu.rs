@@ -273,25 +273,35 @@ impl Product {
 /// Tiles of one launch: their numbers fit 32 bits, idle ones in the last row of a grid included.
 const MAX_TILES: f64 = (1u32 << 31) as f64;
 
-/// The launches of a product, by the plan that `choose` makes: one for each panel.
-pub(super) fn launches(
+/// A product whose kernel, copies and panels are chosen.
+struct Settled {
+    product: Product,
+    kernel: MatmulKernel,
+    sizes: Sizes,
+    split: u32,
+    /// Of operands into scratch.
+    copies: Launches,
+}
+
+/// What a product is to be done by, by the plan that `choose` makes.
+fn settled(
     finish: Finish,
     problem: &Problem<'_>,
     capabilities: &Capabilities,
     choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
-) -> Result<Launches> {
+) -> Result<Settled> {
     let mut product = Product::of(finish, problem, capabilities)?;
     let plan = choose(&product.problem(&product.nest.sizes()))?;
     let mut kernel = plan.kernel;
-    let mut all = Launches::new();
+    let mut copies = Launches::new();
     if plan.pack != [false; 2] {
         let pitch = match kernel.kind {
             Kernel::Texel => texels::STRIP,
             _ => WIDE as usize,
         };
         match product.pack(plan.pack, pitch, capabilities)? {
-            Some(copies) => {
-                all = copies;
+            Some(packed) => {
+                copies = packed;
             }
             None => {
                 let problem = MatmulProblem {
@@ -303,8 +313,47 @@ pub(super) fn launches(
         }
     }
     let (sizes, kernel) = product.settle(kernel, capabilities, &choose)?;
+    Ok(Settled {
+        product,
+        kernel,
+        sizes,
+        split: plan.split,
+        copies,
+    })
+}
+
+/// Whether words of the result, where 16 bits lie two to a word, belong to several invocations: sums take
+/// scratch then.
+///
+/// # Errors
+/// As [`launches`].
+pub(super) fn shares_words(
+    finish: Finish,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+    choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
+) -> Result<bool> {
+    let settled = settled(finish, problem, capabilities, choose)?;
+    let by_vectors = stores_vectors(&settled.kernel);
+    Ok(settled.product.shares_words(&settled.sizes, by_vectors))
+}
+
+/// The launches of a product, by the plan that `choose` makes: one for each panel.
+pub(super) fn launches(
+    finish: Finish,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+    choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
+) -> Result<Launches> {
+    let Settled {
+        product,
+        kernel,
+        sizes,
+        split,
+        copies: mut all,
+    } = settled(finish, problem, capabilities, &choose)?;
     let parts = match sizes == product.nest.sizes() {
-        true => plan.split as usize,
+        true => split as usize,
         // Panels keep the device busy.
         false => 1,
     };

@@ -32,6 +32,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::Launches;
+use crate::layout::Layout;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -46,8 +47,9 @@ impl Tensor {
     /// does not come out. Transposed and sliced views are read as they lie, without copies, unless
     /// they go backwards.
     ///
-    /// f32 sums stay f32, f16 inputs are summed in f32, integers wrap. The f32 error is within
-    /// `4 sqrt(k) 2^-23 sum |a||b|` of the exact result, entry by entry.
+    /// f32 sums stay f32, f16 inputs are summed in f32, integers wrap. Each f32 entry is within
+    /// `k 2^-23 sum |a||b|` of the exact result; where roundings go either way by chance, as with random
+    /// operands, within `4 sqrt(k) 2^-23 sum |a||b|`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for inner sizes or batches that do
@@ -144,7 +146,7 @@ impl Op for Matmul {
         match output {
             // Kernels have them two to a word.
             DType::F16 | DType::BF16 if capabilities.kind != DeviceKind::Cpu => {
-                sums_above_a_binding(capabilities, inputs, output)
+                sums_above_a_binding(self.0, capabilities, inputs, output)
             }
             _ => road::missing_dtype(capabilities, inputs, output),
         }
@@ -162,9 +164,10 @@ impl Op for Matmul {
     }
 }
 
-/// Where 16 bits are stored by words, odd rows take a pass over sums in scratch: what is missing when
-/// those, or what is added to them, are above a binding.
+/// Where 16 bits are stored by words, rows that are odd, or cut so, take a pass over sums in scratch: what is
+/// missing when those, or what is added to them, are above a binding.
 fn sums_above_a_binding(
+    finish: Finish,
     capabilities: &Capabilities,
     inputs: &[Operand<'_>],
     dtype: DType,
@@ -177,13 +180,56 @@ fn sums_above_a_binding(
     let n = *columns.last()?;
     let entries = rows.iter().product::<usize>() as f64 * *m as f64 * n as f64;
     let by_words = kernel::packs(kernel::element_name(dtype, capabilities));
-    let odd = !n.is_multiple_of(4) || *m == 1;
     let spans = added
         .iter()
         .map(|added| added.layout.span().len() * added.dtype.size());
     // Windows begin and end at multiples of 256 bytes.
     let spans = spans.max().map_or(0.0, |bytes| bytes as f64 + 512.0);
     let bytes = ((entries / 64.0).ceil() * 256.0).max(spans);
-    (by_words && odd && bytes > capabilities.max_binding_bytes as f64)
+    let is_refused = entries * dtype.size() as f64 > capabilities.max_buffer_bytes as f64;
+    if !by_words || is_refused || bytes <= capabilities.max_binding_bytes as f64 {
+        return None;
+    }
+    let odd = || !n.is_multiple_of(4) || *m == 1;
+    (odd() || cuts_words(finish, capabilities, inputs, dtype, [*m, n]))
         .then(|| format!("its kernels have no room for sums of odd rows of {dtype}"))
+}
+
+/// Whether the panels of a product, or its kernel, store less than whole words of `dtype`, with scratch to
+/// spare or without, operands that may lie in one storage apart or together.
+fn cuts_words(
+    finish: Finish,
+    capabilities: &Capabilities,
+    inputs: &[Operand<'_>],
+    dtype: DType,
+    [m, n]: [usize; 2],
+) -> bool {
+    let rows = inputs[0].layout.shape().dims();
+    let batch = &rows[..rows.len() - 2];
+    let layout = Layout::contiguous(batch.iter().copied().chain([m, n]).collect::<Shape>());
+    let bytes = (layout.elements() as u64).saturating_mul(dtype.size() as u64);
+    let together = |at: usize| {
+        let storage = |other: &Operand<'_>| other.storage_bytes == inputs[at].storage_bytes;
+        inputs.iter().position(storage).unwrap_or(at)
+    };
+    let ways = [true, false].map(|spare| [(spare, true), (spare, false)]);
+    ways.into_iter().flatten().any(|(spare, apart)| {
+        let problem = Problem {
+            inputs: inputs.iter().copied().collect(),
+            output: Operand {
+                layout: &layout,
+                dtype,
+                storage_bytes: bytes,
+            },
+            fresh: true,
+            spare,
+            slots: match apart {
+                true => (0..inputs.len()).collect(),
+                false => (0..inputs.len()).map(together).collect(),
+            },
+        };
+        let choose = |problem: &MatmulProblem| name::consider(capabilities, problem);
+        // What cannot be planned at all, the plan says itself.
+        gpu::shares_words(finish, &problem, capabilities, choose).unwrap_or(false)
+    })
 }

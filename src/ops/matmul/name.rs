@@ -93,6 +93,20 @@ pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, M
 /// # Errors
 /// A forced kernel that cannot do it.
 pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Result<MatmulPlan> {
+    let plan = consider(capabilities, problem)?;
+    PLANS.with_borrow_mut(|plans| {
+        if let Some(plans) = plans {
+            plans.push((*problem, plan));
+        }
+    });
+    Ok(plan)
+}
+
+/// The same, not told to [`explain_matmuls`]: no product is made by it yet.
+///
+/// # Errors
+/// As [`choose`].
+pub(super) fn consider(capabilities: &Capabilities, problem: &MatmulProblem) -> Result<MatmulPlan> {
     let mut plan = match FORCED.get() {
         None => plan_matmul(capabilities, problem),
         Some(kernel) => plan_by(kernel, capabilities, problem, "forced").map_err(|why| {
@@ -106,10 +120,5 @@ pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Re
     if problem.dtype.accumulator() != DType::F32 {
         plan.split = 1;
     }
-    PLANS.with_borrow_mut(|plans| {
-        if let Some(plans) = plans {
-            plans.push((*problem, plan));
-        }
-    });
     Ok(plan)
 }

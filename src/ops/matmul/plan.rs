@@ -125,8 +125,10 @@ impl MatmulProblem {
 
     /// The part of a kernel's tiles that lies inside the result.
     pub(super) fn fills(&self, kernel: MatmulKernel) -> f64 {
-        let part =
-            |size: usize, tile: u32| size as f64 / size.next_multiple_of(tile as usize) as f64;
+        let part = |size: usize, tile: u32| {
+            let tiles = size.div_ceil(tile as usize) as f64;
+            size as f64 / (tiles * f64::from(tile))
+        };
         part(self.m, kernel.tile_m) * part(self.n, kernel.tile_n)
     }
 }
@@ -525,7 +527,21 @@ pub(super) mod tests {
     /// Every problem gets a listed kernel that the adapter can run, and parts of k one that accumulates.
     #[test]
     fn every_problem_gets_a_kernel_that_runs() {
-        let sizes = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 1024, 100_000];
+        let sizes = [
+            1,
+            2,
+            8,
+            9,
+            16,
+            17,
+            32,
+            33,
+            64,
+            65,
+            1024,
+            100_000,
+            usize::MAX,
+        ];
         for capabilities in adapters() {
             // Products of bool are refused before.
             for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {

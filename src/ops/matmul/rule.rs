@@ -204,6 +204,7 @@ pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) ->
     if a.dtype() != b.dtype() {
         return Err(Error::dtype_mismatch("matmul", a.dtype(), b.dtype()));
     }
+    check_number(a.dtype())?;
     let mismatch = |rule| Error::shape_mismatch("matmul", a.shape(), b.shape(), rule);
     let (row, column) = (a.rank() == 1, b.rank() == 1);
     let left = match row {
@@ -277,6 +278,18 @@ pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) ->
     })
 }
 
+/// # Errors
+/// `InvalidArgument` for bool.
+fn check_number(dtype: DType) -> Result<()> {
+    match dtype {
+        DType::Bool => Err(Error::invalid(
+            "matmul",
+            "multiplies numbers, not bool: cast first",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Multiply-adds that nobody waits for: a week and more at 100 GFLOP/s.
 const MOST_WORK: u128 = 1 << 55;
 
@@ -324,12 +337,7 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
     if let Some(other) = inputs.iter().find(|other| other.dtype != a.dtype) {
         return Err(Error::dtype_mismatch("matmul", a.dtype, other.dtype));
     }
-    if a.dtype == DType::Bool {
-        return Err(Error::invalid(
-            "matmul",
-            "multiplies numbers, not bool: cast first",
-        ));
-    }
+    check_number(a.dtype)?;
     let (left, right) = (a.layout.shape(), b.layout.shape());
     let ([batch @ .., m, inner], [right_batch @ .., k, n]) = (left.dims(), right.dims()) else {
         return Err(Error::invalid("matmul", "takes two operands"));
