@@ -38,7 +38,13 @@ impl Failing {
 
     /// Of what the system says.
     pub(super) fn io(&self) -> impl Fn(io::Error) -> Error {
-        |error| self.problem(error.to_string())
+        |error| match error.kind() {
+            // Lengths are checked before: "failed to fill whole buffer" names neither.
+            io::ErrorKind::UnexpectedEof => {
+                self.problem("it became shorter while it was read: its data ends too soon")
+            }
+            _ => self.problem(error.to_string()),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("streamed::tiles::i32", Scope::Device, tiles::<i32>),
         Test::new("streamed::long_k", Scope::Device, long_k),
         Test::new("streamed::edges", Scope::Device, edges),
+        Test::new("streamed::nothing", Scope::Device, nothing),
+        Test::new("streamed::scopes", Scope::Device, scopes),
         Test::new("streamed::refusals", Scope::Device, refusals),
         Test::new("streamed::failing_sources", Scope::Device, failing_sources),
         #[cfg(feature = "npy")]
@@ -116,6 +118,45 @@ fn edges(context: &Context) -> Result<()> {
         drop(kept);
         Ok(())
     })
+}
+
+/// Results without entries take no steps, however long the other sides are.
+fn nothing(context: &Context) -> Result<()> {
+    let source = |shape: [usize; 2]| {
+        let read = |_: Range<usize>, _: Range<usize>, _: &mut [f32]| -> Result<()> {
+            panic!("nothing is read")
+        };
+        (shape, read)
+    };
+    for [m, k, n] in [[1 << 60, 0, 0], [0, 5, 1 << 60], [1 << 40, 7, 0]] {
+        let streamed = matmul_streamed(
+            context.device(),
+            &mut source([m, k]),
+            &mut source([k, n]),
+            &mut Everywhere([m, n]),
+        )?;
+        assert_eq!([streamed.uploaded, streamed.downloaded], [0, 0]);
+    }
+    Ok(())
+}
+
+/// It multiplies on the device that it is called with, in another's scope too.
+fn scopes(context: &Context) -> Result<()> {
+    let device = context.device();
+    let other = Device::builder().select("cpu").build()?;
+    let halves = [f16::ONE; 20];
+    let mut out = [f16::ZERO; 16];
+    other.scope(|| {
+        matmul_streamed(
+            device,
+            &mut HostMatrix::new(&halves[..], [4, 5])?,
+            &mut HostMatrix::new(&halves[..], [5, 4])?,
+            &mut HostMatrix::new(&mut out[..], [4, 4])?,
+        )
+    })?;
+    assert_eq!(out, [f16::from_f32(5.0); 16]);
+    assert_eq!(other.memory().peak_reserved, 0);
+    Ok(())
 }
 
 fn refusals(context: &Context) -> Result<()> {
@@ -249,8 +290,45 @@ fn files(context: &Context) -> Result<()> {
         matches!(refused, Err(Error::DTypeMismatch(_))),
         "{refused:?}"
     );
-    let refused = NpyMatrixMut::create(&c_path, [m, n], DType::BF16);
-    assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
+    // What cannot be written leaves the file that is there.
+    let there = std::fs::read(&c_path).expect("the product");
+    for (shape, dtype) in [
+        ([m, n], DType::BF16),
+        ([1 << 31, 1 << 31], DType::F32),
+        ([1 << 30, 1 << 31], DType::F32),
+    ] {
+        let refused = NpyMatrixMut::create(&c_path, shape, dtype);
+        let Err(Error::File(error)) = refused else {
+            panic!("{shape:?} of {dtype}: {refused:?}")
+        };
+        let error = error.to_string();
+        assert!(!error.contains("integral type"), "{error}");
+        assert_eq!(std::fs::read(&c_path).ok().as_ref(), Some(&there));
+    }
+    let fresh = folder.join("fresh");
+    assert!(NpyMatrixMut::create(&fresh, [1 << 31, 1 << 31], DType::F32).is_err());
+    assert!(!fresh.exists());
+    // A header that no memory fits, and a file that is cut after it was opened.
+    let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (18446744073709551615, 2)}";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header);
+    std::fs::write(&fresh, bytes).expect("a header");
+    let refused = NpyMatrix::open(&fresh).unwrap_err().to_string();
+    assert!(refused.contains("fresh"), "{refused}");
+    let mut cut = NpyMatrix::open(&a_path)?;
+    let file = std::fs::OpenOptions::new().write(true).open(&a_path);
+    file.and_then(|file| file.set_len(3000)).expect("cut");
+    let mut out = vec![0.0f32; m * n];
+    let refused = matmul_streamed::<f32>(
+        &device,
+        &mut cut,
+        &mut NpyMatrix::open(&b_path)?,
+        &mut HostMatrix::new(&mut out[..], [m, n])?,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(refused.contains("shorter"), "{refused}");
     std::fs::remove_dir_all(&folder).expect("the folder goes");
     Ok(())
 }

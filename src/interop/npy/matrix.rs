@@ -1,6 +1,6 @@
 //! Matrices in NumPy's files, a tile at a time: operands and results of `matmul_streamed`.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -116,19 +116,47 @@ impl NpyMatrixMut {
     /// Creates a file of this shape and dtype; one that is there is replaced.
     ///
     /// # Errors
-    /// [`Error::File`] when it cannot be written, or NumPy has no such dtype;
-    /// [`Error::TooLarge`] for a shape that overflows.
+    /// [`Error::File`] when it cannot be written or be so long, or NumPy has no such dtype;
+    /// [`Error::TooLarge`] for a shape that overflows. A file that is there stays as it was then.
     pub fn create(path: impl AsRef<Path>, shape: [usize; 2], dtype: DType) -> Result<Self> {
         let name = path.as_ref().display().to_string();
         let failing = Failing::new(OP, &name);
-        let bytes = (Shape::from(shape).count(OP)? as u64).saturating_mul(dtype.size() as u64);
+        let elements = Shape::from(shape).count(OP)? as u64;
         let kind =
             kind(dtype).ok_or_else(|| failing.problem(format!("NumPy has no {dtype}: use f32")))?;
         let header = header::write(kind, &shape, false).map_err(failing.says())?;
         let start = header.len() as u64;
-        let mut file = File::create(path).map_err(failing.io())?;
-        file.write_all(&header)
-            .and_then(|()| file.set_len(start.saturating_add(bytes)))
+        let length = elements
+            .checked_mul(dtype.size() as u64)
+            .and_then(|bytes| bytes.checked_add(start))
+            .filter(|&length| i64::try_from(length).is_ok());
+        let length = length.ok_or_else(|| {
+            let [rows, columns] = shape;
+            failing.problem(format!(
+                "{rows} rows of {columns} {dtype} are longer than a file can be"
+            ))
+        })?;
+        let path = path.as_ref();
+        let is_new = !path.exists();
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failing.io())?;
+        // A length that the system refuses leaves what is there.
+        if let Err(error) = file.set_len(length) {
+            if is_new {
+                // It was made for nothing; what is wrong is said below.
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(failing.io()(error));
+        }
+        // Zeros, until the product comes.
+        file.set_len(0)
+            .and_then(|()| file.write_all(&header))
+            .and_then(|()| file.set_len(length))
             .map_err(failing.io())?;
         Ok(Self {
             place: Place {

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 
 /// # NumPy files
 ///
-/// With the feature `npy`. Dtypes are `f2`, `f4`, `f8`, `i4` and `u4`. Data goes through staging in
+/// With the feature `npy`. Dtypes are `f2`, `f4`, `f8`, `i4`, `u4` and `b1`. Data goes through staging in
 /// pieces of 4 MiB; it is never whole on the host beside the tensor.
 impl Tensor {
     /// Reads the `.npy` array that starts where the reader is, in either byte order, and leaves the
@@ -112,7 +112,10 @@ fn open(failing: &Failing, reader: &mut (impl Read + Seek), whole: bool) -> Resu
             ))
         })?;
     let shape = Shape::from(&header.shape[..]);
-    let needed = shape.count(failing.op)? as u128 * dtype.size() as u128;
+    let needed = shape
+        .checked_elements()
+        .ok_or_else(|| failing.problem(format!("shape {shape} has more elements than memory")))?;
+    let needed = needed as u128 * dtype.size() as u128;
     if needed > u128::from(data) || whole && needed != u128::from(data) {
         return Err(failing.problem(format!(
             "{data} bytes of data, but shape {shape} of '{}' needs {needed}",

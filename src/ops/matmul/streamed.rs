@@ -141,7 +141,9 @@ const UNLIMITED: u64 = 1 << 30;
 /// `c = a x b` on a device whose memory need not hold them: tiles go there and come back while it
 /// multiplies those before. Operands and result may be slices ([`HostMatrix`]; those of a file that is
 /// mapped into memory, too), NumPy files (with the feature `npy`: `NpyMatrix`, `NpyMatrixMut`, which read
-/// and write at positions, as the system caches them), closures, or a program's own.
+/// and write at positions, as the system caches them), or a program's own [`MatrixSource`] and
+/// [`MatrixTarget`]; operands also closures with a shape. It multiplies on `device`, inside of scopes of
+/// others too.
 ///
 /// It uses at most three quarters of what the device's budget leaves (1 GiB without one); as many
 /// rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows. Sums
@@ -180,6 +182,14 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     };
     let element = T::DTYPE.accumulator().size() as u64;
     let mut room = left / 4 * 3 / element;
+    if m == 0 || n == 0 {
+        // However long the other sides are.
+        return Ok(Streamed {
+            tile: tile([m, k, n], room),
+            uploaded: 0,
+            downloaded: 0,
+        });
+    }
     loop {
         let mut run = Run {
             device,
@@ -284,17 +294,17 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
                         None => self.upload(a, rows.clone(), steps.clone())?,
                     };
                     let right = self.upload(b, steps, columns.clone())?;
-                    let product = left.matmul(&right)?;
+                    let product = self.device.scope(|| left.matmul(&right))?;
                     if tile_k >= k {
                         band = Some(left);
                     }
                     sums = Some(match sums {
                         None => product,
-                        Some(sums) => sums.add(&product)?,
+                        Some(sums) => self.device.scope(|| sums.add(&product))?,
                     });
                 }
                 let sums = match sums {
-                    Some(sums) => sums.cast(T::DTYPE)?,
+                    Some(sums) => self.device.scope(|| sums.cast(T::DTYPE))?,
                     None => {
                         let shape = [rows.len(), columns.len()];
                         Tensor::zeros(self.device, shape, T::DTYPE)?
@@ -345,7 +355,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
         };
         self.streamed.uploaded += (count * size_of::<T>()) as u64;
         match T::DTYPE {
-            DType::F16 | DType::BF16 => tile.cast(DType::F32),
+            DType::F16 | DType::BF16 => self.device.scope(|| tile.cast(DType::F32)),
             _ => Ok(tile),
         }
     }
