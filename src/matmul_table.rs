@@ -78,6 +78,34 @@ impl MatmulChoice {
             split: 1,
         }
     }
+
+    /// # Errors
+    /// What no product is like.
+    fn check(&self) -> std::result::Result<(), String> {
+        let sizes = [
+            ("m", &self.m),
+            ("k", &self.k),
+            ("n", &self.n),
+            ("batches", &self.batches),
+        ];
+        for (name, sizes) in sizes {
+            if sizes.is_empty() || *sizes.start() as u64 > LARGEST {
+                return Err(format!("{name}: no size is in {sizes:?}"));
+            }
+        }
+        if let Some(vectors) = self.vectors
+            && ![8, 4, 1].contains(&vectors)
+        {
+            return Err(format!("vectors of {vectors}: there are 8, 4 and 1"));
+        }
+        match (1..=MOST_PARTS).contains(&self.split) {
+            true => Ok(()),
+            false => Err(format!(
+                "split: k in {} parts, 1 to {MOST_PARTS} can be",
+                self.split
+            )),
+        }
+    }
 }
 
 impl MatmulTable {
@@ -98,21 +126,9 @@ impl MatmulTable {
         driver: Option<&str>,
         choice: MatmulChoice,
     ) -> Result<()> {
-        for sizes in [&choice.m, &choice.k, &choice.n, &choice.batches] {
-            if sizes.is_empty() || *sizes.start() as u64 > LARGEST {
-                return Err(Error::invalid(OP, format!("no size is in {sizes:?}")));
-            }
-        }
-        if let Some(vectors) = choice.vectors
-            && ![8, 4, 1].contains(&vectors)
-        {
-            let problem = format!("vectors of {vectors}: there are 8, 4 and 1");
-            return Err(Error::invalid(OP, problem));
-        }
-        if !(1..=MOST_PARTS).contains(&choice.split) {
-            let problem = format!("k in {} parts: 1 to {MOST_PARTS} can be", choice.split);
-            return Err(Error::invalid(OP, problem));
-        }
+        choice
+            .check()
+            .map_err(|problem| Error::invalid(OP, problem))?;
         self.append(adapter, driver, choice);
         Ok(())
     }

@@ -260,6 +260,28 @@ fn numpy_files_in_both_orders_multiply() {
     }
 }
 
+/// Files hold what they like: ones times what vanishes beside the first of them, judged by the bound that
+/// holds for all; random matrices by the closer one.
+#[test]
+fn files_are_judged_by_what_holds_for_all() {
+    let folder = Folder::new("adversarial");
+    let (left, right) = (folder.path("a.npy"), folder.path("b.npy"));
+    let k = 1 << 14;
+    let mut column = vec![2f32.powi(-25); k];
+    column[0] = 1.0;
+    write_npy(&left, &[1, k as u64], npyz::Order::C, &vec![1.0; k]);
+    write_npy(&right, &[k as u64, 1], npyz::Order::C, &column);
+    for info in devices() {
+        let mut command = example("matmul");
+        command.args(["--device", &info.selector]);
+        let output = run(command.arg("--a").arg(&left).arg("--b").arg(&right));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("(k 2^-23 sum|a||b|)"));
+    }
+    let output = run(example("matmul").args(["--device=cpu", "--size=8"]));
+    assert!(text(&output.stdout).contains("(4 sqrt(k) 2^-23 sum|a||b|)"));
+}
+
 #[test]
 fn batches_and_vectors_multiply() {
     let folder = Folder::new("batch");
@@ -358,6 +380,10 @@ fn bad_arguments_are_refused_in_one_line() {
             "GiB",
         ),
         (&["--repeat", "0"], "--repeat"),
+        (
+            &["--size", "2", "--out", "/no/such/c.npy"],
+            "/no/such/c.npy",
+        ),
         (&["--dtype", "bf16"], "bf16"),
         (&["--device", "abacus"], "cpu"),
         (&["--a", a], "--b"),
@@ -688,6 +714,35 @@ fn malformed_traces_are_refused_with_their_line() {
     std::fs::write(&empty, "").expect("a file");
     let report = json(&run(example("replay").arg(&empty).arg("--json")));
     assert_eq!([&report["events"], &report["peak_reserved"]], [0, 0]);
+}
+
+/// What is wrong with the arguments is said before anything is measured; integers are measured as well.
+#[cfg(feature = "matmul-table")]
+#[test]
+fn tune_refuses_before_it_measures() {
+    let folder = Folder::new("tune");
+    let bad = folder.path("bad.toml");
+    std::fs::write(&bad, "[[adaptor]]\n").expect("a file");
+    let bad = &*bad.to_string_lossy();
+    let Some(info) = devices().into_iter().find(|info| info.selector != "cpu") else {
+        return;
+    };
+    let small = ["--sizes=16", "--batches=1", "--rounds=1", "--device"];
+    let tune = |arguments: &[&str]| {
+        run(example("tune")
+            .args(small)
+            .arg(&info.selector)
+            .args(arguments))
+    };
+    for (arguments, word) in [
+        (["--dtypes", "f32,bool"], "bool"),
+        (["--out", "/no/such/t.toml"], "/no/such/t.toml"),
+        (["--base", bad], "bad.toml"),
+    ] {
+        assert_refused(&tune(&arguments), word, word);
+    }
+    let output = tune(&["--dtypes", "i32,u32"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// Merged or not, a choice stands for what was measured, and for nothing that was measured as something else.

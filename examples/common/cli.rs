@@ -45,6 +45,22 @@ pub fn complain(text: impl Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
+/// Says no to a file that cannot be written before there is anything to write; one that is there stays.
+///
+/// # Errors
+/// The file, and what the system says.
+#[allow(dead_code)] // not every example writes a file
+pub fn check_writable(path: &std::path::Path) -> Result<(), String> {
+    let is_new = !path.exists();
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(false).open(path);
+    opened.map_err(|error| format!("{}: {error}", path.display()))?;
+    if is_new {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
 fn refuse(error: &dyn Display) -> ExitCode {
     complain(format_args!("error: {}\n", one_line(&error.to_string())));
     ExitCode::from(REFUSED)

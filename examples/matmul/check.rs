@@ -1,7 +1,7 @@
 //! The product against an f64 reference, entry by entry, each against a bound of its own.
 //!
-//! An f32 entry may be off by `4 sqrt(k) 2^-23 sum|a||b|`: plain relative error means nothing
-//! where terms cancel. f16 adds the rounding of its result, f64 has 2^-52 and a reference of
+//! An f32 entry may be off by `k 2^-23 sum|a||b|`: plain relative error means nothing where terms
+//! cancel. Of random operands roundings go either way: `4 sqrt(k)` takes the place of k. f16 adds the rounding of its result, f64 has 2^-52 and a reference of
 //! twice the precision, integers wrap and must be equal.
 
 use orlop::{Layout, Result, f16};
@@ -14,6 +14,33 @@ const WHOLE: usize = 1 << 26;
 const SAMPLE: usize = 1 << 28;
 /// Entries of a sample at most.
 const ENTRIES: usize = 4096;
+
+/// How roundings add up over a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roundings {
+    /// Either way by chance.
+    Random,
+    /// All the same way, at worst.
+    Any,
+}
+
+impl Roundings {
+    /// How many of a sum of `k` terms have to be reckoned with.
+    fn of(self, k: usize) -> f64 {
+        match self {
+            Roundings::Random => 4.0 * (k as f64).sqrt(),
+            Roundings::Any => k as f64,
+        }
+    }
+
+    /// As the report writes it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Roundings::Random => "4 sqrt(k)",
+            Roundings::Any => "k",
+        }
+    }
+}
 
 /// What the check found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,8 +72,8 @@ impl Check {
 ///
 /// # Errors
 /// Shapes that do not multiply.
-pub fn check(a: &Array, b: &Array, c: &Values) -> Result<Check> {
-    let places = Places::new(a, b)?;
+pub fn check(a: &Array, b: &Array, c: &Values, roundings: Roundings) -> Result<Check> {
+    let places = Places::new(a, b, roundings)?;
     Ok(match (&a.values, &b.values, c) {
         (Values::F32(a), Values::F32(b), Values::F32(c)) => compare(a, b, c, &places),
         (Values::F16(a), Values::F16(b), Values::F16(c)) => compare(a, b, c, &places),
@@ -71,10 +98,11 @@ struct Places {
     m: usize,
     k: usize,
     n: usize,
+    roundings: Roundings,
 }
 
 impl Places {
-    fn new(a: &Array, b: &Array) -> Result<Places> {
+    fn new(a: &Array, b: &Array, roundings: Roundings) -> Result<Places> {
         let (mut left, mut right) = (a.layout()?, b.layout()?);
         if left.rank() == 1 {
             left = left.unsqueeze(0)?;
@@ -99,6 +127,7 @@ impl Places {
             k: rows.last().copied().unwrap_or(1),
             n: columns.last().copied().unwrap_or(1),
             batch,
+            roundings,
         })
     }
 
@@ -130,7 +159,7 @@ fn compare<T: Entry>(a: &[T], b: &[T], c: &[T], places: &Places) -> Check {
     let mut worst = Check::default();
     let mut look = |at: usize| {
         let terms = places.terms(at).map(|(i, j)| (a[i], b[j]));
-        let (error, bound) = T::judge(terms, c[at]);
+        let (error, bound) = T::judge(terms, c[at], places.roundings);
         worst.checked += 1;
         let one = Check {
             checked: worst.checked,
@@ -164,7 +193,11 @@ trait Entry: Copy {
     const COST: usize;
 
     /// The error of one entry and its bound.
-    fn judge(terms: impl Iterator<Item = (Self, Self)>, got: Self) -> (f64, f64);
+    fn judge(
+        terms: impl Iterator<Item = (Self, Self)>,
+        got: Self,
+        roundings: Roundings,
+    ) -> (f64, f64);
 }
 
 /// How a float dtype computes.
@@ -196,11 +229,16 @@ const DOUBLE: Precision = Precision {
 };
 
 impl Precision {
-    /// `sum` is the reference, `mass` the sum of the terms' magnitudes.
-    fn judge(&self, k: usize, sum: f64, mass: f64, got: f64) -> (f64, f64) {
+    /// `sum` is the reference of `k` terms, `mass` the sum of their magnitudes.
+    fn judge(
+        &self,
+        (k, roundings): (usize, Roundings),
+        [sum, mass]: [f64; 2],
+        got: f64,
+    ) -> (f64, f64) {
         let (smallest, largest) = self.range;
         // Products and sums below the smallest normal number may be flushed to zero.
-        let mut bound = 4.0 * (k as f64).sqrt() * self.unit * mass + k as f64 * smallest;
+        let mut bound = roundings.of(k) * self.unit * mass + k as f64 * smallest;
         let mut overflows = largest;
         if let Some((relative, absolute, infinite)) = self.narrowed {
             bound += relative * sum.abs() + absolute;
@@ -228,7 +266,11 @@ macro_rules! single_entry {
         impl Entry for $element {
             const COST: usize = 1;
 
-            fn judge(terms: impl Iterator<Item = (Self, Self)>, got: Self) -> (f64, f64) {
+            fn judge(
+                terms: impl Iterator<Item = (Self, Self)>,
+                got: Self,
+                roundings: Roundings,
+            ) -> (f64, f64) {
                 let (mut k, mut sum, mut mass) = (0, 0.0, 0.0);
                 for (a, b) in terms {
                     // Exact: both have at most 24 bits.
@@ -237,7 +279,7 @@ macro_rules! single_entry {
                     sum += product;
                     mass += product.abs();
                 }
-                $precision.judge(k, sum, mass, f64::from(got))
+                $precision.judge((k, roundings), [sum, mass], f64::from(got))
             }
         }
     )*};
@@ -247,7 +289,11 @@ single_entry!(f32: SINGLE, f16: HALF);
 impl Entry for f64 {
     const COST: usize = 8;
 
-    fn judge(terms: impl Iterator<Item = (Self, Self)>, got: Self) -> (f64, f64) {
+    fn judge(
+        terms: impl Iterator<Item = (Self, Self)>,
+        got: Self,
+        roundings: Roundings,
+    ) -> (f64, f64) {
         // Sum and products keep what they round away (Ogita, Rump, Oishi: Dot2).
         let (mut k, mut sum, mut lost, mut mass) = (0, 0.0f64, 0.0f64, 0.0f64);
         for (a, b) in terms {
@@ -260,7 +306,7 @@ impl Entry for f64 {
             mass += product.abs();
         }
         let exact = if sum.is_finite() { sum + lost } else { sum };
-        DOUBLE.judge(k, exact, mass, got)
+        DOUBLE.judge((k, roundings), [exact, mass], got)
     }
 }
 
@@ -269,7 +315,11 @@ macro_rules! integer_entry {
         impl Entry for $element {
             const COST: usize = 1;
 
-            fn judge(terms: impl Iterator<Item = (Self, Self)>, got: Self) -> (f64, f64) {
+            fn judge(
+                terms: impl Iterator<Item = (Self, Self)>,
+                got: Self,
+                _: Roundings,
+            ) -> (f64, f64) {
                 let sum = terms.fold(0, |sum: $element, (a, b)| sum.wrapping_add(a.wrapping_mul(b)));
                 (f64::from(got.abs_diff(sum)), 0.0)
             }

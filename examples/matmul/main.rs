@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use args::Args;
+use check::Roundings;
 use orlop::{DType, Device, Tensor};
 use report::Report;
 use values::{Array, Values};
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
 }
 
 fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(path) = &args.out {
+        cli::check_writable(path)?;
+    }
     let (device, note) = open(&args)?;
     let (a, b) = operands(&args, &device)?;
 
@@ -50,6 +54,11 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         npy::write(path, &c, product.shape())?;
     }
 
+    // Files may hold anything.
+    let roundings = match &args.a {
+        Some(_) => Roundings::Any,
+        None => Roundings::Random,
+    };
     let last = |shape: &orlop::Shape, back: usize| {
         let at = shape.rank().checked_sub(back);
         at.map_or(1, |at| shape[at])
@@ -71,7 +80,8 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         first_seconds,
         seconds: times[times.len() / 2],
         repeats: args.repeat,
-        check: check::check(&a, &b, &c)?,
+        check: check::check(&a, &b, &c, roundings)?,
+        roundings,
         upload: (a.bytes() + b.bytes(), upload),
         download: (c.len() * c.dtype().size(), download),
         memory: device.memory(),

@@ -6,7 +6,7 @@ use orlop::memory::MemoryStatistics;
 use orlop::{DType, Device, Shape};
 use serde_json::json;
 
-use crate::check::Check;
+use crate::check::{Check, Roundings};
 
 /// Everything that the example says.
 pub struct Report {
@@ -28,6 +28,7 @@ pub struct Report {
     pub repeats: u32,
     /// The check against the reference.
     pub check: Check,
+    pub roundings: Roundings,
     /// Bytes and seconds of the upload of both operands.
     pub upload: (usize, f64),
     /// Bytes and seconds of the download of the product.
@@ -137,11 +138,12 @@ impl Report {
             DType::F64 => "reference of twice f64's precision",
             _ => "f64 reference",
         };
+        let roundings = self.roundings.text();
         let which = match self.dtype {
-            DType::I32 | DType::U32 => "0: integers wrap and are exact",
-            DType::F64 => "4 sqrt(k) 2^-52 sum|a||b|",
-            DType::F16 => "4 sqrt(k) 2^-23 sum|a||b| + 2^-11 |c|",
-            _ => "4 sqrt(k) 2^-23 sum|a||b|",
+            DType::I32 | DType::U32 => "0: integers wrap and are exact".to_owned(),
+            DType::F64 => format!("{roundings} 2^-52 sum|a||b|"),
+            DType::F16 => format!("{roundings} 2^-23 sum|a||b| + 2^-11 |c|"),
+            _ => format!("{roundings} 2^-23 sum|a||b|"),
         };
         let how = if self.check.holds() {
             "within"

@@ -80,10 +80,16 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("{}: {error}", path.display()))?;
-            MatmulTable::from_toml(&text)?
+            MatmulTable::from_toml(&text).map_err(|error| format!("{}: {error}", path.display()))?
         }
         None => MatmulTable::new(),
     };
+    if args.dtypes.contains(&DType::Bool) {
+        return Err("--dtypes bool: products are of numbers".into());
+    }
+    if let Some(path) = &args.out {
+        cli::check_writable(path)?;
+    }
     args.sizes.sort_unstable();
     args.sizes.dedup();
     args.batches.sort_unstable();

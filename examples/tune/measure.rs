@@ -121,7 +121,10 @@ impl Bench<'_> {
                 false => [case.batches, rows, columns],
                 true => [case.batches, columns, rows],
             };
-            let values = Tensor::rand(self.device, shape, case.dtype, seed)?;
+            let values = match case.dtype.is_float() {
+                true => Tensor::rand(self.device, shape, case.dtype, seed)?,
+                false => Tensor::randint(self.device, 0..100, shape, case.dtype, seed)?,
+            };
             match by_columns {
                 false => Ok(values),
                 true => values.transpose(1, 2),

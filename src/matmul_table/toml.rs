@@ -14,7 +14,7 @@ impl MatmulTable {
     /// Reads a table from TOML, as [`MatmulTable::to_toml`] writes it: an `[[adapter]]` has a `name`, may
     /// have a `driver`, and has `[[adapter.product]]`s with `dtype`, `kernel` and, each where it matters,
     /// `m`, `k`, `n`, `batches` (a number, or `{ from = 33, to = 128 }`, where either end may lack) and
-    /// `vectors` (8, 4 or 1), `split` (parts of k, side by side), `a`, `b` (`"rows"` or `"columns"`: how the operand lies). Other keys are notes for people.
+    /// `vectors` (8, 4 or 1), `split` (parts of k, side by side), `a`, `b` (`"rows"` or `"columns"`: how the operand lies).
     ///
     /// ```
     /// # fn main() -> Result<(), orlop::Error> {
@@ -37,13 +37,15 @@ impl MatmulTable {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for text that is no TOML, a field that lacks or is of another kind, a dtype or a
-    /// kernel that there is not; it says which adapter and product.
+    /// `InvalidArgument` for text that is no TOML, a field that lacks, is of another kind or is not known, a
+    /// dtype or a kernel that there is not, what [`MatmulTable::push`] refuses; it says which adapter and
+    /// product. Notes for people are comments.
     pub fn from_toml(text: &str) -> Result<Self> {
         let root: Table = text
             .parse()
             .map_err(|error| Error::invalid(OP, format!("no TOML: {error}")))?;
         let mut table = Self::new();
+        known(&root, &["adapter"]).map_err(|problem| refused("the file", &problem))?;
         for (at, adapter) in tables(&root, "adapter", "the file")?.enumerate() {
             let place = format!("adapter {}", at + 1);
             let adapter = adapter.map_err(|problem| refused(&place, &problem))?;
@@ -52,11 +54,13 @@ impl MatmulTable {
                 .map_err(|problem| refused(&place, &problem))?;
             let driver = string(adapter, "driver").map_err(|problem| refused(&place, &problem))?;
             let place = format!("adapter {name:?}");
+            known(adapter, &["name", "driver", "product"])
+                .map_err(|problem| refused(&place, &problem))?;
             for (at, product) in tables(adapter, "product", &place)?.enumerate() {
                 let choice = product.and_then(choice).map_err(|problem| {
                     refused(&format!("{place}, product {}", at + 1), &problem)
                 })?;
-                table.push(name, driver, choice)?;
+                table.append(name, driver, choice);
             }
         }
         Ok(table)
@@ -75,6 +79,20 @@ impl MatmulTable {
 
 fn refused(place: &str, problem: &str) -> Error {
     Error::invalid(OP, format!("{place}: {problem}"))
+}
+
+/// The keys of a product.
+const PRODUCT: [&str; 10] = [
+    "dtype", "m", "k", "n", "batches", "a", "b", "vectors", "split", "kernel",
+];
+
+/// # Errors
+/// A key that says nothing here: a slip, mostly.
+fn known(table: &Table, keys: &[&str]) -> Read<()> {
+    match table.keys().find(|key| !keys.contains(&key.as_str())) {
+        None => Ok(()),
+        Some(other) => Err(format!("{other:?} is not known, but {}", keys.join(", "))),
+    }
 }
 
 type Read<T> = std::result::Result<T, String>;
@@ -108,6 +126,7 @@ fn string<'a>(table: &'a Table, key: &str) -> Read<Option<&'a str>> {
 }
 
 fn choice(table: &Table) -> Read<MatmulChoice> {
+    known(table, &PRODUCT)?;
     let needed = |key: &str| string(table, key)?.ok_or_else(|| format!("{key} lacks"));
     let dtype: DType = needed("dtype")?
         .parse()
@@ -123,7 +142,7 @@ fn choice(table: &Table) -> Read<MatmulChoice> {
             "{key} is {other:?}, neither \"rows\" nor \"columns\""
         )),
     };
-    Ok(MatmulChoice {
+    let choice = MatmulChoice {
         m: sizes(table, "m")?,
         k: sizes(table, "k")?,
         n: sizes(table, "n")?,
@@ -146,7 +165,9 @@ fn choice(table: &Table) -> Read<MatmulChoice> {
             }
         },
         ..MatmulChoice::new(dtype, kernel)
-    })
+    };
+    choice.check()?;
+    Ok(choice)
 }
 
 fn sizes(table: &Table, key: &str) -> Read<RangeInclusive<usize>> {
@@ -274,6 +295,12 @@ mod tests {
         assert!(problem("adapter = 7").contains("adapter is integer"));
         assert!(problem("[[adapter]]").contains("adapter 1: name lacks"));
         assert!(problem("[[adapter]]\nname = 7").contains("name is integer"));
+        assert!(problem("[[adaptor]]\nname = \"x\"").contains("the file: \"adaptor\""));
+        let products = problem("[[adapter]]\nname = \"x\"\n[[adapter.products]]");
+        assert!(
+            products.contains("adapter \"x\": \"products\""),
+            "{products}"
+        );
         let product = |fields: &str| {
             problem(&format!(
                 "[[adapter]]\nname = \"x\"\n[[adapter.product]]\n{fields}"
@@ -307,6 +334,18 @@ mod tests {
             (
                 format!("dtype = \"f32\"\n{kernel}\nsplit = \"half\""),
                 "split is no number of parts",
+            ),
+            (
+                format!("dtype = \"f32\"\n{kernel}\nbatchs = 7"),
+                "\"batchs\" is not known",
+            ),
+            (
+                format!("dtype = \"f32\"\n{kernel}\nsplit = 0"),
+                "split: k in 0 parts",
+            ),
+            (
+                format!("dtype = \"f32\"\n{kernel}\nm = {{ from = 9223372036854775807 }}"),
+                "m: no size is in",
             ),
             (
                 format!("dtype = \"f32\"\n{kernel}\na = \"diagonal\""),
