@@ -152,7 +152,7 @@ pub(crate) fn multiply<T: GemmElement>(
         return;
     }
     // Rows of neighbours have many sums at a time.
-    let straight = n == 1 && a.column == 1 && b.row == 1 || m == 1 && b.row == 1 && a.column == 1;
+    let straight = a.column == 1 && b.row == 1;
     if (m == 1 || n == 1) && k > LONGEST_SUM && !straight {
         return in_parts(c, a, b, size, on_all_cores);
     }

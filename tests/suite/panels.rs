@@ -311,6 +311,15 @@ fn absurd(context: &Context) -> Result<()> {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
         assert!(error.to_string().contains("launches"), "{error}");
     }
+    // Numbers alone multiply, without steps too.
+    for k in [0, 2] {
+        let truth = Tensor::ones(device, [2, k], DType::Bool)?;
+        let refused = truth.matmul(&truth.transpose(0, 1)?);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    }
     let after = device.memory();
     assert_eq!(before.allocated, after.allocated);
     let eye = one(DType::F32)?;
