@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::best_fit::{BlockId, Idle};
+use super::best_fit::BlockId;
 use super::history::{CallSite, Event, EventKind, History};
 use super::ladder::{Full, Holder};
 use super::slots::Detail;
@@ -135,8 +135,6 @@ pub(crate) struct Account {
     peak_splits: [u64; 2],
     /// How many there had been when the totals were reset, and how many had ceased to be.
     splits_before: [[u64; 2]; 2],
-    /// Never reset: numbers blocks, tells ages.
-    allocations: u64,
     largest: u64,
     events: MemoryEvents,
     /// How often totals were reset.
@@ -158,7 +156,7 @@ impl Account {
     #[inline]
     pub(super) fn detail(&self, rounded: u64, request: Request) -> Detail {
         Detail {
-            number: self.allocations + 1,
+            number: self.allocations() + 1,
             tag: request.tag,
             rounding: (rounded - request.bytes) as u16,
         }
@@ -167,7 +165,6 @@ impl Account {
     /// A block is made.
     #[inline]
     pub(super) fn allocated(&mut self, rounded: u64, request: Request) {
-        self.allocations += 1;
         // A branch, because most of the time there is nothing to store.
         if rounded > self.largest {
             self.largest = rounded;
@@ -210,17 +207,22 @@ impl Account {
     }
 
     /// Free chunks in regions that also hold blocks, and their bytes, when there are `chunks` of
-    /// them in all, the idle regions among them.
-    fn splits(&self, chunks: u64, idle: Idle) -> [u64; 2] {
+    /// them, and `idle` bytes in regions without a block.
+    #[inline]
+    fn splits(&self, chunks: u64, idle: u64) -> [u64; 2] {
         let free = self.regions.now(1).wrapping_sub(self.blocks.now(1));
-        [chunks - idle.regions, free - idle.bytes]
+        [chunks, free - idle]
     }
 
     /// Looks at what is free: after whatever may have raised it.
-    pub(super) fn divided(&mut self, chunks: u64, idle: Idle) {
+    #[inline]
+    pub(super) fn divided(&mut self, chunks: u64, idle: u64) {
         let now = self.splits(chunks, idle);
         for (peak, now) in self.peak_splits.iter_mut().zip(now) {
-            *peak = now.max(*peak);
+            // A branch, because most of the time there is nothing to store.
+            if now > *peak {
+                *peak = now;
+            }
         }
     }
 
@@ -339,9 +341,10 @@ impl Account {
         self.regions.now(1)
     }
 
-    /// Allocations since the pool was made.
+    /// Allocations since the pool was made: never reset, numbers blocks, tells ages.
+    #[inline]
     pub(super) fn allocations(&self) -> u64 {
-        self.allocations
+        self.blocks.added[0]
     }
 
     pub(super) fn call_site(&self, block: BlockId) -> Option<Arc<CallSite>> {
@@ -423,8 +426,15 @@ impl Account {
         });
     }
 
-    #[cold]
+    #[inline]
     fn record_region(&mut self, kind: EventKind, address: u64, bytes: u64) {
+        if self.history.is_some() {
+            self.record_in_region(kind, address, bytes);
+        }
+    }
+
+    #[cold]
+    fn record_in_region(&mut self, kind: EventKind, address: u64, bytes: u64) {
         self.record(Event {
             address,
             ..event(kind, bytes)
@@ -440,7 +450,7 @@ impl Account {
     }
 
     /// The counts; `made`: all free chunks that ever came to be in regions that also held blocks.
-    pub(super) fn counts(&self, chunks: u64, idle: Idle, made: [u64; 2]) -> MemoryCounts {
+    pub(super) fn counts(&self, chunks: u64, idle: u64, made: [u64; 2]) -> MemoryCounts {
         let [blocks, allocated_bytes, requested_bytes] = self.blocks.counts();
         let [regions, reserved_bytes] = self.regions.counts();
         let now = self.splits(chunks, idle);
@@ -518,7 +528,7 @@ impl Account {
         tags
     }
 
-    pub(super) fn reset_peaks(&mut self, chunks: u64, idle: Idle) {
+    pub(super) fn reset_peaks(&mut self, chunks: u64, idle: u64) {
         self.blocks.reset_peaks();
         self.by_tag.iter_mut().for_each(Counters::reset_peaks);
         self.regions.reset_peaks();
@@ -526,7 +536,7 @@ impl Account {
         self.largest = 0;
     }
 
-    pub(super) fn reset_totals(&mut self, chunks: u64, idle: Idle, made: [u64; 2]) {
+    pub(super) fn reset_totals(&mut self, chunks: u64, idle: u64, made: [u64; 2]) {
         let now = self.splits(chunks, idle);
         let gone = std::array::from_fn(|figure| made[figure].wrapping_sub(now[figure]));
         self.splits_before = [made, gone];

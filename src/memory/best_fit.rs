@@ -3,7 +3,7 @@
 mod moves;
 
 use super::free_index::FreeIndex;
-use super::slots::{Detail, NONE, Slot, Slots};
+use super::slots::{Detail, NONE, Slot, Slots, vacate};
 pub(super) use moves::Piece;
 
 /// Names a block in use. Once the block is freed the id is stale, and it stays so for good.
@@ -18,12 +18,13 @@ impl BlockId {
     /// reused, so that they stay below twice the most blocks in use at a time (one that moves counts
     /// twice), plus the regions.
     pub fn index(self) -> usize {
-        self.slot as usize
+        // No block is in slot 0.
+        self.slot.wrapping_sub(1) as usize
     }
 
     /// An id that names nothing, in any pool.
     pub(crate) const NOWHERE: Self = BlockId {
-        slot: NONE,
+        slot: u32::MAX,
         generation: u32::MAX,
     };
 
@@ -107,24 +108,20 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Adds the region that a chunk, its only one, fills.
+    /// Adds a region of so many bytes.
     #[inline]
-    fn add(&mut self, chunk: &Slot) {
-        if chunk.fills_its_region() {
-            self.regions += 1;
-            self.bytes += chunk.bytes;
-            self.came[0] += 1;
-            self.came[1] = self.came[1].wrapping_add(chunk.bytes);
-        }
+    fn add(&mut self, bytes: u64) {
+        self.regions += 1;
+        self.bytes += bytes;
+        self.came[0] += 1;
+        self.came[1] = self.came[1].wrapping_add(bytes);
     }
 
     /// Undoes [`Idle::add`].
     #[inline]
-    fn take(&mut self, chunk: &Slot) {
-        if chunk.fills_its_region() {
-            self.regions -= 1;
-            self.bytes -= chunk.bytes;
-        }
+    fn take(&mut self, bytes: u64) {
+        self.regions -= 1;
+        self.bytes -= bytes;
     }
 }
 
@@ -146,34 +143,40 @@ impl<R> BestFit<R> {
         self.slots.are_out()
     }
 
-    /// Takes the best free chunk for `bytes`; `None`, and nothing changed, when none is large enough,
-    /// when it is an idle region of so many bytes that is kept whole, or when what would be left of it could
-    /// not be named.
+    /// Takes the best free chunk for `bytes`, and says whether it was an idle region; `None`, and nothing changed,
+    /// when none is large enough, when it is an idle region of so many bytes that is kept whole, or when what would be
+    /// left of it could not be named.
     #[inline(always)]
     pub(super) fn allocate(
         &mut self,
         bytes: u64,
         detail: Detail,
         kept_whole: impl FnOnce(u64, Idle) -> bool,
-    ) -> Option<BlockId> {
-        if self.is_out_of_slots() {
+    ) -> Option<(BlockId, bool)> {
+        if !self.slots.spare() {
             return None;
         }
-        let slot = self.free.take_best(&mut self.slots, bytes)?;
-        let chunk = &self.slots[slot];
-        if chunk.fills_its_region() && kept_whole(chunk.bytes, self.idle) {
-            self.put_back(slot);
-            return None;
+        let (slots, _) = self.slots.parts();
+        let slot = self.free.take_best(slots, bytes)?;
+        let chunk = &slots[slot as usize];
+        let was_idle = chunk.fills_its_region();
+        if was_idle {
+            if kept_whole(chunk.bytes, self.idle) {
+                self.put_back(slot);
+                return None;
+            }
+            self.idle.take(chunk.bytes);
         }
-        Some(self.occupy(slot, bytes, detail))
+        Some((self.occupy(slot, bytes, detail), was_idle))
     }
 
     /// Undoes that the index let an idle region go: as if it had come to be idle once more.
     #[cold]
     fn put_back(&mut self, slot: u32) {
-        self.idle.take(&self.slots[slot]);
-        self.free.insert(&mut self.slots, slot);
-        self.idle.add(&self.slots[slot]);
+        let bytes = self.slots[slot].bytes;
+        self.idle.take(bytes);
+        self.free.insert(self.slots.parts().0, slot);
+        self.idle.add(bytes);
     }
 
     /// Adds a region of one free chunk.
@@ -203,8 +206,8 @@ impl<R> BestFit<R> {
         region.first_chunk = chunk_slot;
         region.held = Some(held);
         self.region_order.push(region_slot);
-        self.free.insert(&mut self.slots, chunk_slot);
-        self.idle.add(&self.slots[chunk_slot]);
+        self.free.insert(self.slots.parts().0, chunk_slot);
+        self.idle.add(region_bytes);
         self.region_id(region_slot)
     }
 
@@ -213,45 +216,54 @@ impl<R> BestFit<R> {
     #[inline(always)]
     pub(super) fn free(&mut self, block: BlockId) -> Option<(u64, Detail)> {
         let slot = block.slot;
-        if self.slots.get(slot)?.generation != block.generation || self.slots.is_free(slot) {
+        let (slots, vacant) = self.slots.parts();
+        let freed = slots.get_mut(slot as usize)?;
+        if freed.generation != block.generation || !freed.in_use {
             return None;
         }
-        let freed = &mut self.slots[slot];
         freed.in_use = false;
         freed.pins = 0;
         freed.generation = freed.generation.saturating_add(1);
         let Slot {
-            address,
             bytes,
             detail,
-            region,
             previous,
             next,
             ..
         } = *freed;
+        let is_worn_out = freed.is_worn_out();
 
-        // A free neighbour keeps its slot and grows.
-        let mut listed = slot;
-        if self.slots.is_free(next) {
-            self.free.remove(&mut self.slots, next);
-            let after = &mut self.slots[next];
-            after.address = address;
-            after.bytes += bytes;
-            after.previous = previous;
-            self.link_forward(previous, region, next);
-            self.slots.vacate(slot);
-            listed = next;
+        // Of chunks that merge the first keeps its slot.
+        let (mut first, mut before, mut after, mut merged) = (slot, previous, next, bytes);
+        let behind = &slots[next as usize];
+        if !behind.in_use {
+            merged += behind.bytes;
+            after = behind.next;
+            self.free.remove(slots, next);
+            vacate(slots, vacant, next);
+            let chunk = &mut slots[slot as usize];
+            chunk.bytes = merged;
+            chunk.next = after;
+            slots[after as usize].previous = slot;
         }
-        if self.slots.is_free(previous) {
-            self.free.remove(&mut self.slots, previous);
-            self.absorb_next(previous);
-            listed = previous;
+        let front = &slots[previous as usize];
+        if !front.in_use {
+            merged += front.bytes;
+            before = front.previous;
+            self.free.remove(slots, previous);
+            vacate(slots, vacant, slot);
+            let chunk = &mut slots[previous as usize];
+            chunk.bytes = merged;
+            chunk.next = after;
+            slots[after as usize].previous = previous;
+            first = previous;
+        } else if is_worn_out {
+            first = self.resettle(slot);
         }
-        if listed == slot && self.slots.is_worn_out(slot) {
-            listed = self.resettle(slot);
+        self.free.insert(self.slots.parts().0, first);
+        if before | after == NONE {
+            self.idle.add(merged);
         }
-        self.free.insert(&mut self.slots, listed);
-        self.idle.add(&self.slots[listed]);
         Some((bytes, detail))
     }
 
@@ -361,9 +373,10 @@ impl<R> BestFit<R> {
     /// Forgets an idle region that is no longer in the order of creation.
     fn forget(&mut self, region_slot: u32) -> (u64, u64, Option<R>) {
         let region = &mut self.regions[region_slot as usize];
-        self.idle.take(&self.slots[region.first_chunk]);
-        self.free.remove(&mut self.slots, region.first_chunk);
-        self.slots.vacate(region.first_chunk);
+        self.idle.take(region.bytes);
+        let (slots, vacant) = self.slots.parts();
+        self.free.remove(slots, region.first_chunk);
+        vacate(slots, vacant, region.first_chunk);
         region.generation = region.generation.saturating_add(1);
         // A slot whose generations are used up stays empty, so that no stale id comes back to life.
         if region.generation < u32::MAX {
@@ -383,13 +396,15 @@ impl<R> BestFit<R> {
     }
 
     /// Number and bytes of the regions without a block in use: each is one free chunk.
+    #[inline]
     pub(super) fn idle(&self) -> Idle {
         self.idle
     }
 
-    /// Number of free chunks.
-    pub(super) fn free_chunks(&self) -> u64 {
-        self.free.len()
+    /// Number of free chunks in regions that also hold blocks.
+    #[inline]
+    pub(super) fn split_chunks(&self) -> u64 {
+        self.free.len() - self.idle.regions
     }
 
     /// Number and bytes of all free chunks that ever came to be in regions that also held blocks.
@@ -400,44 +415,38 @@ impl<R> BestFit<R> {
 
     /// Bytes of the largest free chunk, 0 when there is none.
     pub(super) fn largest_free(&self) -> u64 {
-        self.free.largest(&self.slots)
+        self.free.largest(self.slots.all())
     }
 
-    /// Makes the first `bytes` of a free chunk that the index has let go a block; what is left stays free.
+    /// Makes the first `bytes` of a free chunk that the index has let go a block; what is left stays free, in a slot
+    /// that is vacant.
     #[inline(always)]
     fn occupy(&mut self, slot: u32, bytes: u64, detail: Detail) -> BlockId {
-        self.idle.take(&self.slots[slot]);
-        let left = self.slots[slot].bytes - bytes;
-        if left > 0 {
-            self.split(slot, bytes, left);
-        }
-        let chunk = &mut self.slots[slot];
-        chunk.bytes = bytes;
+        let (slots, vacant) = self.slots.parts();
+        let chunk = &mut slots[slot as usize];
         chunk.detail = detail;
         chunk.in_use = true;
-        BlockId {
+        let block = BlockId {
             slot,
             generation: chunk.generation,
+        };
+        let left = chunk.bytes - bytes;
+        if left > 0 {
+            chunk.bytes = bytes;
+            let rest = *vacant;
+            let (address, region) = (chunk.address, chunk.region);
+            let next = std::mem::replace(&mut chunk.next, rest);
+            slots[next as usize].previous = rest;
+            let chunk = &mut slots[rest as usize];
+            *vacant = chunk.next;
+            chunk.address = address.wrapping_add(bytes);
+            chunk.bytes = left;
+            chunk.region = region;
+            chunk.previous = slot;
+            chunk.next = next;
+            self.free.insert(slots, rest);
         }
-    }
-
-    /// Makes what is left after the first `bytes` of a chunk a free chunk.
-    #[inline(always)]
-    fn split(&mut self, slot: u32, bytes: u64, left: u64) {
-        let rest = self.slots.occupy();
-        let chunk = &mut self.slots[slot];
-        let (address, region) = (chunk.address, chunk.region);
-        let next = std::mem::replace(&mut chunk.next, rest);
-        if next != NONE {
-            self.slots[next].previous = rest;
-        }
-        let chunk = &mut self.slots[rest];
-        chunk.address = address.wrapping_add(bytes);
-        chunk.bytes = left;
-        chunk.region = region;
-        chunk.previous = slot;
-        chunk.next = next;
-        self.free.insert(&mut self.slots, rest);
+        block
     }
 
     /// Merges the chunk after `slot` into it.
@@ -447,9 +456,7 @@ impl<R> BestFit<R> {
         let chunk = &mut self.slots[slot];
         chunk.bytes += bytes;
         chunk.next = next;
-        if next != NONE {
-            self.slots[next].previous = slot;
-        }
+        self.slots[next].previous = slot;
         self.slots.vacate(absorbed);
     }
 
@@ -463,6 +470,7 @@ impl<R> BestFit<R> {
     }
 
     /// Moves a chunk to another slot and leaves its own empty for good.
+    #[cold]
     fn resettle(&mut self, worn_out: u32) -> u32 {
         let slot = self.slots.occupy();
         let Slot { generation, .. } = self.slots[slot];
@@ -471,9 +479,7 @@ impl<R> BestFit<R> {
             generation,
             ..chunk
         };
-        if chunk.next != NONE {
-            self.slots[chunk.next].previous = slot;
-        }
+        self.slots[chunk.next].previous = slot;
         self.link_forward(chunk.previous, chunk.region, slot);
         slot
     }
@@ -519,7 +525,8 @@ mod tests {
         best_fit.open_region((), 1024);
         let first = best_fit
             .allocate(256, Detail::default(), |_, _| false)
-            .unwrap();
+            .unwrap()
+            .0;
         let region = best_fit.region_id(0);
         best_fit.slots[first.slot].generation = u32::MAX - 1;
         let last = BlockId {
@@ -530,7 +537,7 @@ mod tests {
         assert_eq!(best_fit.free(last).map(|freed| freed.0), Some(256));
         let next = best_fit
             .allocate(256, Detail::default(), |_, _| false)
-            .map(|block| block.slot);
+            .map(|(block, _)| block.slot);
         assert!(next.is_some_and(|slot| slot != first.slot));
         assert!(best_fit.free(last).is_none());
         let tiles: Vec<_> = best_fit
@@ -546,7 +553,8 @@ mod tests {
         let region = best_fit.open_region((), 256);
         let block = best_fit
             .allocate(256, Detail::default(), |_, _| false)
-            .unwrap();
+            .unwrap()
+            .0;
         assert_eq!(best_fit.close_region(region), None);
         assert_eq!(best_fit.free(block).map(|freed| freed.0), Some(256));
         best_fit.regions[region.slot as usize].generation = u32::MAX - 1;
@@ -559,7 +567,8 @@ mod tests {
         best_fit.open_region((), 256);
         let next = best_fit
             .allocate(256, Detail::default(), |_, _| false)
-            .unwrap();
+            .unwrap()
+            .0;
         let place = best_fit.place(next);
         assert!(place.is_some_and(|place| place.region.slot != region.slot));
         assert_eq!(best_fit.region(last), None);

@@ -8,7 +8,7 @@
 //! own slots: nothing is allocated here.
 
 use super::QUANTUM;
-use super::slots::{NONE, Slot, Slots};
+use super::slots::{NONE, Slot};
 
 /// Each power of two is divided into `1 << SPLIT` bins.
 const SPLIT: u32 = 5;
@@ -16,7 +16,7 @@ const SPLIT: u32 = 5;
 const BINS: usize = ((56 - SPLIT as usize) + 1) << SPLIT;
 const WORDS: usize = BINS / 64;
 /// Most chunks in a list: in recorded traces a new one passes 0.3 to 0.7 others on its way.
-const LONGEST_LIST: u16 = 32;
+const LONGEST_LIST: u32 = 32;
 
 /// Links of a list lead to the chunk before and the one after.
 const BEFORE: usize = 0;
@@ -29,16 +29,17 @@ const HIGHER: usize = 1;
 struct Bin {
     /// The head of the list, the root of the treap, or [`NONE`].
     first: u32,
-    /// Chunks in the list.
-    listed: u16,
-    is_treap: bool,
+    /// Chunks in the list, or [`TREAP`].
+    listed: u32,
 }
 
 const EMPTY: Bin = Bin {
     first: NONE,
     listed: 0,
-    is_treap: false,
 };
+
+/// Stands for the number of chunks in a treap.
+const TREAP: u32 = u32::MAX;
 
 /// The free chunks, ordered by [`Slot::key`]; each is known by its slot. While a chunk is here its
 /// size and address stay.
@@ -49,10 +50,12 @@ pub(super) struct FreeIndex {
     filled: [u64; WORDS],
     /// One bit for each word of `filled` that is not 0.
     filled_words: u64,
-    /// Chunks that ever came, and their bytes.
-    came: [u64; 2],
+    /// Chunks that ever came.
+    came: u64,
     /// Chunks that left.
     left: u64,
+    /// Bytes of the chunks that ever came.
+    came_bytes: u64,
 }
 
 impl FreeIndex {
@@ -61,101 +64,94 @@ impl FreeIndex {
             bins: Box::new([EMPTY; BINS]),
             filled: [0; WORDS],
             filled_words: 0,
-            came: [0; 2],
+            came: 0,
             left: 0,
+            came_bytes: 0,
         }
     }
 
     /// Number of chunks.
+    #[inline]
     pub(super) fn len(&self) -> u64 {
-        self.came[0] - self.left
+        self.came - self.left
     }
 
     /// Number and bytes of all chunks that were ever inserted.
     pub(super) fn came(&self) -> [u64; 2] {
-        self.came
+        [self.came, self.came_bytes]
     }
 
     #[inline(always)]
-    pub(super) fn insert(&mut self, slots: &mut Slots, slot: u32) {
-        let chunk = &mut slots[slot];
-        self.came[0] += 1;
+    pub(super) fn insert(&mut self, slots: &mut [Slot], slot: u32) {
+        let chunk = &mut slots[slot as usize];
+        self.came += 1;
         // A sum that wraps is right as long as differences fit.
-        self.came[1] = self.came[1].wrapping_add(chunk.bytes);
-        let number = bin_of(chunk.bytes);
+        self.came_bytes = self.came_bytes.wrapping_add(chunk.bytes);
+        let (number, key) = (bin_of(chunk.bytes), chunk.key());
         chunk.bin = number as u16;
-        chunk.links = [NONE; 2];
         let bin = &mut self.bins[number];
-        // Mostly its bin is empty.
-        if bin.first == NONE {
-            bin.first = slot;
-            bin.listed = 1;
-            self.filled[number / 64] |= 1 << (number % 64);
-            self.filled_words |= 1 << (number / 64);
-        } else {
-            bin.insert(slots, slot);
+        let first = bin.first;
+        // Mostly its bin is empty, and nothing has a higher key than what stands for nothing.
+        if slots[first as usize].key() < key || bin.is_crowded() {
+            return bin.insert(slots, slot, key);
         }
+        slots[slot as usize].links = [NONE, first];
+        slots[first as usize].links[BEFORE] = slot;
+        bin.listed += 1;
+        bin.first = slot;
+        self.filled[number / 64] |= 1 << (number % 64);
+        self.filled_words |= 1 << (number / 64);
     }
 
     /// Takes out a chunk that was inserted.
     #[inline]
-    pub(super) fn remove(&mut self, slots: &mut Slots, slot: u32) {
-        self.left += 1;
-        let Slot { links, bin, .. } = slots[slot];
+    pub(super) fn remove(&mut self, slots: &mut [Slot], slot: u32) {
+        let Slot { links, bin, .. } = slots[slot as usize];
         let number = usize::from(bin);
         let bin = &mut self.bins[number];
-        if bin.is_treap {
+        if bin.is_treap() {
             bin.unhang(slots, slot);
-            if bin.first == NONE {
-                self.empty(number);
+            let is_empty = bin.first == NONE;
+            if is_empty {
+                *bin = EMPTY;
             }
-            return;
+            return self.left(number, is_empty);
         }
         let [before, after] = links;
+        slots[after as usize].links[BEFORE] = before;
+        slots[before as usize].links[AFTER] = after;
         bin.listed -= 1;
-        if after != NONE {
-            slots[after].links[BEFORE] = before;
-        }
-        if before != NONE {
-            slots[before].links[AFTER] = after;
-        } else if after != NONE {
+        if before == NONE {
             bin.first = after;
-        } else {
-            self.empty(number);
         }
+        self.left(number, before | after == NONE);
     }
 
-    /// Notes that a bin holds nothing any more.
-    #[inline]
-    fn empty(&mut self, number: usize) {
-        self.bins[number] = EMPTY;
+    /// Notes that a chunk has left a bin, the last one or not. Without a branch, because nobody foresees which.
+    #[inline(always)]
+    fn left(&mut self, number: usize, the_last: bool) {
+        self.left += 1;
         let word = &mut self.filled[number / 64];
-        *word &= !(1 << (number % 64));
-        if *word == 0 {
-            self.filled_words &= !(1 << (number / 64));
-        }
+        *word &= !(u64::from(the_last) << (number % 64));
+        self.filled_words &= !(u64::from(*word == 0) << (number / 64));
     }
 
     /// Takes out the smallest chunk of at least `bytes`, lowest address first among equals.
-    #[inline]
-    pub(super) fn take_best(&mut self, slots: &mut Slots, bytes: u64) -> Option<u32> {
+    #[inline(always)]
+    pub(super) fn take_best(&mut self, slots: &mut [Slot], bytes: u64) -> Option<u32> {
         let number = self.next_filled(bin_of(bytes))?;
-        let first = self.bins[number].first;
-        let chunk = &slots[first];
-        if chunk.bytes < bytes || self.bins[number].is_treap {
+        let bin = &mut self.bins[number];
+        let first = bin.first;
+        let chunk = &slots[first as usize];
+        if chunk.bytes < bytes || bin.is_treap() {
             return self.take_best_behind(slots, number, bytes);
         }
         // The head of a list is the lowest of its bin.
-        self.left += 1;
-        match chunk.links[AFTER] {
-            NONE => self.empty(number),
-            after => {
-                let bin = &mut self.bins[number];
-                bin.first = after;
-                bin.listed -= 1;
-                slots[after].links[BEFORE] = NONE;
-            }
-        }
+        let after = chunk.links[AFTER];
+        slots[after as usize].links[BEFORE] = NONE;
+        bin.listed -= 1;
+        bin.first = after;
+        self.left(number, after == NONE);
         Some(first)
     }
 
@@ -164,7 +160,7 @@ impl FreeIndex {
     #[inline(never)]
     fn take_best_behind(
         &mut self,
-        slots: &mut Slots,
+        slots: &mut [Slot],
         mut number: usize,
         bytes: u64,
     ) -> Option<u32> {
@@ -179,7 +175,7 @@ impl FreeIndex {
     }
 
     /// Bytes of the largest chunk, 0 when there is none.
-    pub(super) fn largest(&self, slots: &Slots) -> u64 {
+    pub(super) fn largest(&self, slots: &[Slot]) -> u64 {
         let Some(word) = self.filled_words.checked_ilog2() else {
             return 0;
         };
@@ -188,7 +184,8 @@ impl FreeIndex {
         let mut largest = 0;
         let mut at = self.bins[word * 64 + bit].first;
         // In a list and in a treap alike the way to higher keys.
-        while let Some(chunk) = slots.get(at) {
+        while at != NONE {
+            let chunk = &slots[at as usize];
             largest = chunk.bytes;
             at = chunk.links[HIGHER];
         }
@@ -211,37 +208,45 @@ impl FreeIndex {
 }
 
 impl Bin {
-    /// Adds a chunk to others.
+    #[inline]
+    fn is_treap(self) -> bool {
+        self.listed == TREAP
+    }
+
+    /// Whether one more would be too many for a list, or it is none.
+    #[inline]
+    fn is_crowded(self) -> bool {
+        self.listed >= LONGEST_LIST
+    }
+
+    /// Adds a chunk behind others.
     #[inline(always)]
-    fn insert(&mut self, slots: &mut Slots, slot: u32) {
-        if self.is_treap || self.listed == LONGEST_LIST {
+    fn insert(&mut self, slots: &mut [Slot], slot: u32, key: u128) {
+        if self.is_crowded() {
             return self.insert_into_treap(slots, slot);
         }
         self.listed += 1;
-        let key = slots[slot].key();
-        let (mut before, mut after) = (NONE, self.first);
-        while let Some(chunk) = slots.get(after)
-            && chunk.key() < key
-        {
-            (before, after) = (after, chunk.links[AFTER]);
+        let mut before = self.first;
+        let mut after = slots[before as usize].links[AFTER];
+        while slots[after as usize].key() < key {
+            before = after;
+            after = slots[before as usize].links[AFTER];
         }
-        slots[slot].links = [before, after];
-        match before {
-            NONE => self.first = slot,
-            before => slots[before].links[AFTER] = slot,
-        }
-        if after != NONE {
-            slots[after].links[BEFORE] = slot;
-        }
+        slots[slot as usize].links = [before, after];
+        slots[before as usize].links[AFTER] = slot;
+        slots[after as usize].links[BEFORE] = slot;
     }
 
     #[inline(never)]
-    fn insert_into_treap(&mut self, slots: &mut Slots, slot: u32) {
-        if !self.is_treap {
-            self.is_treap = true;
-            let mut at = std::mem::replace(&mut self.first, NONE);
+    fn insert_into_treap(&mut self, slots: &mut [Slot], slot: u32) {
+        if !self.is_treap() {
+            let mut at = self.first;
+            *self = Bin {
+                first: NONE,
+                listed: TREAP,
+            };
             while at != NONE {
-                let after = slots[at].links[AFTER];
+                let after = slots[at as usize].links[AFTER];
                 self.hang(slots, at);
                 at = after;
             }
@@ -251,24 +256,22 @@ impl Bin {
 
     /// The chunk with the lowest key of at least `bytes`.
     #[inline]
-    fn best(&self, slots: &Slots, bytes: u64) -> Option<u32> {
-        if self.is_treap {
+    fn best(&self, slots: &[Slot], bytes: u64) -> Option<u32> {
+        if self.is_treap() {
             return self.best_in_treap(slots, bytes);
         }
         let mut at = self.first;
-        while let Some(chunk) = slots.get(at) {
-            if chunk.bytes >= bytes {
-                return Some(at);
-            }
-            at = chunk.links[AFTER];
+        while slots[at as usize].bytes < bytes {
+            at = slots[at as usize].links[AFTER];
         }
-        None
+        (at != NONE).then_some(at)
     }
 
-    fn best_in_treap(&self, slots: &Slots, bytes: u64) -> Option<u32> {
+    fn best_in_treap(&self, slots: &[Slot], bytes: u64) -> Option<u32> {
         let mut found = None;
         let mut at = self.first;
-        while let Some(chunk) = slots.get(at) {
+        while at != NONE {
+            let chunk = &slots[at as usize];
             let side = if chunk.bytes >= bytes {
                 found = Some(at);
                 LOWER
@@ -281,22 +284,23 @@ impl Bin {
     }
 
     /// Hangs a chunk into the treap.
-    fn hang(&mut self, slots: &mut Slots, slot: u32) {
-        let (key, own) = (slots[slot].key(), priority(slot));
+    fn hang(&mut self, slots: &mut [Slot], slot: u32) {
+        let (key, own) = (slots[slot as usize].key(), priority(slot));
         // It goes above the first of lower priority on its way down...
         let mut above = None;
         let mut at = self.first;
         while at != NONE && priority(at) >= own {
-            let chunk = &slots[at];
+            let chunk = &slots[at as usize];
             let side = if key < chunk.key() { LOWER } else { HIGHER };
             above = Some((at, side));
             at = chunk.links[side];
         }
-        *self.link(slots, above) = slot;
+        self.link(slots, above, slot);
 
         // ...and what hung there is split into its lower and its higher side.
         let mut ends = [(slot, LOWER), (slot, HIGHER)];
-        while let Some(chunk) = slots.get(at) {
+        while at != NONE {
+            let chunk = &slots[at as usize];
             let (side, other) = if chunk.key() < key {
                 (LOWER, HIGHER)
             } else {
@@ -304,32 +308,32 @@ impl Bin {
             };
             let next = chunk.links[other];
             let (parent, end) = ends[side];
-            slots[parent].links[end] = at;
+            slots[parent as usize].links[end] = at;
             ends[side] = (at, other);
             at = next;
         }
         for (parent, end) in ends {
-            slots[parent].links[end] = NONE;
+            slots[parent as usize].links[end] = NONE;
         }
     }
 
-    /// What hangs from a chunk's side, or the root.
-    fn link<'a>(&'a mut self, slots: &'a mut Slots, above: Option<(u32, usize)>) -> &'a mut u32 {
+    /// Hangs a chunk from another's side, or as the root.
+    fn link(&mut self, slots: &mut [Slot], above: Option<(u32, usize)>, slot: u32) {
         match above {
-            Some((parent, side)) => &mut slots[parent].links[side],
-            None => &mut self.first,
+            Some((parent, side)) => slots[parent as usize].links[side] = slot,
+            None => self.first = slot,
         }
     }
 
     /// Takes a chunk out of the treap.
     #[inline(never)]
-    fn unhang(&mut self, slots: &mut Slots, slot: u32) {
-        let Slot { links, .. } = slots[slot];
-        let key = slots[slot].key();
+    fn unhang(&mut self, slots: &mut [Slot], slot: u32) {
+        let Slot { links, .. } = slots[slot as usize];
+        let key = slots[slot as usize].key();
         let mut above = None;
         let mut at = self.first;
         while at != slot {
-            let chunk = &slots[at];
+            let chunk = &slots[at as usize];
             let side = if key < chunk.key() { LOWER } else { HIGHER };
             above = Some((at, side));
             at = chunk.links[side];
@@ -338,16 +342,16 @@ impl Bin {
         let [mut lower, mut higher] = links;
         while lower != NONE && higher != NONE {
             if priority(lower) >= priority(higher) {
-                *self.link(slots, above) = lower;
+                self.link(slots, above, lower);
                 above = Some((lower, HIGHER));
-                lower = slots[lower].links[HIGHER];
+                lower = slots[lower as usize].links[HIGHER];
             } else {
-                *self.link(slots, above) = higher;
+                self.link(slots, above, higher);
                 above = Some((higher, LOWER));
-                higher = slots[higher].links[LOWER];
+                higher = slots[higher as usize].links[LOWER];
             }
         }
-        *self.link(slots, above) = if lower == NONE { higher } else { lower };
+        self.link(slots, above, if lower == NONE { higher } else { lower });
     }
 }
 
@@ -370,6 +374,7 @@ fn priority(slot: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Slots;
     use super::*;
     use std::collections::BTreeSet;
 
@@ -394,7 +399,8 @@ mod tests {
     fn agrees_with_an_ordered_set() {
         const SLOTS: u32 = 300;
         let mut slots = Slots::new();
-        (0..SLOTS).for_each(|slot| assert_eq!(slots.occupy(), slot));
+        (1..=SLOTS).for_each(|slot| assert_eq!(slots.occupy(), slot));
+        let (slots, _) = slots.parts();
         let mut index = FreeIndex::new();
         let mut model: BTreeSet<(u64, u64, u32)> = BTreeSet::new();
         let mut state: u32 = 1;
@@ -410,33 +416,33 @@ mod tests {
             (200_000, 1000)
         };
         for step in 0..steps {
-            let slot = random(SLOTS.into()) as u32;
-            let Slot { bytes, address, .. } = slots[slot];
+            let slot = 1 + random(SLOTS.into()) as u32;
+            let Slot { bytes, address, .. } = slots[slot as usize];
             let was_in = model.remove(&(bytes, address, slot));
             if was_in {
-                index.remove(&mut slots, slot);
+                index.remove(slots, slot);
             }
             if !was_in || random(2) == 0 {
                 // Now many sizes, now many chunks of a few.
                 let sizes = if step / phase % 2 == 0 { 17 } else { 1 };
                 let bytes = (1 + random(40 * sizes / 17 + 1)) << (8 + random(3) * random(sizes));
                 let address = (random(3) << 40) + u64::from(slot) * QUANTUM;
-                (slots[slot].bytes, slots[slot].address) = (bytes, address);
+                (slots[slot as usize].bytes, slots[slot as usize].address) = (bytes, address);
                 model.insert((bytes, address, slot));
-                index.insert(&mut slots, slot);
+                index.insert(slots, slot);
             }
             let asked = (1 + random(40)) << (8 + random(3) * random(17));
             let expected = model.range((asked, 0, 0)..).next().copied();
-            let found = index.take_best(&mut slots, asked);
+            let found = index.take_best(slots, asked);
             assert_eq!(found, expected.map(|(_, _, slot)| slot));
             if let Some(slot) = found {
-                index.insert(&mut slots, slot);
+                index.insert(slots, slot);
             }
             assert_eq!(index.len(), model.len() as u64);
             let largest = model.last().map_or(0, |&(bytes, _, _)| bytes);
-            assert_eq!(index.largest(&slots), largest);
+            assert_eq!(index.largest(slots), largest);
             if step % 50 == 0 {
-                treaps += u64::from(index.bins.iter().any(|bin| bin.is_treap));
+                treaps += u64::from(index.bins.iter().any(|bin| bin.is_treap()));
             }
         }
         assert!(

@@ -116,19 +116,26 @@ pub(super) fn cheapest_slide(mapped: &[Mapped], bytes: u64) -> Option<Window> {
 
 /// Free chunks that blocks can move into.
 pub(super) struct Holes {
-    /// Bytes and slot, smallest first.
-    sorted: Vec<(u64, u32)>,
+    /// Bytes and number in `slots`, smallest first.
+    sorted: Vec<(u64, usize)>,
+    /// By address, the highest first: it is taken among equals.
+    slots: Vec<u32>,
 }
 
 impl Holes {
     pub(super) fn of(mapped: &[Mapped]) -> Self {
-        let pieces = mapped.iter().flat_map(|region| &region.pieces);
-        let mut sorted: Vec<_> = pieces
-            .filter(|piece| piece.block.is_none())
-            .map(|piece| (piece.bytes, piece.slot))
-            .collect();
+        let pieces = mapped
+            .iter()
+            .rev()
+            .flat_map(|region| region.pieces.iter().rev());
+        let free = pieces.filter(|piece| piece.block.is_none());
+        let (mut sorted, mut slots) = (Vec::new(), Vec::new());
+        for (number, piece) in free.enumerate() {
+            sorted.push((piece.bytes, number));
+            slots.push(piece.slot);
+        }
         sorted.sort_unstable();
-        Holes { sorted }
+        Holes { sorted, slots }
     }
 
     /// Where the blocks of a window can go, outside of it: the largest first, each to the smallest
@@ -150,13 +157,16 @@ impl Holes {
             .filter(|piece| piece.block.is_none())
             .map(|piece| piece.slot)
             .collect();
-        let outside = self.sorted.iter().filter(|hole| !inside.contains(&hole.1));
-        let mut holes: BTreeSet<(u64, u32)> = outside.copied().collect();
+        let outside = self
+            .sorted
+            .iter()
+            .filter(|hole| !inside.contains(&self.slots[hole.1]));
+        let mut holes: BTreeSet<(u64, usize)> = outside.copied().collect();
         let mut moves = Moves::with_capacity(blocks.len());
         for (block, bytes) in blocks {
             let hole = *holes.range((bytes, 0)..).next()?;
             holes.remove(&hole);
-            moves.push((block, bytes, hole.1));
+            moves.push((block, bytes, self.slots[hole.1]));
             if hole.0 > bytes {
                 holes.insert((hole.0 - bytes, hole.1));
             }

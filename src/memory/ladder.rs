@@ -172,7 +172,8 @@ impl<S: RegionSource> Pool<S> {
             self.return_idle();
         }
         // The next larger chunk may be in a region in use; or the budget, lowered, allows no other region.
-        if kept_whole && let Some(block) = self.best_fit.allocate(bytes, detail, |_, _| false) {
+        if kept_whole && let Some((block, _)) = self.best_fit.allocate(bytes, detail, |_, _| false)
+        {
             return Ok(block);
         }
         let mut outcome = self.grow(bytes);
@@ -205,6 +206,7 @@ impl<S: RegionSource> Pool<S> {
         }
         self.best_fit
             .allocate(bytes, detail, |_, _| false)
+            .map(|(block, _)| block)
             .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 

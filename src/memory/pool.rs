@@ -127,7 +127,6 @@ impl<S: RegionSource> Pool<S> {
         }
         // As the limit is a multiple of the quantum, this is within it too.
         let rounded = (request.bytes.max(1) + (QUANTUM - 1)) & !(QUANTUM - 1);
-        let idle = self.best_fit.idle().regions;
         // The ladder's first rung: a free chunk.
         let detail = self.account.detail(rounded, request);
         // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
@@ -137,7 +136,7 @@ impl<S: RegionSource> Pool<S> {
             growth.keeps_whole(limit, [region, rounded], [remade, self.account.reserved()])
         });
         let (block, rose) = match found {
-            Some(block) => (block, self.best_fit.idle().regions != idle),
+            Some(found) => found,
             None => (self.climb(rounded, request, mover)?, true),
         };
         self.account.allocated(rounded, request);
@@ -266,9 +265,10 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// The account looks at what is free: after whatever may have raised it.
+    #[inline]
     pub(super) fn divided(&mut self) {
-        let idle = self.best_fit.idle();
-        self.account.divided(self.best_fit.free_chunks(), idle);
+        let idle = self.best_fit.idle().bytes;
+        self.account.divided(self.best_fit.split_chunks(), idle);
     }
 
     /// Where a block lies; `None` for a stale id.
@@ -340,8 +340,8 @@ impl<S: RegionSource> Pool<S> {
 
     /// The account at this moment.
     pub fn statistics(&self) -> MemoryStatistics {
-        let chunks = self.best_fit.free_chunks();
-        let (idle, made) = (self.best_fit.idle(), self.best_fit.splits_made());
+        let chunks = self.best_fit.split_chunks();
+        let (idle, made) = (self.best_fit.idle().bytes, self.best_fit.splits_made());
         let counts = self.account.counts(chunks, idle, made);
         let allocated = counts.allocated_bytes.current;
         let reserved = counts.reserved_bytes.current;
@@ -368,14 +368,14 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes the peaks what there is now.
     pub fn reset_peaks(&mut self) {
-        let chunks = self.best_fit.free_chunks();
-        self.account.reset_peaks(chunks, self.best_fit.idle());
+        let chunks = self.best_fit.split_chunks();
+        self.account.reset_peaks(chunks, self.best_fit.idle().bytes);
     }
 
     /// Makes all totals and all events 0.
     pub fn reset_totals(&mut self) {
-        let chunks = self.best_fit.free_chunks();
-        let (idle, made) = (self.best_fit.idle(), self.best_fit.splits_made());
+        let chunks = self.best_fit.split_chunks();
+        let (idle, made) = (self.best_fit.idle().bytes, self.best_fit.splits_made());
         self.account.reset_totals(chunks, idle, made);
     }
 

@@ -1,6 +1,6 @@
 //! Blocks that change their place and keep their id.
 
-use super::{BestFit, BlockId, Detail, NONE, RegionId, Slot};
+use super::{BestFit, BlockId, Detail, RegionId, Slot};
 
 /// A chunk with its slot, for plans of moves.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,15 @@ impl<R> BestFit<R> {
 
     /// Takes the front of a free chunk for a block that will move there. `hole` becomes what is left of it.
     pub(in crate::memory) fn reserve(&mut self, hole: &mut u32, bytes: u64) -> BlockId {
-        self.free.remove(&mut self.slots, *hole);
+        // There is a vacant slot from here on.
+        let vacant = self.slots.occupy();
+        self.slots.vacate(vacant);
+        let (slots, _) = self.slots.parts();
+        let chunk = &slots[*hole as usize];
+        if chunk.fills_its_region() {
+            self.idle.take(chunk.bytes);
+        }
+        self.free.remove(slots, *hole);
         let block = self.occupy(*hole, bytes, Detail::default());
         *hole = self.slots[block.slot].next;
         block
@@ -89,9 +97,7 @@ impl<R> BestFit<R> {
                 ..
             } = self.slots[slot];
             self.link_forward(previous, region, slot);
-            if next != NONE {
-                self.slots[next].previous = slot;
-            }
+            self.slots[next].previous = slot;
         }
     }
 
@@ -113,7 +119,7 @@ impl<R> BestFit<R> {
         if !self.slots.is_free(hole) {
             return false;
         }
-        self.free.remove(&mut self.slots, hole);
+        self.free.remove(self.slots.parts().0, hole);
         let before = self.slots[hole].previous;
         let freed = self.slots[hole].bytes;
         let chunk = &mut self.slots[slot];
@@ -125,14 +131,12 @@ impl<R> BestFit<R> {
         chunk.address = address.wrapping_sub(freed).wrapping_add(bytes);
         chunk.previous = slot;
         chunk.next = next;
-        if next != NONE {
-            self.slots[next].previous = hole;
-        }
+        self.slots[next].previous = hole;
         if self.slots.is_free(next) {
-            self.free.remove(&mut self.slots, next);
+            self.free.remove(self.slots.parts().0, next);
             self.absorb_next(hole);
         }
-        self.free.insert(&mut self.slots, hole);
+        self.free.insert(self.slots.parts().0, hole);
         true
     }
 }
