@@ -51,7 +51,7 @@ pub fn complain(text: impl Display) {
 /// The file, and what the system says.
 #[allow(dead_code)] // not every example writes a file
 pub fn check_writable(path: &std::path::Path) -> Result<(), String> {
-    let is_new = !path.exists();
+    let is_new = path.symlink_metadata().is_err();
     let mut options = std::fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(false).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))?;

@@ -210,11 +210,14 @@ fn range(values: Rest<Jinja>) -> Evaluated {
     let (from, to, step) = match numbers.as_deref() {
         Some(&[to]) => (0, to, 1),
         Some(&[from, to]) => (from, to, 1),
-        Some(&[from, to, step]) if step > 0 => (from, to, step as usize),
+        Some(&[from, to, step]) if step > 0 => (from, to, step),
         _ => return Err(wrong("`range` takes up to three numbers, the last above 0")),
     };
-    match to.saturating_sub(from) <= LONGEST {
-        true => Ok((from..to).step_by(step).collect()),
+    match to.saturating_sub(from) / step <= LONGEST {
+        true => Ok((0..)
+            .map_while(|nth: i64| Some(from + nth.checked_mul(step)?))
+            .take_while(|&number| number < to)
+            .collect()),
         false => Err(wrong("`range` makes 100,000 numbers at most")),
     }
 }

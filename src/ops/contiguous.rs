@@ -43,6 +43,11 @@ impl Tensor {
         road::run(&Copy, &[self])
     }
 
+    /// [`Tensor::copy`] where the tensor lives, whatever the scope.
+    pub(super) fn copy_at_home(&self) -> Result<Tensor> {
+        road::run_at_home(&Copy, self)
+    }
+
     /// Copies the elements of another tensor, which broadcasts to this shape, into this tensor's own memory, bit for
     /// bit: all views of the storage see them. Another view of the same storage is read before
     /// anything is written. For one number there is [`Tensor::fill`].
@@ -70,7 +75,7 @@ impl Tensor {
         let view = source.broadcast_to(self.shape())?;
         match view.shares_storage(self) {
             true if view.layout() == self.layout() => Ok(()),
-            true => road::write(&Copy, &[&view.copy()?], self),
+            true => road::write(&Copy, &[&view.copy_at_home()?], self),
             false => road::write(&Copy, &[&view], self),
         }
     }

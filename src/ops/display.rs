@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use half::{bf16, f16};
 
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{Layout, SliceRange};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -14,13 +14,16 @@ use crate::tensor::Tensor;
 const EDGE: usize = 3;
 /// Tensors of more elements than this are shown by their edges.
 const WHOLE: usize = 1000;
+/// Elements of edges that are shown at most: of many long dimensions there are more than anybody reads.
+const MOST: usize = 1 << 20;
 
 impl Tensor {
     /// The numbers as text, NumPy's way; large tensors by their edges. Downloads what it shows,
     /// unlike `Debug`.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// As [`Tensor::to_vec`]; [`Error::InvalidArgument`] where more than 2^20 elements would be shown: the edges
+    /// of eight long dimensions.
     pub fn display(&self) -> Result<String> {
         let short = self.elements() > WHOLE;
         let numbers = self.shown(short)?;
@@ -41,12 +44,20 @@ impl Tensor {
             .iter()
             .map(|&size| if cut(size) { 2 * EDGE } else { size })
             .collect();
+        if shown.elements() > MOST {
+            let problem = format!(
+                "{} elements of shape {} would be shown, above {MOST}: show a slice",
+                shown.elements(),
+                self.shape()
+            );
+            return Err(Error::invalid("display", problem));
+        }
         let places = Layout::contiguous(shown.clone());
         let mut numbers = vec![String::new(); shown.elements()];
         let long: Vec<usize> = (0..self.rank())
             .filter(|&axis| cut(self.shape()[axis]))
             .collect();
-        // Bit d of `corner` says which end of the dth long dimension; there are few, of 6 shown elements each.
+        // Bit d of `corner` says which end of the dth long dimension.
         for corner in 0..1usize << long.len() {
             let far = |axis: usize| {
                 let nth = long.iter().position(|&long| long == axis);

@@ -330,12 +330,17 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     if let Some(turn) = &turn {
         turn.wait();
     }
-    // Each block once, and in one order everywhere: a reader waits for writers that came before it.
+    // Each block once and in one order everywhere, what is written too: another op may read what this one
+    // writes and write what it reads.
+    let place = |block: &Arc<HostBlock>| Arc::as_ptr(block).addr();
     let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> =
         inputs.iter().copied().filter_map(host_block).collect();
-    order::sort(&mut blocks, |block| (Arc::as_ptr(block).addr() as u64, 0));
-    blocks.dedup_by_key(|block| Arc::as_ptr(block));
-    let read: SmallVec<[_; 4]> = blocks.iter().map(|block| block.read()).collect();
+    order::sort(&mut blocks, |block| (place(block) as u64, 0));
+    blocks.dedup_by_key(|block| place(block));
+    let (first, last) = blocks.split_at(blocks.partition_point(|read| place(read) < place(block)));
+    let mut read: SmallVec<[_; 4]> = first.iter().map(|block| block.read()).collect();
+    let mut bytes = block.write();
+    read.extend(last.iter().map(|block| block.read()));
     let bytes_of = |tensor| {
         let block = host_block(tensor)?;
         let at = blocks.iter().position(|other| Arc::ptr_eq(other, block))?;
@@ -349,7 +354,6 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
             dtype: tensor.dtype(),
         })
         .collect();
-    let mut bytes = block.write();
     op.twin(
         &inputs,
         &mut HostOutput {

@@ -28,6 +28,7 @@ pub fn tests() -> Vec<Test> {
             two_devices,
         ),
         Test::new("threads::devices_come_and_go", Scope::Device, come_and_go),
+        Test::new("threads::each_other", Scope::Device, each_other),
         Test::new(
             "threads::inside_a_thread_pool",
             Scope::Device,
@@ -38,6 +39,28 @@ pub fn tests() -> Vec<Test> {
 
 pub fn tests_once() -> Vec<OnceTest> {
     vec![("threads::every_adapter_at_once", every_adapter)]
+}
+
+/// What one thread reads the other writes, and the other way round: one op goes after the other.
+fn each_other(context: &Context) -> Result<()> {
+    let device = context.open();
+    let one = || Tensor::ones(&device, [1 << 18], DType::U32);
+    let (a, b) = (one()?, one()?);
+    let work = |into: &Tensor, from: &Tensor| -> Result<()> {
+        for _ in 0..context.times(200) {
+            into.assign(from)?;
+            into.maximum_assign(from)?;
+            from.mul(into)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| work(&b, &a));
+        work(&a, &b)?;
+        other.join().expect("no panic")
+    })?;
+    assert!(a.to_vec::<u32>()?.iter().all(|&x| x == 1));
+    Ok(())
 }
 
 /// Creates, adds, multiplies, drops and reads, with answers known beforehand.

@@ -137,7 +137,8 @@ impl NpyMatrixMut {
             ))
         })?;
         let path = path.as_ref();
-        let is_new = !path.exists();
+        // A link to nowhere is there too.
+        let is_new = path.symlink_metadata().is_err();
         let mut options = OpenOptions::new();
         let mut file = options
             .write(true)

@@ -37,7 +37,7 @@ impl Elementwise {
         for input in inputs.iter().copied().chain(&numbers) {
             let view = input.broadcast_to(into.shape())?;
             views.push(match input.shares_storage(into) && !is_same(input, into) {
-                true => view.copy()?,
+                true => view.copy_at_home()?,
                 false => view,
             });
         }

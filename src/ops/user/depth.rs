@@ -1,17 +1,24 @@
 //! How deep a kernel's WGSL nests: naga and drivers go through it by recursion, on the stack of whoever asks.
 
-use super::rewrite::{next_word, skip_blank};
+use super::rewrite::{is_part, next_word, skip_blank};
 
-/// Most levels: naga takes up to 600 bytes of stack for one where it is compiled for speed, a few times that else,
+/// Most levels: naga takes up to 700 bytes of stack for one where it is compiled for speed, a few times that else,
 /// and threads have 2 MiB.
 const MOST: usize = 500;
 /// What an `else` takes, in levels of an expression.
 const ELSE: usize = 3;
+/// Most declarations of a module: one may need the next one, and so on.
+const DECLARATIONS: usize = 1000;
+
+const NESTS: &str = "nests too deeply: break the expression, or the `else if`, into several";
+const DECLARES: &str = "is one declaration too many: a kernel has 1000 at most";
 
 /// What is open at a place.
 #[derive(Default)]
 struct Level {
-    /// Operators since the last comma or statement: each may be a level.
+    /// By `(`, `[`, the `<` of a type or, 0, by `{`: commas are between its parts but in a block.
+    opened: char,
+    /// Operators since the last part began: each may be a level.
     operators: usize,
     /// `else` behind `else`.
     branches: usize,
@@ -19,91 +26,157 @@ struct Level {
     after_block: bool,
 }
 
-/// Where a source nests too deeply, in bytes. Brackets alone naga counts itself.
-pub(super) fn too_deep(source: &str) -> Option<usize> {
-    let mut open = vec![Level::default()];
+impl Level {
+    fn of(opened: char) -> Self {
+        Self {
+            opened,
+            ..Self::default()
+        }
+    }
+
+    fn levels(&self) -> usize {
+        1 + self.operators + ELSE * self.branches
+    }
+}
+
+/// Where a source goes too deep, in bytes, and what is wrong there.
+pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
+    let mut outside: Vec<Level> = Vec::new();
+    let mut top = Level::of('{');
+    // Of all levels outside of the top one.
+    let mut below = 0;
+    let (mut declarations, mut last) = (0, "");
     let mut at = skip_blank(source, 0);
     while let Some(next) = source[at..].chars().next() {
         let start = at;
-        let top = open.last_mut()?;
-        let was_block = std::mem::take(&mut top.after_block);
-        let word = next_word(source, &mut at).filter(|&word| word == start);
-        if word.is_none() {
-            at = start + next.len_utf8();
+        at += next.len_utf8();
+        if is_part(next) {
+            at = start;
+            next_word(source, &mut at);
         }
-        let is_else = word.is_some() && &source[start..at] == "else";
-        if was_block && !is_else {
+        let token = &source[start..at];
+        if std::mem::take(&mut top.after_block) && token != "else" {
             top.branches = 0;
         }
+        // No type goes on behind what ends here: that was a comparison.
+        while top.opened == '<' && matches!(next, ';' | ')' | ']' | '{' | '}') {
+            let Some(level) = outside.pop() else { break };
+            below -= level.levels();
+            top = level;
+        }
         match next {
-            _ if is_else => top.branches += 1,
-            _ if word.is_some() => {}
-            ',' => top.operators = 0,
-            ';' => *top = Level::default(),
-            '(' | '[' => {
-                top.operators += 1;
-                open.push(Level::default());
+            _ if token == "else" => top.branches += 1,
+            _ if is_part(next) => {}
+            // The point of a number.
+            '.' if source[at..].starts_with(|c: char| c.is_ascii_digit()) => {}
+            ',' if top.opened != '{' => top.operators = 0,
+            ',' => {}
+            ';' => (top.operators, top.branches) = (0, 0),
+            '(' | '[' | '{' | '<' if next != '<' || is_generic(last) => {
+                match next {
+                    '{' => top.operators = 0,
+                    // The first index of a name is no deeper than its terms are.
+                    '[' if last.starts_with(is_part) => {}
+                    '<' => {}
+                    _ => top.operators += 1,
+                }
+                below += top.levels();
+                outside.push(std::mem::replace(&mut top, Level::of(next)));
             }
-            '{' => {
-                top.operators = 0;
-                open.push(Level::default());
-            }
-            ')' | ']' | '}' => {
+            ')' | ']' | '}' | '>' if next != '>' || top.opened == '<' => {
                 // Of what closes nothing naga tells.
-                if open.len() > 1 {
-                    open.pop();
+                if let Some(level) = outside.pop() {
+                    below -= level.levels();
+                    top = level;
                 }
-                if let Some(top) = open.last_mut().filter(|_| next == '}') {
-                    top.after_block = true;
-                }
+                top.after_block = next == '}';
             }
             _ => top.operators += 1,
         }
-        let levels = open
-            .iter()
-            .map(|level| level.operators + ELSE * level.branches);
-        if levels.sum::<usize>() > MOST {
-            return Some(start);
+        if below + top.levels() > MOST {
+            return Some((start, NESTS));
         }
+        if outside.is_empty() && matches!(next, ';' | '}') {
+            declarations += 1;
+            if declarations > DECLARATIONS {
+                return Some((start, DECLARES));
+            }
+        }
+        last = token;
         at = skip_blank(source, at);
     }
     None
+}
+
+/// Whether a `<` behind the name begins what a type or a `bitcast` is of.
+fn is_generic(name: &str) -> bool {
+    let sized = name.strip_prefix("vec").or(name.strip_prefix("mat"));
+    ["array", "atomic", "ptr", "bitcast", "binding_array", "var"].contains(&name)
+        || sized.is_some_and(|size| ["2", "3", "4"].contains(&&size[..size.len().min(1)]))
+        || name.starts_with("texture_")
 }
 
 #[cfg(test)]
 mod tests {
     use super::too_deep;
 
+    fn body(text: &str) -> String {
+        format!("fn main() {{ let x = {text}; }}")
+    }
+
     #[test]
-    fn chains_are_counted_and_lists_are_not() {
-        let body = |text: &str| format!("fn main() {{ let x = {text}; }}");
+    fn chains_are_counted() {
         for (chain, count) in [
-            ("!", 3290),
             (" + a", 3290),
             (" + f(a, b)", 700),
+            (" + vec2<u32,>(a, b).x", 400),
             (".x", 3190),
             ("[0]", 800),
+            ("(", 600),
         ] {
-            let text = match chain {
-                "!" => chain.repeat(count) + "a",
-                _ => "a".to_owned() + &chain.repeat(count),
-            };
+            let text = "a".to_owned() + &chain.repeat(count);
             assert!(too_deep(&body(&text)).is_some(), "{chain}");
+            assert!(
+                too_deep(&body(&format!("f(1, (b + {text}))"))).is_some(),
+                "{chain}"
+            );
         }
+        assert!(too_deep(&body(&("!".repeat(3290) + "a"))).is_some());
+        let parts = format!("{} + vec2<u32,>().x", " + y".repeat(400));
+        assert!(too_deep(&body(&("y".to_owned() + &parts.repeat(2)))).is_some());
         let branches = "if c {} ".to_owned() + &"else if c {} ".repeat(200);
         assert!(too_deep(&format!("fn main() {{ {branches} }}")).is_some());
         let half = "if c {} ".to_owned() + &"else if c {} ".repeat(100);
         assert_eq!(too_deep(&format!("fn main() {{ {half} {half} }}")), None);
         let inside = format!("{half} else {{ {half} }}");
         assert!(too_deep(&format!("fn main() {{ {inside} }}")).is_some());
-        let numbers = "1.5 * -a[i], ".repeat(5000);
-        assert_eq!(too_deep(&body(&format!("array({numbers})"))), None);
-        let statements = "x += a.x * (b + 1); if x > 2 { y = 1; } else { y = 2; } ".repeat(1000);
-        assert_eq!(too_deep(&format!("fn main() {{ {statements} }}")), None);
+        assert!(too_deep(&"const a = b; ".repeat(1001)).is_some());
+    }
+
+    #[test]
+    fn lists_and_statements_are_not() {
+        let numbers = "1.5 * -a[i] + vec2<f32>(0.5, 1.5).x, ".repeat(2000);
         assert_eq!(
-            too_deep(&body(&("a".to_owned() + &" + a * b".repeat(100)))),
+            too_deep(&body(&format!("array<f32, 2000>({numbers})"))),
             None
         );
+        let statements =
+            "x += a.x * (b + 1); if x < 2 && y > 3 { y = 1; } else { y = 2; } ".repeat(900);
+        assert_eq!(too_deep(&format!("fn main() {{ {statements} }}")), None);
+        let compared = "if vec2 < 4 && (mat4x4 < b) { y[array < 1] = 1; } ".repeat(900);
+        assert_eq!(too_deep(&format!("fn main() {{ {compared} }}")), None);
+        let taps = "a[i] * 1.5 + ".repeat(200) + "b";
+        assert_eq!(too_deep(&body(&taps)), None);
         assert_eq!(too_deep("/* + + */ } ) ]"), None);
+    }
+
+    /// What is long takes no longer than it is.
+    #[test]
+    fn any_text_is_read_once() {
+        for symbol in [";", "{", "}", "(", "<", ">", "a ", "/**/", "1.5"] {
+            for text in [symbol.repeat(60_000), symbol.repeat(30_000) + "word"] {
+                too_deep(&text);
+            }
+        }
     }
 }

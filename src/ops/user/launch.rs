@@ -209,7 +209,7 @@ impl<'k> KernelLaunch<'k> {
         if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
             return road::write(&op, &inputs, output);
         }
-        let whole = output.copy()?;
+        let whole = output.copy_at_home()?;
         road::write(&op, &inputs, &whole)?;
         output.assign(&whole)
     }
@@ -553,7 +553,7 @@ impl<'k> KernelLaunch<'k> {
             let may_stay = is_free && (self.kernel.strided || lies_well(tensor));
             arrived.push(match may_stay {
                 true => tensor.clone(),
-                false => tensor.copy()?,
+                false => tensor.copy_at_home()?,
             });
         }
         Ok(arrived)

@@ -167,7 +167,7 @@ impl Kernel {
 
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
     /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
-    /// `length`, `reverse` and `split`). `{{ enables }}` becomes `enable f16;` when one of the values is
+    /// `length`, `reverse` and `split`, without tests). `{{ enables }}` becomes `enable f16;` when one of the values is
     /// [`DType::F16`].
     ///
     /// ```

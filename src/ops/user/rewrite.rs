@@ -59,7 +59,11 @@ pub(super) fn enabled(source: &str) -> Vec<&str> {
             names.push(word);
         }
         in_directive |= word == "enable";
-        in_directive &= !source[skip_blank(source, at)..].starts_with(';');
+        let mut next = skip_blank(source, at);
+        if source[next..].starts_with(',') {
+            next = skip_blank(source, next + 1);
+        }
+        in_directive &= !source[next..].starts_with(';');
     }
     names
 }
@@ -78,7 +82,6 @@ fn close(source: &str, mut at: usize) -> Option<usize> {
 
 /// The start of the next word outside of comments; `at` is left behind its end.
 pub(super) fn next_word(source: &str, at: &mut usize) -> Option<usize> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_' || !(c.is_ascii() || is_blank(c));
     loop {
         *at = skip_blank(source, *at);
         let first = source[*at..].chars().next()?;
@@ -90,6 +93,11 @@ pub(super) fn next_word(source: &str, at: &mut usize) -> Option<usize> {
         }
         *at += first.len_utf8();
     }
+}
+
+/// Whether words have it.
+pub(super) fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || !(c.is_ascii() || is_blank(c))
 }
 
 /// White space as WGSL has it.
@@ -174,6 +182,7 @@ mod tests {
     fn directives_are_found() {
         assert_eq!(enabled("/* */ enable f16;"), ["f16"]);
         assert_eq!(enabled("enable subgroups, f16 ;"), ["subgroups", "f16"]);
+        assert_eq!(enabled("enable f16 , ; @group(0)"), ["f16"]);
         let source = "// enable f16;\nenable subgroups; const f16x = 1; fn f16() {}";
         assert_eq!(enabled(source), ["subgroups"]);
     }

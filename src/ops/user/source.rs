@@ -24,7 +24,6 @@ const FEATURES: Features = Features::SHADER_FLOAT16
     .union(Features::FLOAT64)
     .union(Features::SHADER_INT64)
     .union(Features::SUBGROUP)
-    .union(Features::SUBGROUP_BARRIER)
     .union(Features::IMMEDIATES)
     .union(Features::SHADER_FLOAT16_IN_FLOAT32);
 /// What WebGPU promises of the third dimension of a workgroup.
@@ -90,11 +89,9 @@ impl Source {
             let bytes = text.len();
             return Err(broken(format!("{bytes} bytes of WGSL are above {LONGEST}")));
         }
-        if let Some(at) = depth::too_deep(text) {
+        if let Some((at, what)) = depth::too_deep(text) {
             let line = text[..at].lines().count().max(1);
-            return Err(broken(format!(
-                "line {line} nests too deeply: break the expression, or the `else if`, into several"
-            )));
+            return Err(broken(format!("line {line} {what}")));
         }
         let parse = |text: &str| {
             let parsed = naga::front::wgsl::parse_str(text);
