@@ -1,18 +1,20 @@
-//! Where blocks could move, and what that would cost: pure plans over a map of the regions.
+//! Windows that can become a hole, in the order of what is in them: pure looks at a map of the regions.
 
-use std::collections::{BTreeSet, HashSet};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-use super::best_fit::{BlockId, Piece, RegionId};
+use super::best_fit::{Piece, RegionId};
 
-/// A stretch of neighbouring chunks of one region, by their numbers in it.
-#[derive(Clone, Copy, Debug)]
+/// A stretch of neighbouring chunks of one region, by their numbers in it. In order the one with the fewest
+/// bytes in use comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Window {
+    /// Bytes in use in it: what has to move.
+    pub(super) cost: u64,
     pub(super) region: usize,
     pub(super) first: usize,
     /// The first chunk after it.
     pub(super) end: usize,
-    /// Bytes in use in it: what has to move.
-    pub(super) cost: u64,
 }
 
 /// A region with its chunks in address order.
@@ -43,48 +45,86 @@ impl Mapped {
     }
 }
 
-/// Blocks with the slots of the free chunks that they move into.
-pub(super) type Moves = Vec<(BlockId, u64, u32)>;
+/// Of windows from one chunk on, each has at least this share of the hole more in use than the one before.
+const STEP_SHARE: u64 = 8;
 
-/// Windows as long as `bytes`, from each chunk on, that move less than `limit`.
-pub(super) fn windows_to_evacuate(mapped: &[Mapped], bytes: u64, limit: u64) -> Vec<Window> {
-    let mut windows = Vec::new();
-    for (region, Mapped { pieces, .. }) in mapped.iter().enumerate() {
-        let (mut end, mut span, mut cost) = (0, 0, 0);
-        for first in 0..pieces.len() {
-            if end < first {
-                (end, span, cost) = (first, 0, 0);
-            }
-            while span < bytes && end < pieces.len() && !pieces[end].pinned {
-                span += pieces[end].bytes;
-                cost += pieces[end].block.map_or(0, |_| pieces[end].bytes);
-                end += 1;
-            }
-            if span >= bytes && cost < limit {
-                windows.push(Window {
-                    region,
-                    first,
-                    end,
-                    cost,
-                });
-            }
-            if end > first {
-                span -= pieces[first].bytes;
-                cost -= pieces[first].block.map_or(0, |_| pieces[first].bytes);
-            }
-        }
-    }
-    windows
+/// Windows at least as long as a hole, without end: from each chunk on the shortest, then longer ones; those
+/// with the fewest bytes in use first.
+pub(super) struct Windows<'a> {
+    regions: &'a [Vec<Piece>],
+    step: u64,
+    next: BinaryHeap<Reverse<Window>>,
 }
 
-/// The window whose free chunks add up to `bytes` with the fewest bytes between them.
-pub(super) fn cheapest_slide(mapped: &[Mapped], bytes: u64) -> Option<Window> {
+impl<'a> Windows<'a> {
+    pub(super) fn new(regions: &'a [Vec<Piece>], bytes: u64) -> Self {
+        let mut next = Vec::new();
+        for (region, pieces) in regions.iter().enumerate() {
+            let (mut end, mut span, mut cost) = (0, 0, 0);
+            for first in 0..pieces.len() {
+                if end < first {
+                    (end, span, cost) = (first, 0, 0);
+                }
+                while span < bytes && end < pieces.len() && !pieces[end].pinned {
+                    span += pieces[end].bytes;
+                    cost += pieces[end].used();
+                    end += 1;
+                }
+                if span >= bytes {
+                    next.push(Reverse(Window {
+                        cost,
+                        region,
+                        first,
+                        end,
+                    }));
+                }
+                if end > first {
+                    span -= pieces[first].bytes;
+                    cost -= pieces[first].used();
+                }
+            }
+        }
+        Windows {
+            regions,
+            step: bytes / STEP_SHARE + 1,
+            next: BinaryHeap::from(next),
+        }
+    }
+}
+
+impl Iterator for Windows<'_> {
+    type Item = Window;
+
+    fn next(&mut self) -> Option<Window> {
+        let Reverse(window) = self.next.pop()?;
+        let mut longer = window;
+        let pieces = self.regions[window.region][window.end..].iter();
+        for piece in pieces.take_while(|piece| !piece.pinned) {
+            longer.cost += piece.used();
+            longer.end += 1;
+            if longer.cost >= window.cost.saturating_add(self.step) {
+                break;
+            }
+        }
+        if longer.end > window.end {
+            self.next.push(Reverse(longer));
+        }
+        Some(window)
+    }
+}
+
+/// The window whose free chunks add up to `bytes` with the fewest bytes between them. A free chunk that is
+/// pinned is what is left behind blocks that stay: a window may begin with it, no window goes over it.
+pub(super) fn cheapest_slide(regions: &[Vec<Piece>], bytes: u64) -> Option<Window> {
     let mut cheapest: Option<Window> = None;
-    for (region, Mapped { pieces, .. }) in mapped.iter().enumerate() {
+    for (region, pieces) in regions.iter().enumerate() {
         let (mut first, mut free, mut cost) = (0, 0, 0);
         for (at, piece) in pieces.iter().enumerate() {
             if piece.pinned {
-                (first, free, cost) = (at + 1, 0, 0);
+                (first, free, cost) = match piece.block {
+                    Some(_) => (at + 1, 0, 0),
+                    None => (at, piece.bytes, 0),
+                };
                 continue;
             }
             match piece.block {
@@ -103,74 +143,13 @@ pub(super) fn cheapest_slide(mapped: &[Mapped], bytes: u64) -> Option<Window> {
             let is_cheaper = cheapest.is_none_or(|best| cost < best.cost);
             if free >= bytes && piece.block.is_none() && is_cheaper {
                 cheapest = Some(Window {
+                    cost,
                     region,
                     first,
                     end: at + 1,
-                    cost,
                 });
             }
         }
     }
     cheapest
-}
-
-/// Free chunks that blocks can move into.
-pub(super) struct Holes {
-    /// Bytes and number in `slots`, smallest first.
-    sorted: Vec<(u64, usize)>,
-    /// By address, the highest first: it is taken among equals.
-    slots: Vec<u32>,
-}
-
-impl Holes {
-    pub(super) fn of(mapped: &[Mapped]) -> Self {
-        let pieces = mapped
-            .iter()
-            .rev()
-            .flat_map(|region| region.pieces.iter().rev());
-        let free = pieces.filter(|piece| piece.block.is_none());
-        let (mut sorted, mut slots) = (Vec::new(), Vec::new());
-        for (number, piece) in free.enumerate() {
-            sorted.push((piece.bytes, number));
-            slots.push(piece.slot);
-        }
-        sorted.sort_unstable();
-        Holes { sorted, slots }
-    }
-
-    /// Where the blocks of a window can go, outside of it: the largest first, each to the smallest
-    /// chunk that holds it.
-    pub(super) fn fit(&self, mapped: &[Mapped], window: Window) -> Option<Moves> {
-        let pieces = &mapped[window.region].pieces[window.first..window.end];
-        let mut blocks: Vec<(BlockId, u64)> = pieces
-            .iter()
-            .filter_map(|piece| Some((piece.block?, piece.bytes)))
-            .collect();
-        blocks.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
-        // Most windows are out for one look.
-        let (largest, _) = self.sorted.last().copied().unwrap_or_default();
-        if blocks.first().is_some_and(|&(_, bytes)| bytes > largest) {
-            return None;
-        }
-        let inside: HashSet<u32> = pieces
-            .iter()
-            .filter(|piece| piece.block.is_none())
-            .map(|piece| piece.slot)
-            .collect();
-        let outside = self
-            .sorted
-            .iter()
-            .filter(|hole| !inside.contains(&self.slots[hole.1]));
-        let mut holes: BTreeSet<(u64, usize)> = outside.copied().collect();
-        let mut moves = Moves::with_capacity(blocks.len());
-        for (block, bytes) in blocks {
-            let hole = *holes.range((bytes, 0)..).next()?;
-            holes.remove(&hole);
-            moves.push((block, bytes, self.slots[hole.1]));
-            if hole.0 > bytes {
-                holes.insert((hole.0 - bytes, hole.1));
-            }
-        }
-        Some(moves)
-    }
 }

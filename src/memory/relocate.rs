@@ -1,10 +1,11 @@
 //! Moving blocks together, so that free bytes in pieces become one piece.
 //!
-//! Two ways to make a hole of a size, both within a *window* of neighbouring chunks without a
-//! pinned block. **Evacuate**: the window is as long as the hole, and its blocks go to free chunks
-//! elsewhere, the largest first, each to the smallest that holds it. **Slide**: the free chunks in
-//! the window add up to the hole, and its blocks move down to the window's start, in order of
-//! address. The way and the window that move the fewest bytes are taken. When no window will do,
+//! A hole is made out of a *window* of neighbouring chunks without a pinned block. Its blocks go to free
+//! chunks elsewhere, the largest first, each to the smallest that holds it, until enough is free in the window;
+//! where none holds one, such a chunk is slid together elsewhere first. The blocks that stay slide down to the
+//! window's start, in order of address. What moves the fewest bytes in all is done, of the windows with the
+//! fewest bytes in use and the cheapest slide; for a small request it makes room for two where that moves
+//! little more than twice as much (`plan.rs`). When no window will do,
 //! bytes that the budget still allows become a region to move into; then whole regions are
 //! evacuated and returned so that a new one may be made in their place; at last all regions are
 //! slid together, and windows are tried once more.
@@ -12,8 +13,9 @@
 use std::collections::HashMap;
 
 use super::best_fit::{BlockId, Place, RegionId};
-use super::holes::{Holes, Mapped, Moves, Window, cheapest_slide, windows_to_evacuate};
+use super::holes::Mapped;
 use super::order;
+use super::plan::{Map, Plan, Step};
 use super::pool::{Pool, RegionSource};
 
 /// One block that has changed its place; its id stays. Where both places are in one region they may
@@ -41,8 +43,8 @@ pub trait Mover<R> {
         true
     }
 
-    /// Moves bytes, before anything else happens to either place. The moves of one hole come one
-    /// after another and never read what an earlier one has written.
+    /// Moves bytes, before anything else happens to either place. Moves come one after another, and a later
+    /// one may read what an earlier one has written.
     fn move_block(&mut self, moved: Move<'_, R>);
 }
 
@@ -50,9 +52,6 @@ pub trait Mover<R> {
 impl<R> Mover<R> for () {
     fn move_block(&mut self, _moved: Move<'_, R>) {}
 }
-
-/// Windows whose blocks are tried to be put elsewhere, the cheapest first.
-const CANDIDATES: usize = 64;
 
 impl<S: RegionSource> Pool<S> {
     /// Moves blocks so that one free chunk holds `bytes`; false when no way was found. Blocks may
@@ -157,28 +156,10 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes a hole of `bytes` in the way that moves the fewest bytes.
     fn clear_window(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
-        let mapped = self.map(mover);
-        let slide = cheapest_slide(&mapped, bytes);
-        let limit = slide.map_or(u64::MAX, |window| window.cost);
-        let mut windows = windows_to_evacuate(&mapped, bytes, limit);
-        order::sort(&mut windows, |window| (window.cost, 0));
-        let holes = Holes::of(&mapped);
-        let evacuation = windows
-            .iter()
-            .take(CANDIDATES)
-            .find_map(|&window| holes.fit(&mapped, window));
-        if let Some(moves) = evacuation {
-            self.evacuate(&moves, mover);
-            return true;
-        }
-        let Some(window) = slide else {
+        let Some(plan) = Map::of(&self.map(mover)).hole(bytes) else {
             return false;
         };
-        let blocks: Vec<BlockId> = mapped[window.region].pieces[window.first..window.end]
-            .iter()
-            .filter_map(|piece| piece.block)
-            .collect();
-        self.slide(&blocks, mover);
+        self.carry_out(plan, mover);
         true
     }
 
@@ -236,33 +217,22 @@ impl<S: RegionSource> Pool<S> {
                 return false;
             }
             let mapped = self.map(mover);
-            let holes = Holes::of(&mapped);
-            let mut regions: Vec<Window> = mapped
-                .iter()
-                .enumerate()
-                .filter(|(_, region)| !region.is_pinned())
-                .map(|(at, region)| Window {
-                    region: at,
-                    first: 0,
-                    end: region.pieces.len(),
-                    cost: region.used(),
-                })
-                .collect();
-            order::sort(&mut regions, |window| {
-                mapped[window.region].emptiest_first()
-            });
-            let next = regions.into_iter().find_map(|window| {
-                let region = &mapped[window.region];
+            let map = Map::of(&mapped);
+            let mut regions: Vec<usize> = (0..mapped.len()).collect();
+            regions.retain(|&at| !mapped[at].is_pinned());
+            order::sort(&mut regions, |&at| mapped[at].emptiest_first());
+            let next = regions.into_iter().find_map(|at| {
+                let region = &mapped[at];
                 // An empty region is worth returning only where it makes the room.
                 let helps =
-                    window.cost > 0 || self.headroom().saturating_add(region.bytes) >= bytes;
-                let moves = helps.then(|| holes.fit(&mapped, window)).flatten()?;
-                Some((region.id, region.bytes, moves))
+                    region.used() > 0 || self.headroom().saturating_add(region.bytes) >= bytes;
+                let plan = helps.then(|| map.emptying(at)).flatten()?;
+                Some((region.id, region.bytes, plan))
             });
-            let Some((region, region_bytes, moves)) = next else {
+            let Some((region, region_bytes, plan)) = next else {
                 return false;
             };
-            self.evacuate(&moves, mover);
+            self.carry_out(plan, mover);
             if !self.close_region(region) {
                 return false;
             }
@@ -280,21 +250,21 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
-    fn evacuate(&mut self, moves: &Moves, mover: &mut dyn Mover<S::Region>) {
-        // All targets are taken before any source is free: they never overlap.
-        let mut left = Vec::with_capacity(moves.len());
+    fn carry_out(&mut self, plan: Plan, mover: &mut dyn Mover<S::Region>) {
         // What is left of a hole is another chunk.
         let mut rests: HashMap<u32, u32> = HashMap::new();
-        for &(block, bytes, hole) in moves {
-            let from = self.best_fit.place(block);
-            let rest = rests.entry(hole).or_insert(hole);
-            let target = self.best_fit.reserve(rest, bytes);
-            self.best_fit.exchange(block, target);
-            self.moved(block, from, mover);
-            left.push(target);
-        }
-        for target in left {
-            self.best_fit.free(target);
+        for step in plan.steps {
+            match step {
+                Step::Down(block) => self.slide(&[block], mover),
+                Step::Into { block, bytes, hole } => {
+                    let from = self.best_fit.place(block);
+                    let rest = rests.entry(hole).or_insert(hole);
+                    let target = self.best_fit.reserve(rest, bytes);
+                    self.best_fit.exchange(block, target);
+                    self.moved(block, from, mover);
+                    self.best_fit.free(target);
+                }
+            }
         }
     }
 
@@ -442,6 +412,35 @@ mod tests {
         check(&pool_, &live);
         assert_eq!(pool_.statistics().events.relocated_bytes, 18 * QUANTUM);
         assert_eq!(pool_.statistics().free, 0);
+    }
+
+    #[test]
+    fn a_block_gets_a_hole_that_is_slid_together_elsewhere() {
+        let bytes = 64 * QUANTUM;
+        let mut pool = pool(Growth::PreallocateBytes { bytes }, 64);
+        let live = alternate(&mut pool, &[20, 5, 4, 1, 20, 2, 1, 2, 9]);
+        // The block of 1 slides, and the one of 4 goes where it was: all else would move 20 more.
+        let hole = pool.allocate_moving(9 * QUANTUM, &mut Copies).unwrap();
+        check(&pool, &live);
+        let events = pool.statistics().events;
+        assert_eq!(
+            (events.relocations, events.relocated_bytes),
+            (2, 5 * QUANTUM)
+        );
+        assert_eq!(pool.place(hole).unwrap().offset, 20 * QUANTUM);
+    }
+
+    #[test]
+    fn a_small_request_gets_room_for_two() {
+        let bytes = 512 * QUANTUM;
+        let mut pool = pool(Growth::PreallocateBytes { bytes }, 512);
+        let live = alternate(&mut pool, &[100, 4, 2, 1, 100, 3, 4, 3, 100, 4, 191]);
+        // The block of 2 would be enough; with the one of 4 the hole is twice as large.
+        pool.allocate_moving(5 * QUANTUM, &mut Copies).unwrap();
+        check(&pool, &live);
+        let statistics = pool.statistics();
+        assert_eq!(statistics.events.relocated_bytes, 4 * QUANTUM);
+        assert_eq!(statistics.largest_free, 5 * QUANTUM);
     }
 
     #[test]

@@ -13,6 +13,18 @@ pub(in crate::memory) struct Piece {
     pub(in crate::memory) pinned: bool,
 }
 
+impl Piece {
+    /// Bytes in use.
+    pub(in crate::memory) fn used(&self) -> u64 {
+        self.block.map_or(0, |_| self.bytes)
+    }
+
+    /// Bytes that are free.
+    pub(in crate::memory) fn free(&self) -> u64 {
+        self.bytes - self.used()
+    }
+}
+
 impl<R> BestFit<R> {
     /// Holds a block where it is until it is unpinned as often. `false` for a stale id.
     pub(in crate::memory) fn pin(&mut self, block: BlockId) -> bool {
