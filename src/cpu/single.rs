@@ -1,4 +1,4 @@
-//! Functions of f32 as the kernels have them (`shaders/part/transcendental.wgsl`), without branches, so
+//! Functions of f32, most as the kernels have them (`shaders/part/transcendental.wgsl`), without branches, so
 //! that loops over them vectorise. Bounds: docs/numerics.md.
 #![allow(clippy::excessive_precision)]
 
@@ -82,13 +82,6 @@ pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     scaled(1.0 + (r + exp_tail::<FUSED>(r)), k)
 }
 
-/// [`exp`] of numbers from -88 to 0, in fewer steps.
-#[inline(always)]
-fn exp_below<const FUSED: bool>(x: f32) -> f32 {
-    let (k, r) = halvings::<FUSED>(x);
-    power_of_two(k) * (1.0 + (r + exp_tail::<FUSED>(r)))
-}
-
 #[inline(always)]
 pub(crate) fn exp2<const FUSED: bool>(x: f32) -> f32 {
     let y = within(x, -151.0, 129.0);
@@ -155,14 +148,25 @@ pub(crate) fn log<const FUSED: bool>(x: f32) -> f32 {
     log_special(x, log_sum::<FUSED>(f, e))
 }
 
+/// log2(1 + f) as f + f p: the sum alone is rounded in steps as large as the result's.
 #[inline(always)]
 pub(crate) fn log2<const FUSED: bool>(x: f32) -> f32 {
     let (f, e) = split(x);
-    let half = 0.5 * f * f;
-    let high = f32::from_bits((f - half).to_bits() & 0xffff_f000);
-    let low = ((f - high) - half) + log_tail::<FUSED>(f);
-    let y = (((low + high) * -1.7605285393e-4 + low * 1.4428710938) + high * 1.4428710938) + e;
-    log_special(x, y)
+    let p = polynomial::<FUSED, _>(
+        f,
+        [
+            1.258370578e-1,
+            -2.072697580e-1,
+            2.157156020e-1,
+            -2.389448136e-1,
+            2.879162431e-1,
+            -3.607036769e-1,
+            4.809106290e-1,
+            -7.213473320e-1,
+            4.42695022e-1,
+        ],
+    );
+    log_special(x, fma::<FUSED>(f, p, f) + e)
 }
 
 /// With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
@@ -251,16 +255,24 @@ pub(crate) fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
     y * sigmoid::<FUSED>(1.5957691216 * (y + 0.044715 * y * y * y))
 }
 
-/// log(1 + e) for e from 0 to 1.
+/// log(1 + e) for e from 0 to 1, without a quotient.
 #[inline(always)]
 fn log_of_more<const FUSED: bool>(e: f32) -> f32 {
-    let is_above = e > 0.41421356;
-    let f = if is_above {
-        fma::<FUSED>(e, 0.5, -0.5)
-    } else {
-        e
-    };
-    log_sum::<FUSED>(f, if is_above { 1.0 } else { 0.0 })
+    let p = polynomial::<FUSED, _>(
+        e,
+        [
+            -3.256378463e-3,
+            2.003451623e-2,
+            -5.757864192e-2,
+            1.069882289e-1,
+            -1.538438499e-1,
+            1.971266717e-1,
+            -2.496352941e-1,
+            3.333115280e-1,
+            -4.999996126e-1,
+        ],
+    );
+    fma::<FUSED>(e * e, p, e)
 }
 
 #[inline(always)]
@@ -269,14 +281,14 @@ pub(crate) fn softplus<const FUSED: bool>(x: f32) -> f32 {
     above + log_of_more::<FUSED>(exp::<FUSED>(-x.abs()))
 }
 
-/// Two polynomials (N. Juffa).
+/// Two polynomials: of small numbers (N. Juffa), and for the logarithm of what is missing from 1.
 #[inline(always)]
 pub(crate) fn erf<const FUSED: bool>(x: f32) -> f32 {
     let size = x.abs();
-    let t = if size < 5.0 { size } else { 5.0 };
-    let s = t * t;
+    // NaN stays.
+    let t = if size > 4.0 { 4.0 } else { size };
     let p = polynomial::<FUSED, _>(
-        s,
+        t * t,
         [
             -5.96761703e-4,
             4.99119423e-3,
@@ -287,21 +299,35 @@ pub(crate) fn erf<const FUSED: bool>(x: f32) -> f32 {
         ],
     );
     let near = fma::<FUSED>(t, p, t);
-    let high = fma::<FUSED>(-1.72853470e-5, t, 3.83197126e-4);
-    let low = fma::<FUSED>(-3.88396438e-3, t, 2.42546219e-2);
-    let q = polynomial::<FUSED, _>(
+    let y = polynomial::<FUSED, _>(
         t,
         [
-            fma::<FUSED>(high, s, low),
-            -1.06777877e-1,
-            -6.34846687e-1,
-            -1.28717512e-1,
+            -2.333494194e-5,
+            5.277090822e-4,
+            -5.444434006e-3,
+            3.446139023e-2,
+            -1.530222893e-1,
+            -9.170417786e-1,
+            -1.627701879,
+            -1.720490400e-4,
         ],
     );
-    let far = 1.0 - exp_below::<FUSED>(fma::<FUSED>(q, t, -t));
+    let (k, n) = whole(y + SHIFT);
+    // 2^r, as near as a number below 0.2 that is taken from 1 needs to be.
+    let power = polynomial::<FUSED, _>(
+        y - k,
+        [
+            1.3276472e-3,
+            9.6755413e-3,
+            5.5507133e-2,
+            0.2402212,
+            0.69314697,
+            1.0,
+        ],
+    );
+    let far = fma::<FUSED>(-power_of_two(n), power, 1.0);
     let y = if t > 0.927734375 { far } else { near };
-    let y = y.copysign(x);
-    if x.is_nan() { x } else { y }
+    y.copysign(x)
 }
 
 /// Sizes up to which [`wave`] is right.
@@ -433,6 +459,35 @@ fn special_power(x: f32, y: f32, size: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the test below.
+    #[test]
+    fn unfused_logarithms_and_error_functions_are_within_their_bounds() {
+        let step = |want: f64| (want.abs().log2().floor().max(-126.0) - 23.0).exp2();
+        let off = |got: f32, want: f64| (f64::from(got) - want).abs() / step(want);
+        let (mut log_off, mut erf_off, mut plus_off) = (0.0f64, 0.0f64, 0.0f64);
+        for at in 1..0x7f80_0000 / 1009u32 {
+            let x = f32::from_bits(at * 1009);
+            let wide = f64::from(x);
+            log_off = log_off.max(off(log2::<false>(x), wide.log2()));
+            erf_off = erf_off.max(off(erf::<false>(x), libm::erf(wide)));
+            if x < 100.0 {
+                plus_off = plus_off.max(off(softplus::<false>(-x), (-wide).exp().ln_1p()));
+            }
+        }
+        for at in 0..1_000_000 {
+            let x = 0.7 + at as f32 * 7.5e-7;
+            log_off = log_off.max(off(log2::<false>(x), f64::from(x).log2()));
+            let x = x + 0.2;
+            erf_off = erf_off.max(off(erf::<false>(x), libm::erf(x.into())));
+        }
+        assert!(log_off <= 2.0, "{log_off}");
+        assert!(erf_off <= 3.0, "{erf_off}");
+        assert!(plus_off <= 6.0, "{plus_off}");
+        assert!(erf::<false>(f32::NAN).is_nan() && softplus::<false>(f32::NAN).is_nan());
+        assert_eq!(erf::<false>(f32::NEG_INFINITY), -1.0);
+        assert_eq!(log2::<false>(1.0), 0.0);
+    }
 
     /// The form without fused operations, which vectors of this processor may have.
     #[test]
