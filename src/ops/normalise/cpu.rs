@@ -39,28 +39,33 @@ fn typed<T: Number<Wide: Float>>(
     };
     let shape = x.layout.shape();
     let length: usize = op.along.axes.iter().map(|&axis| shape[axis]).product();
-    // Weight and bias, one element a column.
-    let of_columns = |there: bool, at: usize, without: T::Wide| -> Result<Vec<T::Wide>> {
+    // One element a column, in the type that sums are kept in.
+    let of_columns = |at: usize| -> Result<Option<Vec<T::Wide>>> {
+        let Some(given) = inputs.get(at) else {
+            return Ok(None);
+        };
         let mut columns = host_vec(op.what.name(), length)?;
-        match inputs.get(at).filter(|_| there) {
-            Some(given) => {
-                let all = &given.elements::<T>()[given.layout.offset()..][..length];
-                columns.extend(all.iter().map(|x| x.wide()));
-            }
-            None => columns.resize(length, without),
+        let all = &given.elements::<T>()[given.layout.offset()..][..length];
+        columns.extend(all.iter().map(|x| x.wide()));
+        Ok(Some(columns))
+    };
+    let (weight, bias) = match (op.weight, op.bias) {
+        (false, false) => (None, None),
+        (true, false) => (of_columns(1)?, None),
+        (true, true) => (of_columns(1)?, of_columns(2)?),
+        (false, true) => {
+            let mut ones = host_vec(op.what.name(), length)?;
+            ones.resize(length, <T::Wide as Float>::ONE);
+            (Some(ones), of_columns(1)?)
         }
-        Ok(columns)
     };
     let norms = Norms {
         op,
         layout: x.layout,
         data: &T::reader(x.elements()),
-        weight: of_columns(op.weight, 1, <T::Wide as Float>::ONE)?,
-        bias: of_columns(
-            op.bias,
-            1 + usize::from(op.weight),
-            <T::Wide as Float>::ZERO,
-        )?,
+        length,
+        weight,
+        bias,
         made: T::made,
         size: size_of::<T>(),
     };
@@ -73,9 +78,11 @@ pub(super) struct Norms<'a, W> {
     pub op: &'a Normalise,
     pub layout: &'a Layout,
     pub data: &'a dyn Read<W>,
-    /// One element a column.
-    pub weight: Vec<W>,
-    pub bias: Vec<W>,
+    /// Elements of a row.
+    pub length: usize,
+    /// One element a column; where there is a bias there is a weight.
+    pub weight: Option<Vec<W>>,
+    pub bias: Option<Vec<W>>,
     /// [`Number::made`], and the bytes of an output.
     pub made: Made<W>,
     pub size: usize,
@@ -90,7 +97,7 @@ impl<W: Float> Norms<'_, W> {
             .map(|(axis, _)| self.op.along.axes.contains(&axis));
         // Rows one after the other: no dimension that stays comes after one of theirs.
         let are_rows_together = is_reduced.is_sorted_by(|before, after| before <= after);
-        let length = self.weight.len();
+        let length = self.length;
         if !are_rows_together || space.reduced.len() > 1 || length > LONGEST {
             return spread(self, out);
         }
@@ -125,7 +132,7 @@ impl<W: Float> Loops for Rows<'_, W> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let (norms, space) = (self.norms, self.space);
-        let length = norms.weight.len();
+        let length = norms.length;
         let stride = space.reduced_strides.last().copied().unwrap_or(0);
         let mut buffer = Vec::new();
         for (at, out) in self.out.chunks_mut(length).enumerate() {
@@ -193,14 +200,16 @@ impl<W: Float> Norms<'_, W> {
                 apart * apart
             },
         ) / count;
-        let of_columns = self.weight.iter().zip(&self.bias);
-        let all = out.iter_mut().zip(x).zip(of_columns);
         let epsilon = f64::from(self.op.epsilon);
         if squares > 1e-30 && squares < 1e30 {
             let factor = W::of(1.0 / (squares + epsilon).sqrt());
-            for ((out, &x), (&weight, &bias)) in all {
-                *out = ((x - shift) - rest) * factor * weight + bias;
-            }
+            self.columns(
+                0,
+                x,
+                out,
+                #[inline(always)]
+                |x| ((x - shift) - rest) * factor,
+            );
             return;
         }
         // Squares that may be beyond what the type holds.
@@ -213,8 +222,36 @@ impl<W: Float> Norms<'_, W> {
             },
         ) / count;
         let factor = 1.0 / (squares + epsilon).sqrt();
-        for ((out, &x), (&weight, &bias)) in all {
-            *out = W::of((x.wider() - mean) * factor) * weight + bias;
+        self.columns(
+            0,
+            x,
+            out,
+            #[inline(always)]
+            |x| W::of((x.wider() - mean) * factor),
+        );
+    }
+
+    /// What `normal` makes of elements that lie in one row from a column on, with weight and bias.
+    #[inline(always)]
+    pub(super) fn columns(&self, column: usize, x: &[W], out: &mut [W], normal: impl Fn(W) -> W) {
+        let all = out.iter_mut().zip(x);
+        match (&self.weight, &self.bias) {
+            (None, _) => {
+                for (out, &x) in all {
+                    *out = normal(x);
+                }
+            }
+            (Some(weight), None) => {
+                for ((out, &x), &weight) in all.zip(&weight[column..]) {
+                    *out = normal(x) * weight;
+                }
+            }
+            (Some(weight), Some(bias)) => {
+                let of_columns = weight[column..].iter().zip(&bias[column..]);
+                for ((out, &x), (&weight, &bias)) in all.zip(of_columns) {
+                    *out = normal(x) * weight + bias;
+                }
+            }
         }
     }
 }

@@ -121,12 +121,7 @@ impl<W: Float> Loops for Runs<'_, W> {
     fn run<const FUSED: bool>(self) {
         let spread = self.spread;
         let Norms {
-            op,
-            layout,
-            data,
-            weight,
-            bias,
-            ..
+            op, layout, data, ..
         } = spread.norms;
         let stride = |operand: usize| spread.places.strides[operand].last().copied();
         let (x_stride, is_row) = (stride(X).unwrap_or(0), stride(ROW).unwrap_or(0) == 0);
@@ -141,7 +136,6 @@ impl<W: Float> Loops for Runs<'_, W> {
             let (row, column) = (place(ROW) as usize, place(COLUMN) as usize);
             first += count;
             rest = later;
-            let all = out.iter_mut().zip(x);
             // Along a row its state stays, beside it the column.
             let Normals {
                 step,
@@ -152,29 +146,37 @@ impl<W: Float> Loops for Runs<'_, W> {
             match (op.what, is_row) {
                 (Norm::Softmax, true) => {
                     let (shift, factor) = (shift[row], factor[row]);
-                    for (out, &x) in all {
+                    for (out, &x) in out.iter_mut().zip(x) {
                         *out = (x - shift).exp::<FUSED>() * factor;
                     }
                 }
                 (Norm::Softmax, false) => {
                     let of_rows = shift[row..].iter().zip(&factor[row..]);
-                    for ((out, &x), (&shift, &factor)) in all.zip(of_rows) {
+                    let all = out.iter_mut().zip(x).zip(of_rows);
+                    for ((out, &x), (&shift, &factor)) in all {
                         *out = (x - shift).exp::<FUSED>() * factor;
                     }
                 }
                 (_, true) => {
                     let (step, shift) = (step[row], shift[row]);
                     let (rest, factor) = (rest[row], factor[row]);
-                    let of_columns = weight[column..].iter().zip(&bias[column..]);
-                    for ((out, &x), (&weight, &bias)) in all.zip(of_columns) {
-                        *out = ((x * step - shift) - rest) * factor * weight + bias;
-                    }
+                    spread.norms.columns(
+                        column,
+                        x,
+                        out,
+                        #[inline(always)]
+                        |x| ((x * step - shift) - rest) * factor,
+                    );
                 }
                 (_, false) => {
-                    let (weight, bias) = (weight[column], bias[column]);
+                    let of_column = |of: &Option<Vec<W>>| of.as_ref().map(|all| all[column]);
+                    let weight = of_column(&spread.norms.weight).unwrap_or(W::ONE);
+                    let bias = of_column(&spread.norms.bias).unwrap_or(W::ZERO);
                     let of_rows = step[row..].iter().zip(&shift[row..]);
                     let of_rows = of_rows.zip(rest[row..].iter().zip(&factor[row..]));
-                    for ((out, &x), ((&step, &shift), (&rest, &factor))) in all.zip(of_rows) {
+                    for ((out, &x), ((&step, &shift), (&rest, &factor))) in
+                        out.iter_mut().zip(x).zip(of_rows)
+                    {
                         *out = ((x * step - shift) - rest) * factor * weight + bias;
                     }
                 }
