@@ -116,6 +116,7 @@ impl Table<'_> {
         self.line("argmax of columns", all, || x.argmax(0))?;
         self.line("var of rows", all, || x.var(1, 1))?;
         self.line("logsumexp of rows", all, || x.logsumexp(1))?;
+        self.line("logsumexp of columns", all, || x.logsumexp(0))?;
 
         self.line("softmax of rows", 2 * all, || x.softmax(1))?;
         self.line("softmax of columns", 2 * all, || x.softmax(0))?;

@@ -3,19 +3,20 @@
 //
 // norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that made the states
 // weight, bias  1: there is one
-// vector        4: four neighbours of the innermost dimension per step; then every outer stride, the
-//               offsets and the inner size count in fours
-// along         with vector 4: "reduced": the four lie in a row and have one state; "kept": in four rows,
+// vector        4, or 8 (as four words of twice their bits): neighbours of the innermost dimension per step; then
+//               every outer stride, the offsets and the inner size count in them
+// along         with a vector: "reduced": they lie in a row and have one state; "kept": in as many rows,
 //               whose states are neighbours, with one weight and bias
-// grouped       1, with vector 4: an invocation has four steps of one state, which lie a quarter apart along the rows,
-//               or the columns; 0: four steps a workgroup apart
+// grouped       1, with a vector: an invocation has several steps of one state, four that lie a quarter apart along the
+//               rows, or as many as `params.each` one after the other down the columns; 0: four steps a workgroup apart
 // strided_out   1: out has an offset and strides as the others; 0: it is written at i
 {% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
 {% from "part/normal" import normalising -%}
 {% import "part/storage" as storage -%}
 {% set narrow = storage.lanes(element) | int > 1 -%}
 {# Four states are whole vectors of words. -#}
-{% set by_fours = vector == 4 and along == "kept" and not wide_float -%}
+{% set by_fours = vector > 1 and along == "kept" and not wide_float -%}
+{% set quads = vector // 4 if vector > 1 else 1 -%}
 {% set loaded = storage.unit_of(element, vector) -%}
 {% set inputs = ["x"] + (["weight"] if weight else []) + (["bias"] if bias else []) -%}
 {% set walked = inputs + (["out"] if strided_out else []) + ["state"] -%}
@@ -28,9 +29,12 @@ struct Params {
     length_high: u32,
     epsilon: u32,
     {%- if grouped %}
-    // Steps along the axis of a group, and a quarter of them.
+    // Steps along the axis of a group, and groups of them.
     along: u32,
     groups: u32,
+    {%- if along == "kept" %}
+    each: u32,
+    {%- endif %}
     {%- endif %}
     {%- for name in walked %}
     {{ name }}_offset: u32,
@@ -68,59 +72,67 @@ fn epsilon() -> {{ accumulator }} {
 
 {{ operations("one", 1) }}
 {{ normalising("one", 1) }}
-{%- if vector == 4 %}
+{%- if vector > 1 %}
 {{ operations("many", 4) }}
 {{ normalising("many", 4) }}
 {%- endif %}
-{% set many = "many" if vector == 4 else "one" -%}
-{% set Many = "Many" if vector == 4 else "One" -%}
+{% set many = "many" if vector > 1 else "one" -%}
+{% set Many = "Many" if vector > 1 else "One" -%}
 {% macro field(at, type, place) -%}
 {{ restored(type, "buffer" ~ slot_state ~ "[(" ~ place ~ ") * " ~ span ~ "u + " ~ at ~ "u]") }}
 {%- endmacro %}
-{# What is to be done with elements, from the state, or the four states, at `state_index`. -#}
+{# A field of the state of a neighbour, whose words have been loaded in fours. -#}
+{% macro loaded_field(at, type, neighbour) -%}
+{{ restored(type, "words_" ~ (neighbour * span + at) // 4 ~ "[" ~ (neighbour * span + at) % 4 ~ "]") }}
+{%- endmacro %}
+{# What is to be done with elements, from the state, or the states side by side, at `state_index`. Of eight neighbours -#}
+{# each half has every other one. -#}
 {% macro normal_of_state() -%}
+    {%- if vector > 1 and along == "kept" %}
     {%- if by_fours %}
-    {%- for i in range(span) %}
-    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span }}u + {{ i }}u];
+    {%- for i in range(span * quads) %}
+    let words_{{ i }} = buffer{{ slot_state }}[state_index * {{ span * quads }}u + {{ i }}u];
     {%- endfor %}
-    let state = Many(
+    {%- endif %}
+    {%- for q in range(quads) %}
+    let normal_{{ q }} = normal_many(Many(
         {%- for type in fields %}
         {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ restored(type, "words_" ~ (c * span + at) // 4 ~ "[" ~ (c * span + at) % 4 ~ "]") }}{{ ", " if not loop.last }}{% endfor %}),
+        vec4<{{ type }}>({% for c in range(4) %}{{ loaded_field(at, type, c * quads + q) if by_fours else field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
         {%- endfor %}
-    );
-    let normal = normal_many(state);
-    {%- elif vector == 4 and along == "kept" %}
-    let state = Many(
-        {%- for type in fields %}
-        {%- set at = loop.index0 %}
-        vec4<{{ type }}>({% for c in range(4) %}{{ field(at, type, "state_index * 4u + " ~ c ~ "u") }}{{ ", " if not loop.last }}{% endfor %}),
-        {%- endfor %}
-    );
-    let normal = normal_many(state);
+    ));
+    {%- endfor %}
     {%- else %}
-    let state = One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %});
-    {%- if vector == 4 %}
-    // One row for all four.
-    let of_row = normal_one(state);
-    let normal = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
+    let of_row = normal_one(One({% for type in fields %}{{ field(loop.index0, type, "state_index") }}, {% endfor %}));
+    {%- for q in range(quads) %}
+    {%- if vector > 1 %}
+    // One row for all.
+    let normal_{{ q }} = NormalMany(vec4<{{ accumulator }}>(of_row.shift), vec4<{{ accumulator }}>(of_row.factor), vec4<{{ accumulator }}>(of_row.rest));
     {%- else %}
-    let normal = normal_one(state);
+    let normal_{{ q }} = of_row;
     {%- endif %}
+    {%- endfor %}
     {%- endif %}
+{%- endmacro %}
+{% macro normals() -%}
+{% for q in range(quads) %}normal_{{ q }}{{ ", " if not loop.last }}{% endfor %}
 {%- endmacro %}
 
 // One step.
-fn write(out_at: u32, {% for name in inputs %}{{ name }}_index: u32, {% endfor %}normal: Normal{{ Many }}) {
+fn write(out_at: u32, {% for name in inputs %}{{ name }}_index: u32, {% endfor %}{% for q in range(quads) %}normal_{{ q }}: Normal{{ Many }}{{ ", " if not loop.last }}{% endfor %}) {
     {%- for name in inputs %}
-    {%- if vector == 4 and inner[name] == 0 %}
-    let {{ name }}_0 = {{ typed(accumulator, vector) }}({{ storage.load_of(element, vector, "buffer" ~ slots[name], name ~ "_index") }});
+    {%- if vector > 1 and inner[name] == 0 %}
+    let {{ name }} = {{ typed(accumulator, vector) }}({{ storage.load_of(element, vector, "buffer" ~ slots[name], name ~ "_index") }});
+    {%- for q in range(quads) %}
+    let {{ name }}_{{ q }} = {{ name }};
+    {%- endfor %}
     {%- else %}
     {{- storage.load_unit(element, vector, name, "buffer" ~ slots[name], name ~ "_index") }}
     {%- endif %}
     {%- endfor %}
-    let y_0 = apply_{{ many }}(x_0, normal){{ " * weight_0" if weight }}{{ " + bias_0" if bias }};
-    
+    {%- for q in range(quads) %}
+    let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
+    {%- endfor %}
     {%- if narrow and vector == 1 %}
     {{- storage.store_atomic(element, "buffer" ~ slot_out, "out_at", "y_0") }}
     {%- else %}
@@ -169,21 +181,31 @@ fn main(
     {%- endfor %}
     {%- endif %}
     {{- normal_of_state() }}
+    {%- if along == "kept" %}
+    let end = min((group + 1u) * params.each, params.along);
+    for (var along = group * params.each; along < end; along++) {
+        {%- if strided_out %}
+        let out_at = out_index + along * params.out_stride_{{ axis }};
+        {%- else %}
+        let out_at = (outer * params.along + along) * params.size_{{ last }} + column;
+        {%- endif %}
+        write(out_at, {% for name in inputs %}{{ name }}_index + along * params.{{ name }}_stride_{{ axis }}, {% endfor %}{{ normals() }});
+    }
+    {%- else %}
     {%- for i in range(4) %}
     {
         let along = group + {{ i }}u * params.groups;
         if along < params.along {
             {%- if strided_out %}
-            let out_at = out_index + along{{ " * params.out_stride_" ~ axis if along == "kept" }};
-            {%- elif along == "kept" %}
-            let out_at = (outer * params.along + along) * params.size_{{ last }} + column;
+            let out_at = out_index + along;
             {%- else %}
             let out_at = outer * params.along + along;
             {%- endif %}
-            write(out_at, {% for name in inputs %}{{ name }}_index{% if along == "kept" %} + along * params.{{ name }}_stride_{{ axis }}{% elif inner[name] == 1 %} + along{% endif %}, {% endfor %}normal);
+            write(out_at, {% for name in inputs %}{{ name }}_index{% if inner[name] == 1 %} + along{% endif %}, {% endfor %}{{ normals() }});
         }
     }
     {%- endfor %}
+    {%- endif %}
 }
 {%- else %}
 
@@ -197,7 +219,7 @@ fn step(index: u32) {
     let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
     rest = quotient_{{ d }};
     {%- for name in walked %}
-    {%- if not (vector == 4 and d == rank - 1) %}
+    {%- if not (vector > 1 and d == rank - 1) %}
     {{ name }}_index += index_{{ d }} * params.{{ name }}_stride_{{ d }};
     {%- elif inner[name] == 1 %}
     {{ name }}_index += index_{{ d }};
@@ -205,7 +227,7 @@ fn step(index: u32) {
     {%- endfor %}
     {%- endfor %}
     {%- for name in walked %}
-    {%- if vector == 4 and rank == 1 %}
+    {%- if vector > 1 and rank == 1 %}
     {%- if inner[name] == 1 %}
     {{ name }}_index += rest;
     {%- endif %}
@@ -214,7 +236,7 @@ fn step(index: u32) {
     {%- endif %}
     {%- endfor %}
     {{- normal_of_state() }}
-    write({{ "out_index" if strided_out else "index" }}, {% for name in inputs %}{{ name }}_index, {% endfor %}normal);
+    write({{ "out_index" if strided_out else "index" }}, {% for name in inputs %}{{ name }}_index, {% endfor %}{{ normals() }});
 }
 
 @compute @workgroup_size(256)

@@ -1,5 +1,5 @@
 // Normal elements of whole rows, each by one invocation or by 256 of a workgroup: once through for the
-// row's state, once more, from the caches, for its elements.
+// row's state, once more, from the caches, for its elements; or from registers, where rows are short.
 //
 // norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that makes the state
 // weight, bias  1: there is one, as long as a row and without gaps
@@ -8,6 +8,7 @@
 // kept_rank     dimensions of rows
 // lanes         invocations of a row: 1, or 256 (hardware)
 // workgroup     invocations of a workgroup
+// held          steps that a row has at most, all of which are held in registers (softmax, log_softmax; one lane); 0: any
 {% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
 {% from "part/normal" import normalising -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
@@ -78,6 +79,15 @@ var<workgroup> shared_: array<One, 256>;
 {% macro load_step(name, step) %}
             {{- load(name, slot_x, "base + (" ~ step ~ ") * params.x_step") }}
 {%- endmacro %}
+{% macro store(to) %}
+            {%- if narrow and unit == 1 %}
+            {{- storage.store_atomic(element, "buffer" ~ slot_out, to, "y_0") }}
+            {%- else %}
+            buffer{{ slot_out }}[{{ to }}] = {{ storage.stored_unit(element, unit, "y") }};
+            {%- endif %}
+{%- endmacro %}
+{# Whether the elements of a unit are in one row. -#}
+{% set per_state = along == "reduced" or unit == 1 -%}
 
 @compute @workgroup_size({{ workgroup }})
 fn main(
@@ -111,6 +121,78 @@ fn main(
     base += rest * params.x_stride_0;
     place += rest * params.out_stride_0;
 
+    {%- if held %}
+    // Not a constant: those may not be infinite.
+    let nothing = {{ T }}(bitcast<f32>((params.steps & 0u) | 0xff800000u));
+    {%- for i in range(held) %}
+    {%- if i == 0 %}
+    {{- load_step("x0", "0u") }}
+    {%- else %}
+    let is_there_{{ i }} = {{ i }}u < steps;
+    {{- load_step("loaded" ~ i, "min(" ~ i ~ "u, steps - 1u)") }}
+    {%- for q in range(quads) %}
+    let x{{ i }}_{{ q }} = select(nothing, loaded{{ i }}_{{ q }}, is_there_{{ i }});
+    {%- endfor %}
+    {%- endif %}
+    {%- endfor %}
+    {%- for q in range(quads) %}
+    var seen_{{ q }} = Seen{{ Many }}();
+    var top_{{ q }} = {{ T }}(-3.4028234663852886e38);
+    {%- for i in range(held) %}
+    seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
+    top_{{ q }} = max(top_{{ q }}, x{{ i }}_{{ q }});
+    {%- endfor %}
+    {%- endfor %}
+    {%- if per_state %}
+    {%- if quads == 2 %}
+    top_0 = max(top_0, top_1);
+    {%- endif %}
+    {%- if unit > 1 %}
+    top_0 = {{ T }}(max(max(top_0.x, top_0.y), max(top_0.z, top_0.w)));
+    {%- endif %}
+    {%- if quads == 2 %}
+    top_1 = top_0;
+    {%- endif %}
+    {%- endif %}
+    {%- for q in range(quads) %}
+    var sum_{{ q }} = {{ T }}();
+    {%- for i in range(held) %}
+    let e{{ i }}_{{ q }} = less_{{ many }}(x{{ i }}_{{ q }} - top_{{ q }});
+    sum_{{ q }} += e{{ i }}_{{ q }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- if per_state and unit > 1 %}
+    {%- if quads == 2 %}
+    sum_0 += sum_1;
+    {%- endif %}
+    let sum = (sum_0.x + sum_0.y) + (sum_0.z + sum_0.w);
+    {%- for q in range(quads) %}
+    let above_{{ q }} = max(max(seen_{{ q }}.above.x, seen_{{ q }}.above.y), max(seen_{{ q }}.above.z, seen_{{ q }}.above.w));
+    let below_{{ q }} = max(max(seen_{{ q }}.below.x, seen_{{ q }}.below.y), max(seen_{{ q }}.below.z, seen_{{ q }}.below.w));
+    {%- endfor %}
+    let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
+    let of_row = normal_one(seen_one(One(top_0.x, sum), seen));
+    {%- for q in range(quads) %}
+    let normal_{{ q }} = NormalMany({{ T }}(of_row.shift), {{ T }}(of_row.factor), {{ T }}(of_row.rest));
+    {%- endfor %}
+    {%- else %}
+    {%- for q in range(quads) %}
+    let normal_{{ q }} = normal_{{ many }}(seen_{{ many }}({{ Many }}(top_{{ q }}, sum_{{ q }}), seen_{{ q }}));
+    {%- endfor %}
+    {%- endif %}
+    {%- for i in range(held) %}
+    {{ "if is_there_" ~ i ~ " " if i > 0 }}{
+        {%- for q in range(quads) %}
+        {%- if norm == "softmax" %}
+        let y_{{ q }} = e{{ i }}_{{ q }} * normal_{{ q }}.factor;
+        {%- else %}
+        let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ q }});
+        {%- endif %}
+        {%- endfor %}
+        {{- store("place + " ~ i ~ "u * params.out_step") }}
+    }
+    {%- endfor %}
+    {%- else %}
     {%- for q in range(quads) %}
     var total_{{ q }} = empty_{{ many }}();
     {%- if op == "square" %}
@@ -209,13 +291,12 @@ fn main(
     {%- endfor %}
     {%- endif %}
 
-    {%- set per_row = along == "reduced" or unit == 1 %}
     step = lane;
     while step < steps {
         {
             {{- load("x", slot_x, "base + step * params.x_step") }}
             {%- for name, there, slot in [("weight", weight, slot_weight), ("bias", bias, slot_bias)] if there %}
-            {%- if per_row %}
+            {%- if per_state %}
             {{- load(name, slot, "params." ~ name ~ "_offset + step") }}
             {%- else %}
             // One for all rows: its index counts in elements.
@@ -229,13 +310,9 @@ fn main(
             {%- for q in range(quads) %}
             let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
             {%- endfor %}
-            {%- set to = "place + step * params.out_step" %}
-            {%- if narrow and unit == 1 %}
-            {{- storage.store_atomic(element, "buffer" ~ slot_out, to, "y_0") }}
-            {%- else %}
-            buffer{{ slot_out }}[{{ to }}] = {{ storage.stored_unit(element, unit, "y") }};
-            {%- endif %}
+            {{- store("place + step * params.out_step") }}
         }
         step += {{ lanes }}u;
     }
+    {%- endif %}
 }

@@ -179,6 +179,15 @@ fn take_four_{{ name }}(state: {{ State }}, x: {{ T }}, y: {{ T }}, z: {{ T }}, 
     return {{ State }}(top, state.b * less_{{ name }}(state.a - top) + sum);
 }
 
+// As many once more.
+fn take_eight_{{ name }}(state: {{ State }}, x: array<{{ T }}, 8>) -> {{ State }} {
+    let above = max(max(max(x[0], x[1]), max(x[2], x[3])), max(max(x[4], x[5]), max(x[6], x[7])));
+    let top = max(above, state.a);
+    let first = (less_{{ name }}(x[0] - top) + less_{{ name }}(x[1] - top)) + (less_{{ name }}(x[2] - top) + less_{{ name }}(x[3] - top));
+    let second = (less_{{ name }}(x[4] - top) + less_{{ name }}(x[5] - top)) + (less_{{ name }}(x[6] - top) + less_{{ name }}(x[7] - top));
+    return {{ State }}(top, state.b * less_{{ name }}(state.a - top) + (first + second));
+}
+
 // The largest bits so far, as those of signed and of unsigned numbers.
 struct Seen{{ State }} {
     above: {{ typed("i32", n) }},
@@ -300,6 +309,20 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
         {%- endfor %}
+        {%- if lanes <= 8 %}
+        while step + {{ 7 * lanes }}u < block_end {
+            {%- for i in range(8) %}
+            {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}
+            {%- for q in range(quads) %}
+            seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
+            {%- endfor %}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            part_{{ q }} = take_eight_{{ many }}(part_{{ q }}, array<{{ typed(accumulator, unit) }}, 8>({% for i in range(8) %}x{{ i }}_{{ q }}{{ ", " if not loop.last }}{% endfor %}));
+            {%- endfor %}
+            step += {{ 8 * lanes }}u;
+        }
+        {%- endif %}
         while step + {{ 3 * lanes }}u < block_end {
             {%- for i in range(4) %}
             {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}

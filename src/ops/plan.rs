@@ -44,13 +44,13 @@ pub(super) fn is_software(capabilities: &Capabilities) -> bool {
 
 /// Dimensions of an elementwise launch.
 pub(super) struct Walk {
-    /// 4 when each step takes four neighbours, else 1.
+    /// Neighbours that each step takes: 1, 4 or 8.
     pub vector: u32,
     /// Steps in all.
     pub count: u32,
     /// Dimensions after merging, at least 1.
     pub rank: u32,
-    /// With vector 4: the innermost stride of each operand, 1 or 0; else 0.
+    /// With a vector: the innermost stride of each operand, 1 or 0; else 0.
     pub inner: SmallVec<[u32; 4]>,
     /// Offset of each operand, in the unit that the kernel counts in.
     pub offsets: SmallVec<[u32; 4]>,
@@ -59,46 +59,43 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// A walk over merged dimensions, whose indices all fit 32 bits. `vectors` allows vector loads,
-    /// `padded` that the last step of a single dimension reaches past its end.
+    /// A walk over merged dimensions, whose indices all fit 32 bits, by the first of `vectors` that fits, else one by
+    /// one. `padded` allows that the last step of a single dimension reaches past its end.
     pub(super) fn new(
         dims: &[usize],
         strides: &[Strides],
         offsets: &[usize],
-        vectors: bool,
+        vectors: &[usize],
         padded: bool,
     ) -> Self {
-        let vector = vectors && is_vectorised(dims, strides, offsets, padded);
+        let fits = |&&vector: &&usize| is_vectorised(dims, strides, offsets, vector, padded);
+        let vector = vectors.iter().find(fits).copied().unwrap_or(1);
         let inner: SmallVec<[u32; 4]> = strides
             .iter()
-            .map(|strides| u32::from(vector && strides.last() == Some(&1)))
+            .map(|strides| u32::from(vector > 1 && strides.last() == Some(&1)))
             .collect();
-        let unit = |operand: usize| if inner[operand] == 1 { 4 } else { 1 };
+        let unit = |operand: usize| if inner[operand] == 1 { vector } else { 1 };
         let elements: usize = dims.iter().product();
         let mut words = Words::new();
         for (axis, &size) in dims.iter().enumerate().skip(1) {
             let last = axis + 1 == dims.len();
-            words.push((if vector && last { size / 4 } else { size }) as u32);
+            words.push((if last { size / vector } else { size }) as u32);
         }
         for (operand, strides) in strides.iter().enumerate() {
             words.extend(
                 strides
                     .iter()
-                    .map(|&stride| (stride / unit(operand)) as u32),
+                    .map(|&stride| (stride / unit(operand) as isize) as u32),
             );
         }
         Self {
-            vector: if vector { 4 } else { 1 },
-            count: (if vector {
-                elements.div_ceil(4)
-            } else {
-                elements
-            }) as u32,
+            vector: vector as u32,
+            count: elements.div_ceil(vector) as u32,
             rank: dims.len() as u32,
             offsets: offsets
                 .iter()
                 .enumerate()
-                .map(|(operand, &offset)| (offset / unit(operand) as usize) as u32)
+                .map(|(operand, &offset)| (offset / unit(operand)) as u32)
                 .collect(),
             inner,
             dims: words,
@@ -107,10 +104,18 @@ impl Walk {
 }
 
 /// Every operand goes along the innermost dimension by 1 or 0, and everything else counts in
-/// fours.
-fn is_vectorised(dims: &[usize], strides: &[Strides], offsets: &[usize], padded: bool) -> bool {
+/// vectors.
+fn is_vectorised(
+    dims: &[usize],
+    strides: &[Strides],
+    offsets: &[usize],
+    vector: usize,
+    padded: bool,
+) -> bool {
     let rank = dims.len();
-    let whole = (rank == 1 && padded) || dims.last().is_some_and(|size| size % 4 == 0);
+    let is_whole = |stride: &isize| stride % vector as isize == 0;
+    let whole =
+        (rank == 1 && padded) || dims.last().is_some_and(|size| size.is_multiple_of(vector));
     whole
         && strides
             .iter()
@@ -118,7 +123,7 @@ fn is_vectorised(dims: &[usize], strides: &[Strides], offsets: &[usize], padded:
             .all(|(strides, offset)| match strides.last() {
                 Some(0) => true,
                 Some(1) => {
-                    offset % 4 == 0 && strides[..rank - 1].iter().all(|stride| stride % 4 == 0)
+                    offset.is_multiple_of(vector) && strides[..rank - 1].iter().all(is_whole)
                 }
                 _ => false,
             })

@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("normalise::specials", Scope::Kernels, specials),
         Test::new("normalise::far_from_zero", Scope::Kernels, far_from_zero),
         Test::new("normalise::far_apart", Scope::Device, far_apart),
+        Test::new("normalise::short_specials", Scope::Kernels, short_specials),
         Test::new(
             "normalise::hardware_specials",
             Scope::Gpu,
@@ -33,6 +34,7 @@ pub fn tests() -> Vec<Test> {
     }
     floats!("normalise::random", Scope::Kernels, random);
     floats!("normalise::edges", Scope::Kernels, edges);
+    floats!("normalise::short", Scope::Kernels, short);
     floats!("normalise::hardware", Scope::Gpu, hardware);
     floats!("normalise::large_columns", Scope::Gpu, large_columns);
     all
@@ -233,6 +235,67 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
     })
 }
 
+/// Lengths around those that kernels hold in registers: 2, 4, 8 and 16 loads of one, four and eight elements.
+fn short_lengths(context: &Context) -> &'static [usize] {
+    if context.is_slow() && !full() {
+        return &[5, 32, 40, 128];
+    }
+    &[
+        1, 2, 3, 5, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 64, 65, 72, 100, 127, 128, 129, 136,
+    ]
+}
+
+/// Short rows: next to each other, a few and many, and beside each other; from offsets that spoil the alignment.
+fn short<T: Number>(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for &length in short_lengths(context) {
+            for rows in [24, 67] {
+                let x = Operand::<T>::random(context.device(), rng, &[rows + 1, length])?;
+                let turned = Operand::<T>::random(context.device(), rng, &[length, rows])?;
+                for what in [What::Softmax, What::LogSoftmax] {
+                    let first = rng.below(2);
+                    let x = x.slice(&[first..first + rows, 0..length])?;
+                    check(context, rng, what, &x, &[1])?;
+                    check(context, rng, what, &turned, &[0])?;
+                }
+            }
+        }
+        let many = if context.is_slow() { 300 } else { 4100 };
+        let x = Operand::<T>::random(context.device(), rng, &[many, 40])?;
+        check(context, rng, What::Softmax, &x, &[1])
+    })
+}
+
+/// Short rows and columns with one number in each place that is none, or out of range.
+fn short_specials(context: &Context) -> Result<()> {
+    let device = context.device();
+    for &length in short_lengths(context) {
+        for special in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let one = |at: usize| match at / length == at % length {
+                true => special,
+                false => (at % 5) as f32,
+            };
+            let values: Vec<f32> = (0..length * length).map(one).collect();
+            let x = Tensor::from_slice(device, &values, [length, length])?;
+            let turned = x.transpose(0, 1)?.contiguous()?;
+            let by_columns = turned.softmax(0)?.transpose(0, 1)?;
+            for (way, y) in [x.softmax(1)?, by_columns].iter().enumerate() {
+                for (row, y) in y.to_vec::<f32>()?.chunks(length).enumerate() {
+                    let story = format!("{special} at {row} of {length}, way {way}: {y:?}");
+                    let has_none = special != f32::NEG_INFINITY || length == 1;
+                    if has_none {
+                        assert!(y.iter().all(|y| y.is_nan()), "{story}");
+                        continue;
+                    }
+                    assert_eq!(y[row], 0.0, "{story}");
+                    assert!((y.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{story}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Columns that no cache holds, whose states come first; rows that four do not divide.
 fn large_columns<T: Number>(context: &Context) -> Result<()> {
     let times = 4 / size_of::<T>().min(4);
@@ -319,6 +382,8 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
 fn hardware_specials(context: &Context) -> Result<()> {
     with_hardware_plans(|| {
         specials(context)?;
+        short::<f32>(context)?;
+        short_specials(context)?;
         far_from_zero(context)
     })
 }

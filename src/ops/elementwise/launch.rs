@@ -113,7 +113,7 @@ impl Body<'_> {
         let (slots, bindings) = bound;
         let (flops, bytes) = work;
         let walked = operands.len() - usize::from(is_new);
-        let vectors = self.vectors(operands);
+        let vectors: &[usize] = if self.vectors(operands) { &[4] } else { &[] };
         let walk = Walk::new(
             dims,
             &strides[..walked],

@@ -8,6 +8,8 @@ use crate::ops::reduce::State;
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const RANKS: [usize; 4] = [1, 2, 3, 6];
 pub(super) const ROW_RANKS: [usize; 2] = [1, 6];
+/// Steps of the rows that kernels hold in registers: softmax, which then computes each exponential once.
+pub(super) const HELD: [usize; 4] = [2, 4, 8, 16];
 
 /// What all kernels of an op have in common.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub(super) struct Rows {
     pub kept_rank: u32,
     pub lanes: u32,
     pub workgroup: u32,
+    /// Steps that are held in registers, one of [`HELD`]; 0: any.
+    pub held: u32,
 }
 
 /// What makes a kernel that applies states another one.
@@ -34,7 +38,7 @@ pub(super) struct Apply {
     pub vector: u32,
     pub along_reduced: bool,
     pub rank: u32,
-    /// Four steps of an invocation share a state.
+    /// The steps of an invocation share a state.
     pub grouped: bool,
     pub strided: bool,
 }
@@ -78,6 +82,7 @@ impl Family {
             ("kept_rank", rows.kept_rank.into()),
             ("lanes", rows.lanes.into()),
             ("workgroup", rows.workgroup.into()),
+            ("held", rows.held.into()),
         ];
         KernelKey {
             template: "normalise/rows",
@@ -109,6 +114,7 @@ impl Family {
             bindings: self.inputs() + 2,
             words: 4
                 + 2 * u32::from(apply.grouped)
+                + u32::from(apply.grouped && !apply.along_reduced)
                 + walked
                 + (apply.rank - 1)
                 + walked * apply.rank,
@@ -149,24 +155,24 @@ fn ways(family: Family) -> Vec<KernelKey> {
     let mut all = Vec::new();
     let units = [(1, true), (4, true), (4, false), (8, true), (8, false)];
     for (unit, along_reduced) in units {
-        if unit < 8 {
-            let shapes = RANKS.map(|rank| [(rank, false), (rank, true)]);
-            let exists = |&(rank, grouped): &(usize, bool)| {
-                !grouped || unit == 4 && (along_reduced || rank > 1)
-            };
-            for (rank, grouped) in shapes.into_iter().flatten().filter(exists) {
-                all.extend([false, true].map(|strided| {
-                    family.apply(Apply {
-                        vector: unit,
-                        along_reduced,
-                        rank: rank as u32,
-                        grouped,
-                        strided,
-                    })
-                }));
-            }
-        } else if family.element == DType::F64 {
+        if unit == 8 && family.element == DType::F64 {
             continue;
+        }
+        let shapes = RANKS.map(|rank| [(rank, false), (rank, true)]);
+        let exists = |&(rank, grouped): &(usize, bool)| match grouped {
+            false => unit < 8,
+            true => unit > 1 && (along_reduced || rank > 1),
+        };
+        for (rank, grouped) in shapes.into_iter().flatten().filter(exists) {
+            all.extend([false, true].map(|strided| {
+                family.apply(Apply {
+                    vector: unit,
+                    along_reduced,
+                    rank: rank as u32,
+                    grouped,
+                    strided,
+                })
+            }));
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
@@ -174,12 +180,19 @@ fn ways(family: Family) -> Vec<KernelKey> {
                 if lanes == 256 && (has_words || !along_reduced) {
                     continue;
                 }
-                all.push(family.rows(Rows {
-                    unit,
-                    along_reduced,
-                    kept_rank: kept_rank as u32,
-                    lanes,
-                    workgroup,
+                let held: &[usize] = match family.what.is_held() && lanes == 1 {
+                    true => &HELD,
+                    false => &[],
+                };
+                all.extend(held.iter().chain([&0]).map(|&held| {
+                    family.rows(Rows {
+                        unit,
+                        along_reduced,
+                        kept_rank: kept_rank as u32,
+                        lanes,
+                        workgroup,
+                        held: held as u32,
+                    })
                 }));
             }
         }

@@ -47,6 +47,11 @@ impl Norm {
         }
     }
 
+    /// Whether kernels hold short rows in registers.
+    fn is_held(self) -> bool {
+        matches!(self, Norm::Softmax | Norm::LogSoftmax)
+    }
+
     /// The reduction whose states rows need.
     fn reduction(self) -> Reduction {
         match self {

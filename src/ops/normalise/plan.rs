@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::Normalise;
-use super::kernel::{Apply, Family, RANKS, ROW_RANKS, Rows};
+use super::kernel::{Apply, Family, HELD, RANKS, ROW_RANKS, Rows};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -24,6 +24,11 @@ const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;
+/// Rows one after the other that one invocation goes down with the states of its columns, which are more to load than
+/// a row is: on software adapters, whose loads are what counts, many of eight columns, where enough invocations are left.
+const LEAST_EACH: u32 = 4;
+const MOST_EACH: u32 = 16;
+const BUSY: u32 = 1024;
 /// Steps that do not pay for more than one kernel.
 const FEW_STEPS: usize = 1024;
 
@@ -179,12 +184,17 @@ impl Planner<'_, '_> {
             (1, _) => 64,
             _ => 256,
         };
+        let mut held = HELD
+            .into_iter()
+            .filter(|_| lanes == 1 && self.op.what.is_held());
+        let held = held.find(|&held| steps <= held);
         let kernel = self.family.rows(Rows {
             unit: unit as u32,
             along_reduced,
             kept_rank: kept.dims.len() as u32,
             lanes: lanes as u32,
             workgroup,
+            held: held.unwrap_or(0) as u32,
         });
         let invocations = (groups * lanes) as u64;
         let limit = self.capabilities.max_workgroups;
@@ -205,6 +215,15 @@ impl Planner<'_, '_> {
         }))
     }
 
+    /// Whether a load takes eight neighbours: software adapters load word by word, however wide those are.
+    fn is_wide(&self) -> bool {
+        let has_words = plan::is_software(self.capabilities) && self.capabilities.int64;
+        match self.family.element {
+            DType::F32 => has_words,
+            element => element.size() == 2,
+        }
+    }
+
     /// How many neighbours a load takes, and whether they lie in a row.
     fn unit(
         &self,
@@ -212,11 +231,7 @@ impl Planner<'_, '_> {
         kept: &crate::layout::Merged,
         (length, x_step, out_step): (usize, isize, isize),
     ) -> (usize, bool) {
-        let is_software = plan::is_software(self.capabilities);
-        let element = self.family.element;
-        let is_wide =
-            element.size() == 2 || is_software && self.capabilities.int64 && element == DType::F32;
-        let units = if is_wide { &[8, 4][..] } else { &[4] };
+        let units = if self.is_wide() { &[8, 4][..] } else { &[4] };
         for &unit in units {
             let is_whole = |stride: &isize| stride % unit as isize == 0;
             let inputs = &layouts[..layouts.len() - 1];
@@ -330,33 +345,45 @@ impl Planner<'_, '_> {
             .collect();
         let offsets: SmallVec<[usize; 5]> =
             walked.iter().map(|&operand| offsets[operand]).collect();
-        let walk = plan::Walk::new(&dims, &steps, &offsets, fits, false);
-        // Four steps of one state in one invocation: along a row, or from row to row.
+        // Steps of one state in one invocation: along a row, or from row to row.
         let last = dims.len() - 1;
         let axis = if along_reduced {
             Some(last)
         } else {
             last.checked_sub(1)
         };
-        let axis = axis.filter(|&axis| walk.vector == 4 && strides[output + 1][axis] == 0);
-        let along = axis.map(|axis| {
-            if axis == last {
-                dims[axis] / 4
-            } else {
-                dims[axis]
-            }
-        });
-        let (count, per_workgroup) = match along {
-            Some(along) => (walk.count / along as u32 * along.div_ceil(4) as u32, 256),
-            None => (walk.count, 1024),
+        let axis = axis.filter(|&axis| strides[output + 1][axis] == 0);
+        let units: &[usize] = match (fits, axis) {
+            (false, _) => &[],
+            (true, Some(_)) if self.is_wide() => &[8, 4],
+            (true, _) => &[4],
         };
-        let mut words: Words = smallvec![count];
+        let walk = plan::Walk::new(&dims, &steps, &offsets, units, false);
+        let axis = axis.filter(|_| walk.vector > 1);
+        let is_software = plan::is_software(self.capabilities);
+        let mut words: Words = smallvec![0];
         words.extend(self.of_rows());
-        words.extend(
-            along
-                .into_iter()
-                .flat_map(|along| [along as u32, along.div_ceil(4) as u32]),
-        );
+        let count = match axis {
+            Some(axis) if axis == last => {
+                let along = dims[axis] as u32 / walk.vector;
+                let groups = along.div_ceil(4);
+                words.extend([along, groups]);
+                walk.count / along * groups
+            }
+            Some(axis) => {
+                let along = dims[axis] as u32;
+                let each = match is_software && walk.vector == 8 {
+                    true => (walk.count / BUSY).clamp(LEAST_EACH, MOST_EACH),
+                    false => LEAST_EACH,
+                };
+                let groups = along.div_ceil(each);
+                words.extend([along, groups, each]);
+                walk.count / along * groups
+            }
+            None => walk.count,
+        };
+        words[0] = count;
+        let per_workgroup = if axis.is_some() { 256 } else { 1024 };
         words.extend_from_slice(&walk.offsets);
         words.extend_from_slice(&walk.dims);
         let kernel = self.family.apply(Apply {
