@@ -147,7 +147,7 @@ impl Oracle {
         {
             let statistics = self.statistics();
             let idle = statistics.reserved - self.busy();
-            if !self.refused && self.remade + idle <= 8 * statistics.reserved {
+            if !self.refused && self.remade + idle <= 32 * statistics.reserved {
                 self.remade += idle;
                 self.trim();
             }

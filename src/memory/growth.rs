@@ -12,7 +12,7 @@ pub enum Growth {
     /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
     /// made. So they do when the request needs less than 2/3 of the idle region that it would take, until
-    /// 8 times what is reserved went back for that, or the adapter refuses a region. The one that is
+    /// 32 times what is reserved went back for that, or the adapter refuses a region. The one that is
     /// refused may be such a request, if somebody else took the memory that went back for it.
     #[default]
     Proportional,
@@ -67,7 +67,7 @@ const SMALLEST_OF_FEW: u64 = 1 << 20;
 /// half of them.
 const WHOLE_EXCESS: u64 = 2;
 /// So many times what is reserved may be returned in all to keep regions whole.
-const REMADE: u64 = 8;
+const REMADE: u64 = 32;
 
 /// Up to this share of a budget regions are small all the same: a program that uses little of a
 /// large budget shall not hold much of it.
@@ -273,8 +273,8 @@ mod tests {
         for growth in [Growth::Proportional, Growth::Budget] {
             assert!(!whole(growth, None, 3 * SMALLEST, 0));
             assert!(whole(growth, None, larger, 0));
-            assert!(whole(growth, None, larger, 8 << 20));
-            assert!(!whole(growth, None, larger, (8 << 20) + 1));
+            assert!(whole(growth, None, larger, 32 << 20));
+            assert!(!whole(growth, None, larger, (32 << 20) + 1));
             assert!(!whole(growth, None, larger, u64::MAX));
         }
         assert!(whole(Growth::Proportional, Some(1 << 30), larger, 0));

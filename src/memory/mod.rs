@@ -35,10 +35,10 @@
 //!   count twice) plus the regions. And 14 KiB.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it), and on runs like them (`docs/memory.md`). No such bound holds for every sequence of calls while
-//!   blocks stay: runs that serve language models with small weights take up to 1.34, where one endless region
+//!   blocks stay: runs that serve language models with small weights take up to 1.19, where one endless region
 //!   would take up to 1.39. With moves a budget of 1.02 times the peak in use is enough for all of them
 //!   ([`Growth::Budget`]); at most 4.5 % of the bytes allocated are moved.
-//! - Regions returned to keep idle ones whole: 8 times what is reserved, in all. Those that are traded in because
+//! - Regions returned to keep idle ones whole: 32 times what is reserved, in all. Those that are traded in because
 //!   none holds a request are not bounded.
 
 mod account;
