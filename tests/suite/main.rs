@@ -7,6 +7,7 @@
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
 //! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
 //! - `ORLOP_TEST_SEED=N`: another seed for random cases.
+//! - `ORLOP_TEST_TIMES=1`: the time of each trial at the end, not of the slowest alone.
 //! - `ORLOP_TEST_ONNX=relu`: the cases of ONNX with that in their names, and why they are not run.
 
 mod adapters;
@@ -59,7 +60,8 @@ mod views;
 mod watchdog;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use adapters::{Adapter, Context, Variant};
 use libtest_mimic::{Arguments, Trial};
@@ -174,6 +176,31 @@ fn tests_once() -> Vec<OnceTest> {
     .collect()
 }
 
+/// Seconds and name of each trial that has run.
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
+/// A trial that notes how long it took.
+fn timed(name: String, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    let noted = name.clone();
+    Trial::test(name, move || {
+        let started = Instant::now();
+        let result = body();
+        let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((started.elapsed(), noted));
+        Ok(result?)
+    })
+}
+
+/// Where the time went: whoever adds a slow trial sees it here.
+fn print_slowest(count: usize) {
+    let mut times = std::mem::take(&mut *TIMES.lock().unwrap_or_else(PoisonError::into_inner));
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    eprintln!("slowest trials, seconds:");
+    for (time, name) in times.iter().take(count) {
+        eprintln!("{:8.2} {name}", time.as_secs_f64());
+    }
+}
+
 fn trials(found: &[Adapter]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for adapter in found {
@@ -182,12 +209,12 @@ fn trials(found: &[Adapter]) -> Vec<Trial> {
             for test in tests().into_iter().filter(|test| test.runs_on(&context)) {
                 let name = format!("{}::{}{}", adapter.name, variant.prefix(), test.name);
                 let context = Arc::clone(&context);
-                trials.push(Trial::test(name, move || Ok((test.body)(&context)?)));
+                trials.push(timed(name, move || (test.body)(&context)));
             }
         }
     }
     for (name, body) in tests_once() {
-        trials.push(Trial::test(format!("all::{name}"), move || Ok(body()?)));
+        trials.push(timed(format!("all::{name}"), body));
     }
     for name in adapters::required() {
         if found.iter().all(|adapter| adapter.name != name) {
@@ -231,5 +258,10 @@ fn main() -> ExitCode {
         // A trial's message is printed once, at the end.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    libtest_mimic::run(&arguments, trials(&found)).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials(&found));
+    if !arguments.list {
+        let all = std::env::var_os("ORLOP_TEST_TIMES").is_some();
+        print_slowest(if all { usize::MAX } else { 20 });
+    }
+    conclusion.exit_code()
 }
