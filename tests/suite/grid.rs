@@ -19,23 +19,30 @@ impl Grid {
         }
     }
 
-    /// The grid of `shape` whose element at an index is this grid's element at `old(index)`.
-    fn gather(&self, shape: Vec<usize>, old: impl Fn(&[usize]) -> Vec<usize>) -> Self {
-        let indices = multi_indices(&shape)
-            .map(|index| self.indices[flat(&self.shape, &old(&index))])
-            .collect();
+    /// Each axis of the new grid is a list: what its entries add to an element's position in this one.
+    fn gather(&self, axes: impl IntoIterator<Item = Vec<usize>>) -> Self {
+        let mut shape = Vec::new();
+        let mut positions = vec![0];
+        for axis in axes {
+            shape.push(axis.len());
+            positions = positions
+                .iter()
+                .flat_map(|&position| axis.iter().map(move |&more| position + more))
+                .collect();
+        }
+        let indices = positions.iter().map(|&at| self.indices[at]).collect();
         Self { shape, indices }
     }
 
+    /// These entries of an axis, as [`Grid::gather`] takes them.
+    fn entries(&self, axis: usize, entries: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        entries.into_iter().map(|at| at * inner).collect()
+    }
+
     pub fn permute(&self, axes: &[usize]) -> Self {
-        let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
-        self.gather(shape, |index| {
-            let mut old = vec![0; axes.len()];
-            for (new, &axis) in axes.iter().enumerate() {
-                old[axis] = index[new];
-            }
-            old
-        })
+        let whole = |&axis: &usize| self.entries(axis, 0..self.shape[axis]);
+        self.gather(axes.iter().map(whole))
     }
 
     pub fn transpose(&self, first: usize, second: usize) -> Self {
@@ -45,36 +52,29 @@ impl Grid {
     }
 
     pub fn slice(&self, ranges: &[Range<usize>]) -> Self {
-        let shape = ranges.iter().map(ExactSizeIterator::len).collect();
-        self.gather(shape, |index| {
-            index
-                .iter()
-                .zip(ranges)
-                .map(|(at, range)| at + range.start)
-                .collect()
-        })
+        let ranges = ranges.iter().cloned().enumerate();
+        self.gather(ranges.map(|(axis, range)| self.entries(axis, range)))
     }
 
     /// Those entries of an axis, in that order.
-    pub fn pick(&self, axis: usize, entries: &[usize]) -> Self {
-        let mut shape = self.shape.clone();
-        shape[axis] = entries.len();
-        self.gather(shape, |index| {
-            let mut old = index.to_vec();
-            old[axis] = entries[index[axis]];
-            old
-        })
+    pub fn pick(&self, picked: usize, entries: &[usize]) -> Self {
+        self.gather((0..self.shape.len()).map(|axis| match axis == picked {
+            true => self.entries(axis, entries.iter().copied()),
+            false => self.entries(axis, 0..self.shape[axis]),
+        }))
     }
 
     pub fn broadcast(&self, shape: &[usize]) -> Self {
         let added = shape.len() - self.shape.len();
-        self.gather(shape.to_vec(), |index| {
-            self.shape
+        self.gather(
+            shape
                 .iter()
-                .zip(&index[added..])
-                .map(|(&size, &at)| if size == 1 { 0 } else { at })
-                .collect()
-        })
+                .enumerate()
+                .map(|(axis, &size)| match axis.checked_sub(added) {
+                    Some(own) if self.shape[own] != 1 => self.entries(own, 0..size),
+                    _ => vec![0; size],
+                }),
+        )
     }
 
     /// The same elements in the same order: reshape, squeeze, unsqueeze.
@@ -113,24 +113,4 @@ pub fn broadcast_shapes(a: &[usize], b: &[usize]) -> Vec<usize> {
             }
         })
         .collect()
-}
-
-fn flat(shape: &[usize], index: &[usize]) -> usize {
-    index
-        .iter()
-        .zip(shape)
-        .fold(0, |at, (&i, &size)| at * size + i)
-}
-
-/// All indices of a shape, row-major.
-fn multi_indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
-    (0..shape.iter().product::<usize>()).map(move |element| {
-        let mut rest = element;
-        let mut index = vec![0; shape.len()];
-        for (at, &size) in index.iter_mut().zip(shape).rev() {
-            *at = rest % size;
-            rest /= size;
-        }
-        index
-    })
 }

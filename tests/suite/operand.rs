@@ -74,15 +74,18 @@ impl<T: Number> Operand<T> {
             inner[old] = single[new];
         }
         let sliced = !rng.one_in(3);
-        let mut margin = || if sliced { rng.below(3) } else { 0 };
-        let ranges: Vec<Range<usize>> = inner
+        // Around a few of many axes: around all of seven the base would be a hundred times the view.
+        let mut margins = || match sliced && (rank <= 3 || rng.one_in(3)) {
+            true => [rng.below(3), rng.below(3)],
+            false => [0; 2],
+        };
+        let (ranges, outer): (Vec<Range<usize>>, Vec<usize>) = inner
             .iter()
             .map(|&size| {
-                let start = margin();
-                start..start + size
+                let [before, after] = margins();
+                (before..before + size, before + size + after)
             })
-            .collect();
-        let outer: Vec<usize> = ranges.iter().map(|range| range.end + margin()).collect();
+            .unzip();
         // Gaps along one axis only: the base stays small.
         let gaps = rng.below(rank.max(1) * 3);
         let steps: Vec<isize> = (0..rank)
