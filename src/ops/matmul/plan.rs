@@ -7,9 +7,9 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
     Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE,
-    SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL,
-    SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_16, WIDE_32,
-    WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
+    SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG,
+    SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_16,
+    WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
@@ -24,6 +24,10 @@ const TEXELS: f64 = 1e6;
 const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
+
+/// Multiplications up to which SwiftShader takes longer to compile its large tile than to multiply
+/// ten thousand times.
+const SMALL: f64 = 64.0 * 64.0 * 64.0;
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +178,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
     match capabilities.subgroup_sizes {
         Some((8, 8)) if problem.dtype != DType::F64 => subgroup_8(problem),
-        Some((4, 4)) if problem.dtype != DType::F64 => {
-            because(SUBGROUP_4, "subgroups of four: shuffles are cheap")
-        }
+        Some((4, 4)) if problem.dtype != DType::F64 => subgroup_4(problem),
         _ => registers(problem),
     }
 }
@@ -336,6 +338,13 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
         (33..=64, _) => because(SUBGROUP_8_SMALL, "up to 64 rows"),
         _ => because(SUBGROUP_8, "subgroups of eight: shuffles are cheap"),
     }
+}
+
+fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
+    if !problem.accumulates && problem.sums() <= SMALL {
+        return because(SUBGROUP_4_SMALL, "small: compiled sooner");
+    }
+    because(SUBGROUP_4, "subgroups of four: shuffles are cheap")
 }
 
 fn registers(problem: &MatmulProblem) -> MatmulPlan {
