@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use orlop::{Device, DeviceBuilder, DeviceInfo, DeviceKind};
+use orlop::{DType, Device, DeviceBuilder, DeviceInfo, DeviceKind};
 
 use crate::operand::random_shape;
 use crate::rng::Rng;
@@ -67,7 +67,8 @@ pub enum Variant {
     Checks,
     /// Scalars in uniform buffers although the adapter has immediates.
     Uniforms,
-    /// With storage bindings of 4 KiB at most, so that small tensors are worked on in pieces.
+    /// With storage bindings of 4 KiB at most, so that small tensors are worked on in pieces; not on slow
+    /// adapters, but for full runs.
     Windows,
 }
 
@@ -132,10 +133,13 @@ impl Context {
         let plain = Self::new(adapter.clone(), Variant::Plain);
         let mut variants = vec![Variant::Plain];
         if !plain.is_cpu() {
-            variants.extend([Variant::Checks, Variant::Windows]);
-            let immediates = adapter.info.capabilities.immediate_bytes > 0;
-            if immediates && (!plain.is_slow() || full()) {
-                variants.push(Variant::Uniforms);
+            variants.push(Variant::Checks);
+            // Windows are the library's doing, not the adapter's.
+            if !plain.is_slow() || full() {
+                variants.push(Variant::Windows);
+                if adapter.info.capabilities.immediate_bytes > 0 {
+                    variants.push(Variant::Uniforms);
+                }
             }
         }
         variants
@@ -148,6 +152,15 @@ impl Context {
     /// SwiftShader and GL.
     pub fn is_slow(&self) -> bool {
         self.adapter.info.kind() == DeviceKind::Software && self.adapter.name != "lavapipe"
+    }
+
+    /// Whether a test of hardware's kernels on software adapters runs: their compilers take minutes.
+    pub fn runs_hardwares(&self, dtype: DType) -> bool {
+        let dtypes: &[DType] = match self.is_slow() {
+            true => &[DType::F32],
+            false => &[DType::F32, DType::BF16, DType::I32],
+        };
+        full() || self.adapter.info.kind() != DeviceKind::Software || dtypes.contains(&dtype)
     }
 
     /// A random shape; with windows every other one is of several.
@@ -165,7 +178,7 @@ impl Context {
             times /= 3;
         }
         if self.variant != Variant::Plain {
-            times /= 2;
+            times /= 3;
         }
         if full() {
             times *= 10;

@@ -97,6 +97,15 @@ impl Test {
         Self { name, scope, body }
     }
 
+    /// Of one dtype that others stand for where kernels are only fed and guarded otherwise; in a
+    /// full run none does.
+    pub fn without_variants(mut self) -> Self {
+        if self.scope == Scope::Kernels && !adapters::full() {
+            self.scope = Scope::Device;
+        }
+        self
+    }
+
     fn runs_on(&self, context: &Context) -> bool {
         match self.scope {
             Scope::Kernels => true,

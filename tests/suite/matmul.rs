@@ -1,6 +1,6 @@
 //! Matrix products of all shapes and layouts, within the documented bounds.
 
-use orlop::{DType, Result, Tensor, with_matmul_split};
+use orlop::{Result, Tensor, with_matmul_split};
 
 use crate::adapters::{Context, Variant, full};
 use crate::number::{Number, for_each_dtype};
@@ -95,16 +95,7 @@ fn size(rng: &mut Rng, most: usize) -> usize {
     }
 }
 
-/// SwiftShader's compiler takes long: products of 16 bits and of u32 are tried there in one variant.
-fn tried_elsewhere<T: Factor>(context: &Context) -> bool {
-    let slow = context.adapter.name == "swiftshader" && context.variant != Variant::Plain;
-    slow && (T::DTYPE.size() == 2 || T::DTYPE == DType::U32) && !full()
-}
-
 fn random<T: Factor>(context: &Context) -> Result<()> {
-    if tried_elsewhere::<T>(context) {
-        return Ok(());
-    }
     let most = if context.is_slow() { 40 } else { 80 };
     cases(context.times(40), |rng| {
         let (m, k, n) = (size(rng, most), size(rng, most), size(rng, most));
@@ -117,9 +108,6 @@ fn random<T: Factor>(context: &Context) -> Result<()> {
 
 /// Batches that broadcast, and batches that do not merge into one dimension.
 fn batches<T: Factor>(context: &Context) -> Result<()> {
-    if tried_elsewhere::<T>(context) {
-        return Ok(());
-    }
     cases(context.times(24), |rng| {
         let (m, k, n) = (size(rng, 12), size(rng, 12), size(rng, 12));
         let rank = rng.between(1, 3);
@@ -141,13 +129,10 @@ fn batches<T: Factor>(context: &Context) -> Result<()> {
 
 /// One below, at and one above the sizes of tiles.
 fn edges<T: Factor>(context: &Context) -> Result<()> {
-    if tried_elsewhere::<T>(context) {
-        return Ok(());
-    }
     let mut around = vec![15, 16, 17, 31, 32, 33, 63, 64, 65];
     if !context.is_slow() {
         around.extend([127, 128, 129]);
-    } else if context.variant == Variant::Windows || T::DTYPE.size() == 2 {
+    } else if context.variant != Variant::Plain || T::DTYPE.size() == 2 {
         around.truncate(6);
     }
     let most = *around.last().unwrap_or(&64);
@@ -215,9 +200,6 @@ fn vectors<T: Factor>(context: &Context) -> Result<()> {
 
 /// Both operands in one storage.
 fn aliases<T: Factor>(context: &Context) -> Result<()> {
-    if tried_elsewhere::<T>(context) {
-        return Ok(());
-    }
     cases(1, |rng| {
         for size in [1, 4, 13, 20, 33, 64] {
             let a = Operand::<T>::random(context.device(), rng, &[size, size])?;

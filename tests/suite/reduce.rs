@@ -591,8 +591,7 @@ fn large_columns<T: Number>(context: &Context) -> Result<()> {
 
 /// The kernels that hardware is given: trees of lanes in workgroup memory.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
-    // Slow adapters' compilers take minutes.
-    if context.is_slow() && T::DTYPE != DType::F32 && !full() {
+    if !context.runs_hardwares(T::DTYPE) {
         return Ok(());
     }
     with_hardware_plans(|| {

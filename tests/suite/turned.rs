@@ -132,6 +132,9 @@ fn sums<T: Number>(context: &Context) -> Result<()> {
 
 /// The kernels that hardware is given: a workgroup a square.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
+    if !context.runs_hardwares(T::DTYPE) {
+        return Ok(());
+    }
     hardware_copies::<T>(context)?;
     if context.is_slow() && !full() {
         return Ok(());
