@@ -25,8 +25,8 @@ const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
 
-/// Multiplications up to which SwiftShader takes longer to compile its large tile than to multiply
-/// ten thousand times.
+/// Multiplications up to which a program multiplies thousands of times before SwiftShader's large
+/// tile has made up for the time that it takes to compile.
 const SMALL: f64 = 64.0 * 64.0 * 64.0;
 
 /// How an operand lies in memory.
