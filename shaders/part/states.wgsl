@@ -309,32 +309,24 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
         {%- endfor %}
-        {%- if lanes <= 8 %}
-        while step + {{ 7 * lanes }}u < block_end {
-            {%- for i in range(8) %}
+        {%- for steps in ([8, 4] if lanes <= 8 else [4]) %}
+        while step + {{ (steps - 1) * lanes }}u < block_end {
+            {%- for i in range(steps) %}
             {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}
             {%- for q in range(quads) %}
             seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
             {%- endfor %}
             {%- endfor %}
             {%- for q in range(quads) %}
+            {%- if steps == 8 %}
             part_{{ q }} = take_eight_{{ many }}(part_{{ q }}, array<{{ typed(accumulator, unit) }}, 8>({% for i in range(8) %}x{{ i }}_{{ q }}{{ ", " if not loop.last }}{% endfor %}));
-            {%- endfor %}
-            step += {{ 8 * lanes }}u;
-        }
-        {%- endif %}
-        while step + {{ 3 * lanes }}u < block_end {
-            {%- for i in range(4) %}
-            {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}
-            {%- for q in range(quads) %}
-            seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
-            {%- endfor %}
-            {%- endfor %}
-            {%- for q in range(quads) %}
+            {%- else %}
             part_{{ q }} = take_four_{{ many }}(part_{{ q }}, x0_{{ q }}, x1_{{ q }}, x2_{{ q }}, x3_{{ q }});
+            {%- endif %}
             {%- endfor %}
-            step += {{ 4 * lanes }}u;
+            step += {{ steps * lanes }}u;
         }
+        {%- endfor %}
         while step < block_end {
             {{- load("x", "step") }}
             {%- for q in range(quads) %}
