@@ -48,7 +48,7 @@ impl Mapped {
 /// Of windows from one chunk on, each has at least this share of the hole more in use than the one before.
 const STEP_SHARE: u64 = 8;
 
-/// Windows at least as long as a hole, without end: from each chunk on the shortest, then longer ones; those
+/// Windows at least as long as a hole: from each chunk on the shortest, then longer ones; those
 /// with the fewest bytes in use first.
 pub(super) struct Windows<'a> {
     regions: &'a [Vec<Piece>],

@@ -28,7 +28,8 @@
 //!   O(log n) (expected, over priorities that do not depend on the calls' sizes);
 //!   [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
 //!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves takes O(n log n) for
-//!   the windows, as much for each of at most 64 that are tried, and O(n) for each of at most 128 looks for what to slide.
+//!   the windows of `n` chunks, O(m log n) for each of at most 256 that are tried, of `m` chunks, and O(n) for each of at
+//!   most 128 looks for what to slide; O(n log n) for all regions that are to be emptied, each time one is.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
 //! - Bookkeeping: 64 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
 //!   at the highest number of chunks so far: at most twice the blocks in use (those that move together
@@ -37,7 +38,7 @@
 //!   it), and on runs like them (`docs/memory.md`). No such bound holds for every sequence of calls while
 //!   blocks stay: runs that serve language models with small weights take up to 1.19, where one endless region
 //!   would take up to 1.39. With moves a budget of 1.02 times the peak in use is enough for all of them
-//!   ([`Growth::Budget`]); at most 4.5 % of the bytes allocated are moved.
+//!   ([`Growth::Budget`]); of the bytes allocated at most 4.5 % are moved in the 373 runs that are measured.
 //! - Regions returned to keep idle ones whole: 32 times what is reserved, in all. Those that are traded in because
 //!   none holds a request are not bounded.
 

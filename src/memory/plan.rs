@@ -7,8 +7,9 @@ use super::best_fit::{BlockId, Piece};
 use super::holes::{Mapped, Window, Windows, cheapest_slide};
 use super::order;
 
-/// Windows that are tried for a hole, those with the fewest bytes in use first.
+/// Windows that are tried for a hole, those with the fewest bytes in use first; and while there is no way at all.
 const CANDIDATES: usize = 32;
+const LAST_CANDIDATES: usize = 128;
 /// Looks over the whole map for a hole elsewhere, for all windows of a hole.
 const SEARCHES: usize = 64;
 /// A request is small up to this share of what is reserved: the next ones will be like it, and so a hole for
@@ -43,11 +44,12 @@ pub(super) struct Plan {
 type Hole = (u64, Reverse<(usize, usize)>);
 
 /// All regions as they would be.
-#[derive(Clone)]
 pub(super) struct Map {
     /// Chunks in address order. A free chunk that is pinned has blocks of the plan before it, which are not listed.
     regions: Vec<Vec<Piece>>,
     holes: BTreeSet<Hole>,
+    /// Places that a plan in the making has changed, and what was there.
+    changed: Vec<((usize, usize), Piece)>,
 }
 
 /// A place in the map that stands for no bytes.
@@ -56,6 +58,12 @@ const NOTHING: Piece = Piece {
     bytes: 0,
     block: None,
     pinned: false,
+};
+
+/// The same, that no window goes over.
+const BARRIER: Piece = Piece {
+    pinned: true,
+    ..NOTHING
 };
 
 impl Map {
@@ -69,12 +77,16 @@ impl Map {
                 }
             }
         }
-        Map { regions, holes }
+        Map {
+            regions,
+            holes,
+            changed: Vec::new(),
+        }
     }
 
     /// The way to a hole of `bytes` that moves the fewest bytes: of those that were tried, and no more than
     /// the cheapest slide.
-    pub(super) fn hole(&self, bytes: u64) -> Option<Plan> {
+    pub(super) fn hole(&mut self, bytes: u64) -> Option<Plan> {
         let slide = cheapest_slide(&self.regions, bytes);
         let limit = slide.map_or(u64::MAX, |window| window.cost);
         let plan = self
@@ -91,11 +103,13 @@ impl Map {
     }
 
     /// The cheapest way that moves less than `limit`.
-    fn hole_below(&self, bytes: u64, mut limit: u64) -> Option<Plan> {
+    fn hole_below(&mut self, bytes: u64, mut limit: u64) -> Option<Plan> {
         let (mut best, mut searches) = (None, SEARCHES);
-        for window in Windows::new(&self.regions, bytes).take(CANDIDATES) {
+        let windows = Windows::new(&self.regions, bytes);
+        let windows: Vec<Window> = windows.take(LAST_CANDIDATES).collect();
+        for (tried, window) in windows.into_iter().enumerate() {
             // What moves elsewhere comes on top.
-            if window.cost >= limit {
+            if window.cost >= limit || (tried >= CANDIDATES && limit < u64::MAX) {
                 break;
             }
             if let Some(plan) = self.clearing(window, bytes, limit, &mut searches) {
@@ -107,7 +121,7 @@ impl Map {
     }
 
     /// How all blocks of a region get out of it, into the holes of the others.
-    pub(super) fn emptying(&self, region: usize) -> Option<Plan> {
+    pub(super) fn emptying(&mut self, region: usize) -> Option<Plan> {
         let pieces = &self.regions[region];
         let window = Window {
             cost: pieces.iter().map(Piece::used).sum(),
@@ -123,7 +137,22 @@ impl Map {
     /// `limit`: each into the smallest hole outside that holds it; where none does, one is slid together there,
     /// the cheapest, as long as there are `searches` left. The blocks that stay slide down.
     fn clearing(
-        &self,
+        &mut self,
+        window: Window,
+        bytes: u64,
+        limit: u64,
+        searches: &mut usize,
+    ) -> Option<Plan> {
+        let plan = self.changed_by_clearing(window, bytes, limit, searches);
+        while let Some((place, piece)) = self.changed.pop() {
+            self.exchange(place, piece);
+        }
+        plan
+    }
+
+    /// [`Map::clearing`], which leaves the map as the plan would make it.
+    fn changed_by_clearing(
+        &mut self,
         window: Window,
         bytes: u64,
         limit: u64,
@@ -134,7 +163,7 @@ impl Map {
         // Free neighbours are part of the hole.
         let first = window.first - usize::from(window.first > 0 && is_free(window.first - 1));
         let end = window.end + usize::from(is_free(window.end));
-        let inside = &pieces[first..end];
+        let inside = pieces[first..end].to_vec();
         let blocks = inside
             .iter()
             .filter_map(|piece| Some((piece.block?, piece.bytes)));
@@ -144,8 +173,7 @@ impl Map {
         let mut left = window.cost;
         let (mut cost, mut steps) = (window.cost, Vec::new());
         let mut gone = HashSet::new();
-        let mut outside = self.clone();
-        outside.leave_out(window.region, first, end);
+        self.leave_out(window.region, first, end);
         for (block, bytes) in blocks {
             if missing == 0 {
                 break;
@@ -154,20 +182,20 @@ impl Map {
                 return None;
             }
             left -= bytes;
-            let hole = match outside.best_hole(bytes) {
+            let hole = match self.best_hole(bytes) {
                 Some(hole) => hole,
                 None if *searches == 0 => continue,
                 None => {
                     *searches -= 1;
-                    let slide = cheapest_slide(&outside.regions, bytes);
+                    let slide = cheapest_slide(&self.regions, bytes);
                     let Some(slide) = slide.filter(|slide| slide.cost < limit - cost) else {
                         continue;
                     };
                     cost += slide.cost;
-                    outside.slide(slide, &mut steps)
+                    self.slide(slide, &mut steps)
                 }
             };
-            steps.push(outside.fill(hole, block, bytes));
+            steps.push(self.fill(hole, block, bytes));
             gone.insert(block);
             missing = missing.saturating_sub(bytes);
         }
@@ -200,29 +228,44 @@ impl Map {
         self.holes.range(from..).next().copied()
     }
 
+    /// Puts a piece into a place, and says what was there.
+    fn exchange(&mut self, (region, at): (usize, usize), piece: Piece) -> Piece {
+        let old = std::mem::replace(&mut self.regions[region][at], piece);
+        let place = Reverse((region, at));
+        if old.free() > 0 {
+            self.holes.remove(&(old.bytes, place));
+        }
+        if piece.free() > 0 {
+            self.holes.insert((piece.bytes, place));
+        }
+        old
+    }
+
+    fn change(&mut self, place: (usize, usize), piece: Piece) {
+        let old = self.exchange(place, piece);
+        self.changed.push((place, old));
+    }
+
     /// From here on nothing moves there, and nothing moves into it.
     fn leave_out(&mut self, region: usize, first: usize, end: usize) {
         for at in first..end {
-            let piece = &mut self.regions[region][at];
-            self.holes.remove(&(piece.bytes, Reverse((region, at))));
-            *piece = Piece {
-                pinned: true,
-                ..NOTHING
-            };
+            self.change((region, at), BARRIER);
         }
     }
 
     /// A block comes to the front of a hole, and stays there.
     fn fill(&mut self, hole: Hole, block: BlockId, bytes: u64) -> Step {
-        self.holes.remove(&hole);
-        let (_, Reverse((region, at))) = hole;
-        let piece = &mut self.regions[region][at];
-        piece.bytes -= bytes;
-        piece.pinned = true;
+        let (_, Reverse(place)) = hole;
+        let piece = self.regions[place.0][place.1];
+        self.change(
+            place,
+            Piece {
+                bytes: piece.bytes - bytes,
+                pinned: true,
+                ..piece
+            },
+        );
         let hole = piece.slot;
-        if piece.bytes > 0 {
-            self.holes.insert((piece.bytes, Reverse((region, at))));
-        }
         Step::Into { block, bytes, hole }
     }
 
@@ -232,36 +275,29 @@ impl Map {
         let Window {
             region, first, end, ..
         } = window;
-        let pieces = &mut self.regions[region][first..end];
+        let pieces = self.regions[region][first..end].to_vec();
         let mut slid = Vec::with_capacity(pieces.len());
-        let mut hole = pieces[0];
-        if hole.pinned {
+        if pieces[0].pinned {
             // The blocks before it stay.
-            slid.push(Piece {
-                pinned: true,
-                ..NOTHING
-            });
+            slid.push(BARRIER);
         }
-        hole.bytes = 0;
-        hole.pinned = false;
-        for (at, piece) in pieces.iter().enumerate() {
-            match piece.block {
-                Some(block) => {
-                    steps.push(Step::Down(block));
-                    slid.push(*piece);
-                }
-                None => {
-                    hole.bytes += piece.bytes;
-                    self.holes
-                        .remove(&(piece.bytes, Reverse((region, first + at))));
-                }
+        for piece in &pieces {
+            if let Some(block) = piece.block {
+                steps.push(Step::Down(block));
+                slid.push(*piece);
             }
         }
+        let hole = Piece {
+            bytes: pieces.iter().map(Piece::free).sum(),
+            pinned: false,
+            ..pieces[0]
+        };
         let place = (hole.bytes, Reverse((region, first + slid.len())));
         slid.push(hole);
         slid.resize(pieces.len(), NOTHING);
-        pieces.copy_from_slice(&slid);
-        self.holes.insert(place);
+        for (at, piece) in (first..).zip(slid) {
+            self.change((region, at), piece);
+        }
         place
     }
 }

@@ -217,7 +217,7 @@ impl<S: RegionSource> Pool<S> {
                 return false;
             }
             let mapped = self.map(mover);
-            let map = Map::of(&mapped);
+            let mut map = Map::of(&mapped);
             let mut regions: Vec<usize> = (0..mapped.len()).collect();
             regions.retain(|&at| !mapped[at].is_pinned());
             order::sort(&mut regions, |&at| mapped[at].emptiest_first());
@@ -459,6 +459,37 @@ mod tests {
         pool.allocate_moving(2 * QUANTUM, &mut Copies).unwrap();
         check(&pool, &live);
         assert!(!pool.pin(BlockId::NOWHERE));
+    }
+
+    #[test]
+    fn a_way_is_found_behind_many_cheap_windows_without_one() {
+        for stretches in [1, 31, 32, 40, 63] {
+            let quanta = stretches * 21 + 22;
+            let bytes = quanta * QUANTUM;
+            let mut pool = pool(Growth::PreallocateBytes { bytes }, quanta);
+            let mut holes = Vec::new();
+            // Between pinned blocks: 15 that fit nowhere and a hole of 5; once four of 4 and a hole of 4.
+            let mut stretch = |blocks: &[u64], hole: u64| {
+                let pinned = pool.allocate(QUANTUM).unwrap();
+                assert!(pool.pin(pinned));
+                for block in blocks {
+                    pool.allocate(block * QUANTUM).unwrap();
+                }
+                holes.push(pool.allocate(hole * QUANTUM).unwrap());
+            };
+            for _ in 0..stretches {
+                stretch(&[15], 5);
+            }
+            stretch(&[4; 4], 4);
+            let last = pool.allocate(QUANTUM).unwrap();
+            assert!(pool.pin(last));
+            for hole in holes {
+                assert!(pool.free(hole));
+            }
+            let made = pool.allocate_moving(20 * QUANTUM, &mut Copies);
+            // Four holes of 5 are needed for the four blocks.
+            assert_eq!(made.is_ok(), stretches >= 4, "{stretches}");
+        }
     }
 
     #[test]

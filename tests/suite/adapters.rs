@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use orlop::{DType, Device, DeviceBuilder, DeviceInfo, DeviceKind};
 
+use crate::number::Number;
 use crate::operand::random_shape;
 use crate::rng::Rng;
 
@@ -154,15 +155,6 @@ impl Context {
         self.adapter.info.kind() == DeviceKind::Software && self.adapter.name != "lavapipe"
     }
 
-    /// Whether a test of hardware's kernels on software adapters runs: their compilers take minutes.
-    pub fn runs_hardwares(&self, dtype: DType) -> bool {
-        let dtypes: &[DType] = match self.is_slow() {
-            true => &[DType::F32],
-            false => &[DType::F32, DType::BF16, DType::I32],
-        };
-        full() || self.adapter.info.kind() != DeviceKind::Software || dtypes.contains(&dtype)
-    }
-
     /// A random shape; with windows every other one is of several.
     pub fn shape(&self, rng: &mut Rng, max_rank: usize, most: usize) -> Vec<usize> {
         if self.variant == Variant::Windows && rng.one_in(2) {
@@ -185,4 +177,21 @@ impl Context {
         }
         times.max(2)
     }
+}
+
+/// Of a test that runs for all dtypes on all devices; named as those that ask for the dtype.
+#[allow(clippy::extra_unused_type_parameters)]
+pub fn always<T>(_: &Context) -> bool {
+    true
+}
+
+/// Whether a test of hardware's kernels runs on this adapter: compilers of software adapters take minutes for
+/// them. f16 and u32 go the ways of bf16 and i32.
+pub fn runs_hardwares<T: Number>(context: &Context) -> bool {
+    let dtypes: &[DType] = match context.is_slow() {
+        true => &[DType::F32],
+        false => &[DType::F32, DType::BF16, DType::I32, DType::F64, DType::Bool],
+    };
+    let is_software = context.adapter.info.kind() == DeviceKind::Software;
+    full() || !is_software || dtypes.contains(&T::DTYPE)
 }

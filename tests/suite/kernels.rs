@@ -133,7 +133,7 @@ fn forced(context: &Context) -> Result<()> {
                     continue;
                 }
                 for ways in [[0, 0], [1, 1], [2, 1], [1, 2]] {
-                    let rare = if context.is_slow() { 4 } else { 2 };
+                    let rare = if context.is_slow() { 4 } else { 3 };
                     if at > 2 && !rng.one_in(rare) {
                         continue;
                     }

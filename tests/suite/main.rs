@@ -89,12 +89,24 @@ pub struct Test {
     name: &'static str,
     scope: Scope,
     body: fn(&Context) -> Result<()>,
+    when: fn(&Context) -> bool,
 }
 
 impl Test {
     /// Where it runs, and what it does.
     pub fn new(name: &'static str, scope: Scope, body: fn(&Context) -> Result<()>) -> Self {
-        Self { name, scope, body }
+        Self {
+            name,
+            scope,
+            body,
+            when: |_| true,
+        }
+    }
+
+    /// Only where this says so: elsewhere there is no such trial.
+    pub fn when(mut self, when: fn(&Context) -> bool) -> Self {
+        self.when = when;
+        self
     }
 
     /// Of one dtype that others stand for where kernels are only fed and guarded otherwise; in a
@@ -107,7 +119,7 @@ impl Test {
     }
 
     fn runs_on(&self, context: &Context) -> bool {
-        match self.scope {
+        let scope = match self.scope {
             Scope::Kernels => true,
             Scope::Device => context.variant == Variant::Plain,
             Scope::Gpu => context.variant == Variant::Plain && !context.is_cpu(),
@@ -115,7 +127,8 @@ impl Test {
                 let in_time = !context.is_slow() || adapters::full();
                 context.variant == Variant::Plain && !context.is_cpu() && in_time
             }
-        }
+        };
+        scope && (self.when)(context)
     }
 }
 

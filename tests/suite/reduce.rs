@@ -2,7 +2,7 @@
 
 use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim, with_hardware_plans};
 
-use crate::adapters::{Context, full};
+use crate::adapters::{Context, full, runs_hardwares};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, cases};
@@ -33,13 +33,18 @@ pub fn tests() -> Vec<Test> {
         Scope::Kernels,
         squares_beyond,
     ));
-    for_each_dtype!(all, Scope::Gpu, "reduce::hardware", hardware);
-    for_each_dtype!(all, Scope::Gpu, "reduce::large_columns", large_columns);
-    all.push(Test::new(
-        "reduce::hardware::bool",
+    for_each_dtype!(
+        all,
         Scope::Gpu,
-        hardware::<bool>,
-    ));
+        "reduce::hardware",
+        hardware,
+        runs_hardwares
+    );
+    for_each_dtype!(all, Scope::Gpu, "reduce::large_columns", large_columns);
+    all.push(
+        Test::new("reduce::hardware::bool", Scope::Gpu, hardware::<bool>)
+            .when(runs_hardwares::<bool>),
+    );
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
     for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges);
@@ -591,9 +596,6 @@ fn large_columns<T: Number>(context: &Context) -> Result<()> {
 
 /// The kernels that hardware is given: trees of lanes in workgroup memory.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
-    if !context.runs_hardwares(T::DTYPE) {
-        return Ok(());
-    }
     with_hardware_plans(|| {
         edges::<T>(context)?;
         if T::DTYPE != DType::Bool {

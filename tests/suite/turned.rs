@@ -3,7 +3,7 @@
 
 use orlop::{DType, Result, Tensor, with_hardware_plans};
 
-use crate::adapters::{Context, full};
+use crate::adapters::{Context, full, runs_hardwares};
 use crate::elementwise;
 use crate::number::{Arithmetic, Number, for_each_dtype};
 use crate::operand::Operand;
@@ -26,7 +26,13 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "turned::copies", copies);
     for_each_dtype!(all, Scope::Device, "turned::edges", edges);
     for_each_dtype!(all, Scope::Kernels, "turned::sums", sums);
-    for_each_dtype!(all, Scope::Gpu, "turned::hardware", hardware);
+    for_each_dtype!(
+        all,
+        Scope::Gpu,
+        "turned::hardware",
+        hardware,
+        runs_hardwares
+    );
     all
 }
 
@@ -132,9 +138,6 @@ fn sums<T: Number>(context: &Context) -> Result<()> {
 
 /// The kernels that hardware is given: a workgroup a square.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
-    if !context.runs_hardwares(T::DTYPE) {
-        return Ok(());
-    }
     hardware_copies::<T>(context)?;
     if context.is_slow() && !full() {
         return Ok(());
