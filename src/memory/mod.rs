@@ -29,7 +29,8 @@
 //!   [`place`](Pool::place) and [`region`](Pool::region) take O(1). Only a request that
 //!   needs a new region, and [`trim`](Pool::trim), also look at each region. Planning moves takes O(n log n) for
 //!   the windows of `n` chunks, O(m log n) for each of at most 256 that are tried, of `m` chunks, and O(n) for each of at
-//!   most 128 looks for what to slide; O(n log n) for all regions that are to be emptied, each time one is.
+//!   most 128 looks for what to slide, which see at most 2^19 chunks in all; O(n log n) for all regions that are
+//!   to be emptied, each time one is.
 //! - Rounding: less than one quantum for each block; nothing else is lost inside a block.
 //! - Bookkeeping: 64 bytes of host memory for each chunk (up to twice that, as vectors grow by doubling),
 //!   at the highest number of chunks so far: at most twice the blocks in use (those that move together

@@ -10,8 +10,9 @@ use super::order;
 /// Windows that are tried for a hole, those with the fewest bytes in use first; and while there is no way at all.
 const CANDIDATES: usize = 32;
 const LAST_CANDIDATES: usize = 128;
-/// Looks over the whole map for a hole elsewhere, for all windows of a hole.
+/// Looks over the whole map for a hole elsewhere, for all windows of a hole; and the chunks that they see in all.
 const SEARCHES: usize = 64;
+const SEEN: usize = 1 << 18;
 /// A request is small up to this share of what is reserved: the next ones will be like it, and so a hole for
 /// two is made where that moves at most `FOR_TWO` halves of the bytes. What grows step by step (the caches
 /// of a language model) comes to lie side by side that way, and its holes with it. A hole for two that are large
@@ -104,7 +105,8 @@ impl Map {
 
     /// The cheapest way that moves less than `limit`.
     fn hole_below(&mut self, bytes: u64, mut limit: u64) -> Option<Plan> {
-        let (mut best, mut searches) = (None, SEARCHES);
+        let chunks = self.regions.iter().map(Vec::len).sum::<usize>();
+        let (mut best, mut searches) = (None, SEARCHES.min(SEEN / chunks.max(1)));
         let windows = Windows::new(&self.regions, bytes);
         let windows: Vec<Window> = windows.take(LAST_CANDIDATES).collect();
         for (tried, window) in windows.into_iter().enumerate() {
