@@ -213,6 +213,9 @@ fn timed(name: String, body: impl FnOnce() -> Result<()> + Send + 'static) -> Tr
     })
 }
 
+/// Of fewer trials nobody asks which are slow.
+const FEW: u64 = 100;
+
 /// Where the time went: whoever adds a slow trial sees it here.
 fn print_slowest(count: usize) {
     let mut times = std::mem::take(&mut *TIMES.lock().unwrap_or_else(PoisonError::into_inner));
@@ -281,9 +284,10 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     let conclusion = libtest_mimic::run(&arguments, trials(&found));
-    if !arguments.list {
-        let all = std::env::var_os("ORLOP_TEST_TIMES").is_some();
-        print_slowest(if all { usize::MAX } else { 20 });
+    if std::env::var_os("ORLOP_TEST_TIMES").is_some() {
+        print_slowest(usize::MAX);
+    } else if conclusion.num_passed > FEW {
+        print_slowest(20);
     }
     conclusion.exit_code()
 }
