@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
 use super::best_fit::{BlockId, Piece};
-use super::holes::{Mapped, Window, Windows, cheapest_slide};
+use super::holes::{Window, Windows, cheapest_slide};
 use super::order;
 
 /// Windows that are tried for a hole, those with the fewest bytes in use first; and while there is no way at all.
@@ -68,8 +68,7 @@ const BARRIER: Piece = Piece {
 };
 
 impl Map {
-    pub(super) fn of(mapped: &[Mapped]) -> Self {
-        let regions: Vec<Vec<Piece>> = mapped.iter().map(|region| region.pieces.clone()).collect();
+    pub(super) fn of(regions: Vec<Vec<Piece>>) -> Self {
         let mut holes = BTreeSet::new();
         for (region, pieces) in regions.iter().enumerate() {
             for (at, piece) in pieces.iter().enumerate() {
@@ -114,7 +113,8 @@ impl Map {
             if window.cost >= limit || (tried >= CANDIDATES && limit < u64::MAX) {
                 break;
             }
-            if let Some(plan) = self.clearing(window, bytes, limit, &mut searches) {
+            let plan = self.tried(|map| map.clearing(window, bytes, limit, &mut searches));
+            if let Some(plan) = plan {
                 limit = plan.cost;
                 best = Some(plan);
             }
@@ -132,28 +132,23 @@ impl Map {
             end: pieces.len(),
         };
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-        self.clearing(window, bytes, u64::MAX, &mut 0)
+        self.tried(|map| map.clearing(window, bytes, u64::MAX, &mut 0))
     }
 
-    /// How blocks of a window get out of it, the largest first, until `bytes` are free in it, for less than
-    /// `limit`: each into the smallest hole outside that holds it; where none does, one is slid together there,
-    /// the cheapest, as long as there are `searches` left. The blocks that stay slide down.
-    fn clearing(
-        &mut self,
-        window: Window,
-        bytes: u64,
-        limit: u64,
-        searches: &mut usize,
-    ) -> Option<Plan> {
-        let plan = self.changed_by_clearing(window, bytes, limit, searches);
+    /// What `plan` says, after which the map is as before.
+    fn tried(&mut self, plan: impl FnOnce(&mut Self) -> Option<Plan>) -> Option<Plan> {
+        let plan = plan(self);
         while let Some((place, piece)) = self.changed.pop() {
             self.exchange(place, piece);
         }
         plan
     }
 
-    /// [`Map::clearing`], which leaves the map as the plan would make it.
-    fn changed_by_clearing(
+    /// How blocks of a window get out of it, the largest first, until `bytes` are free in it, for less than
+    /// `limit`: each into the smallest hole outside that holds it; where none does, one is slid together there,
+    /// the cheapest, as long as there are `searches` left. The blocks that stay slide down. Leaves the map as
+    /// the plan would make it.
+    fn clearing(
         &mut self,
         window: Window,
         bytes: u64,

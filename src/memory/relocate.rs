@@ -156,7 +156,8 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes a hole of `bytes` in the way that moves the fewest bytes.
     fn clear_window(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
-        let Some(plan) = Map::of(&self.map(mover)).hole(bytes) else {
+        let regions = self.map(mover).into_iter().map(|region| region.pieces);
+        let Some(plan) = Map::of(regions.collect()).hole(bytes) else {
             return false;
         };
         self.carry_out(plan, mover);
@@ -217,7 +218,7 @@ impl<S: RegionSource> Pool<S> {
                 return false;
             }
             let mapped = self.map(mover);
-            let mut map = Map::of(&mapped);
+            let mut map = Map::of(mapped.iter().map(|region| region.pieces.clone()).collect());
             let mut regions: Vec<usize> = (0..mapped.len()).collect();
             regions.retain(|&at| !mapped[at].is_pinned());
             order::sort(&mut regions, |&at| mapped[at].emptiest_first());

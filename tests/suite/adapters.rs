@@ -150,9 +150,13 @@ impl Context {
         self.adapter.info.kind() == DeviceKind::Cpu
     }
 
+    pub fn is_software(&self) -> bool {
+        self.adapter.info.kind() == DeviceKind::Software
+    }
+
     /// SwiftShader and GL.
     pub fn is_slow(&self) -> bool {
-        self.adapter.info.kind() == DeviceKind::Software && self.adapter.name != "lavapipe"
+        self.is_software() && self.adapter.name != "lavapipe"
     }
 
     /// A random shape; with windows every other one is of several.
@@ -192,6 +196,5 @@ pub fn runs_hardwares<T: Number>(context: &Context) -> bool {
         true => &[DType::F32],
         false => &[DType::F32, DType::BF16, DType::I32, DType::F64, DType::Bool],
     };
-    let is_software = context.adapter.info.kind() == DeviceKind::Software;
-    full() || !is_software || dtypes.contains(&T::DTYPE)
+    full() || !context.is_software() || dtypes.contains(&T::DTYPE)
 }

@@ -1,6 +1,6 @@
 //! Matrix products of all shapes and layouts, within the documented bounds.
 
-use orlop::{DType, DeviceKind, Result, Tensor, with_matmul_split};
+use orlop::{DType, Result, Tensor, with_matmul_split};
 
 use crate::adapters::{Context, Variant, full};
 use crate::number::{Number, for_each_dtype};
@@ -137,7 +137,7 @@ fn is_worth_compiling<T: Factor>(context: &Context) -> bool {
         DType::F64 => context.variant == Variant::Plain,
         _ => true,
     };
-    is_tried || context.adapter.info.kind() != DeviceKind::Software || full()
+    is_tried || !context.is_software() || full()
 }
 
 fn random<T: Factor>(context: &Context) -> Result<()> {
