@@ -140,14 +140,18 @@ impl Oracle {
         if bytes > max_region {
             return Err(FullReason::OverRegionLimit { max_region });
         }
-        // An idle region goes back, with all others, rather than be broken up for less than 2/3 of it.
+        let live = self.statistics().allocated + bytes;
+        let most = live + live / 20;
+        let busy = self.busy();
+        let smallest = if busy > most { 64 << 10 } else { 256 << 10 };
+        // An idle region goes back, with all others, rather than be broken up for less than 4/5 of it.
         if let Some((held, region, _)) = self.best(bytes)
             && self.regions[region].idle()
-            && held > bytes.max(256 << 10) / 2 * 3
+            && held > bytes.max(smallest) / 4 * 5
         {
             let statistics = self.statistics();
-            let idle = statistics.reserved - self.busy();
-            if !self.refused && self.remade + idle <= 32 * statistics.reserved {
+            let idle = statistics.reserved - busy;
+            if !self.refused && self.remade + idle <= 64 * statistics.reserved {
                 self.remade += idle;
                 self.trim();
             }
@@ -157,17 +161,12 @@ impl Oracle {
         }
         // Idle regions are traded in, if a region for the request is within the budget then.
         let limit = self.config.limit.unwrap_or(u64::MAX);
-        let busy = self.busy();
         if busy + bytes > limit {
             return Err(FullReason::OverBudget);
         }
         self.trim();
         // Ahead of the request while reserved stays within 21/20 of what is in use.
-        let live = self.statistics().allocated + bytes;
-        let step = (live + live / 20)
-            .saturating_sub(busy)
-            .max(256 << 10)
-            .max(busy / 256);
+        let step = most.saturating_sub(busy).max(smallest).max(busy / 256);
         let multiple = (step / bytes).max(1) * bytes;
         let most = max_region.min((limit - busy) / QUANTUM * QUANTUM);
         let mut size = multiple.min(most);

@@ -1,4 +1,4 @@
-//! The generator of serving runs against the recorded one.
+//! Runs like the recorded ones: that the generator makes the recorded one, and what the allocator reserves and moves.
 
 #[path = "../examples/common/trace.rs"]
 mod trace;
@@ -8,7 +8,8 @@ mod traces;
 
 use std::collections::{HashMap, HashSet};
 
-use trace::Event;
+use orlop::memory::{Growth, MemoryStatistics, Pool, PoolConfig, Refused, RegionSource};
+use trace::{Event, Trace};
 use traces::serving::{RECORDED, Step};
 
 /// Bytes of a token's features.
@@ -133,4 +134,66 @@ fn a_serving_run_is_made_as_it_was_recorded() {
         }
     }
     assert_eq!(made.peak_live, recorded.peak_live);
+}
+
+/// Regions out of nothing.
+struct NoRegions;
+
+impl RegionSource for NoRegions {
+    type Region = ();
+
+    fn create(&mut self, _bytes: u64) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+/// The account after a run; blocks move where there is a limit.
+fn lived_through(trace: &Trace, limit: Option<u64>) -> MemoryStatistics {
+    let config = PoolConfig {
+        growth: Growth::within(limit),
+        limit,
+        max_region: (1 << 31) - 1,
+    };
+    let mut pool = Pool::new(NoRegions, config);
+    let mut blocks = vec![None; trace.sizes.len()];
+    for &event in &trace.events {
+        match event {
+            Event::Allocate { index, bytes } => {
+                let block = match limit {
+                    None => pool.allocate(bytes),
+                    Some(_) => pool.allocate_moving(bytes, &mut ()),
+                };
+                blocks[index] = Some(block.expect("room"));
+            }
+            Event::Free { index } => assert!(pool.free(blocks[index].expect("a block"))),
+        }
+    }
+    pool.statistics()
+}
+
+/// All but those of caches alone, which no best fit keeps within a tenth (`docs/memory.md`).
+#[test]
+fn runs_like_the_recorded_ones_reserve_a_tenth_more_at_most() {
+    for traces::Family { name, runs } in traces::families().expect("the traces") {
+        for (at, run) in runs.iter().enumerate() {
+            let reserved = lived_through(run, None).peak_reserved;
+            let ratio = reserved as f64 / run.peak_live as f64;
+            let most = if name == "caches alone" { 1.25 } else { 1.10 };
+            assert!(ratio <= most, "{name}, run {}: {ratio}", at + 1);
+        }
+    }
+}
+
+#[test]
+fn in_a_fiftieth_more_less_than_a_twentieth_moves() {
+    for traces::Family { name, runs } in traces::families().expect("the traces") {
+        for (at, run) in runs.iter().enumerate() {
+            let limit = (run.peak_live as f64 * 1.02) as u64;
+            let statistics = lived_through(run, Some(limit));
+            assert!(statistics.peak_reserved <= limit);
+            let allocated: u64 = run.sizes.iter().sum();
+            let moved = statistics.events.relocated_bytes as f64 / allocated as f64;
+            assert!(moved < 0.05, "{name}, run {}: {moved}", at + 1);
+        }
+    }
 }

@@ -11,8 +11,8 @@ pub enum Growth {
     /// Close to what is in use: a new region is several times its request, in whole multiples, as long as
     /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
-    /// made. So they do when the request needs less than 2/3 of the idle region that it would take, until
-    /// 32 times what is reserved went back for that, or the adapter refuses a region. The one that is
+    /// made. So they do when the request needs less than 4/5 of the idle region that it would take, until
+    /// 64 times what is reserved went back for that, or the adapter refuses a region. The one that is
     /// refused may be such a request, if somebody else took the memory that went back for it.
     #[default]
     Proportional,
@@ -60,14 +60,17 @@ const AHEAD_SHARE: u64 = 20;
 const LEAST_SHARE: u64 = 256;
 /// The smallest region that is asked for when nothing forbids it.
 const SMALLEST: u64 = 256 << 10;
+/// And where more is reserved already than may be ahead: what is free there are holes that fit nothing, and of
+/// regions that few blocks share more become idle.
+const SMALLEST_AMONG_HOLES: u64 = 64 << 10;
 /// And with a budget, where blocks are to be moved together.
 const SMALLEST_OF_FEW: u64 = 1 << 20;
 
-/// An idle region is kept whole from requests that need less than 2/3 of it: it exceeds them by more than
-/// half of them.
-const WHOLE_EXCESS: u64 = 2;
+/// An idle region is kept whole from requests that need less than 4/5 of it: it exceeds them by more than
+/// a quarter of them.
+const WHOLE_EXCESS: u64 = 4;
 /// So many times what is reserved may be returned in all to keep regions whole.
-const REMADE: u64 = 32;
+const REMADE: u64 = 64;
 
 /// Up to this share of a budget regions are small all the same: a program that uses little of a
 /// large budget shall not hold much of it.
@@ -91,12 +94,24 @@ pub(super) struct Demand {
 }
 
 impl Demand {
+    /// What may be reserved while regions are larger than requests.
+    fn within(&self) -> u64 {
+        let live = self.live.saturating_add(self.needed);
+        live.saturating_add(live / AHEAD_SHARE)
+    }
+
+    /// The smallest region where there is no budget.
+    fn smallest(&self) -> u64 {
+        match self.held > self.within() {
+            true => SMALLEST_AMONG_HOLES,
+            false => SMALLEST,
+        }
+    }
+
     /// Whole multiples, because sizes come in series (layers): they fill the region to its end.
     fn proportional(&self, smallest: u64) -> u64 {
-        let live = self.live.saturating_add(self.needed);
-        let within = live.saturating_add(live / AHEAD_SHARE);
         let least = smallest.max(self.held / LEAST_SHARE);
-        let ahead = within.saturating_sub(self.held).max(least);
+        let ahead = self.within().saturating_sub(self.held).max(least);
         let multiples = ahead / self.needed;
         self.needed.saturating_mul(multiples.max(1))
     }
@@ -120,10 +135,10 @@ impl Growth {
         }
         let wanted = match self {
             Growth::Proportional | Growth::Preallocate { .. } | Growth::PreallocateBytes { .. } => {
-                Some(demand.proportional(SMALLEST))
+                Some(demand.proportional(demand.smallest()))
             }
             Growth::Budget => match demand.budget {
-                None => Some(demand.proportional(SMALLEST)),
+                None => Some(demand.proportional(demand.smallest())),
                 Some(budget) => {
                     let least = demand.proportional(SMALLEST_OF_FEW);
                     let wanted = least.max(demand.held.saturating_mul(2));
@@ -167,31 +182,29 @@ impl Growth {
         matches!(self, Growth::Proportional | Growth::Budget)
     }
 
-    /// Whether an idle region of `region` bytes, the best there is for `needed` bytes, goes back (with all other
-    /// idle ones) rather than be broken up, under this budget. Regions of `remade` bytes will have gone back for
-    /// that then, of `held` that are reserved.
+    /// Whether an idle region of `region` bytes, the best there is for what is demanded, goes back (with all
+    /// `idle` bytes of idle regions) rather than be broken up, where `remade` bytes went back for that before.
     ///
     /// A region that was made for one large block is filled by small ones as soon as it is idle, and the next
     /// large block needs another: without it runs of language models that serve take up to 1.17 of their
     /// peak in use instead of 1.09, and there is no other way without moves while best fit is to stay best fit
     /// (`docs/memory.md`).
     #[inline]
-    pub(super) fn keeps_whole(
-        self,
-        budget: Option<u64>,
-        [region, needed]: [u64; 2],
-        [remade, held]: [u64; 2],
-    ) -> bool {
+    pub(super) fn keeps_whole(self, region: u64, demand: Demand, idle: u64, remade: u64) -> bool {
         let keeps = match self {
             Growth::Proportional => true,
-            Growth::Budget => budget.is_none(),
+            Growth::Budget => demand.budget.is_none(),
             _ => false,
         };
+        let after = Demand {
+            held: demand.held.saturating_sub(idle),
+            ..demand
+        };
         // What it gets instead is no smaller than any region.
-        let least = needed.max(SMALLEST);
+        let least = demand.needed.max(after.smallest());
         keeps
             && region.saturating_sub(least) > least / WHOLE_EXCESS
-            && remade <= held.saturating_mul(REMADE)
+            && remade.saturating_add(idle) <= demand.held.saturating_mul(REMADE)
     }
 }
 
@@ -266,23 +279,56 @@ mod tests {
 
     #[test]
     fn idle_regions_are_kept_whole_for_a_while() {
-        let whole = |growth: Growth, budget, region, remade| {
-            growth.keeps_whole(budget, [region, 2 * SMALLEST], [remade, 1 << 20])
+        let demand = |budget| Demand {
+            held: 1 << 20,
+            live: 1 << 20,
+            needed: 2 * SMALLEST,
+            budget,
+            ..DEMAND
         };
-        let larger = 3 * SMALLEST + 256;
+        let whole = |growth: Growth, budget, region, remade| {
+            growth.keeps_whole(region, demand(budget), 0, remade)
+        };
+        let larger = 2 * SMALLEST / 4 * 5 + 256;
         for growth in [Growth::Proportional, Growth::Budget] {
-            assert!(!whole(growth, None, 3 * SMALLEST, 0));
+            assert!(!whole(growth, None, larger - 256, 0));
             assert!(whole(growth, None, larger, 0));
-            assert!(whole(growth, None, larger, 32 << 20));
-            assert!(!whole(growth, None, larger, (32 << 20) + 1));
+            assert!(whole(growth, None, larger, 64 << 20));
+            assert!(!whole(growth, None, larger, (64 << 20) + 1));
             assert!(!whole(growth, None, larger, u64::MAX));
+            // What is idle goes back as well.
+            assert!(growth.keeps_whole(larger, demand(None), 1 << 20, 63 << 20));
+            assert!(!growth.keeps_whole(larger, demand(None), 1 << 20, (63 << 20) + 1));
         }
         assert!(whole(Growth::Proportional, Some(1 << 30), larger, 0));
         assert!(!whole(Growth::Budget, Some(1 << 30), larger, 0));
         assert!(!whole(Growth::Step { bytes: 256 }, None, larger, 0));
-        // Nothing smaller would come in its place.
-        let small = |region| Growth::Proportional.keeps_whole(None, [region, 256], [0, 1 << 20]);
-        assert!(!small(SMALLEST) && !small(SMALLEST / 2 * 3) && small(SMALLEST / 2 * 3 + 256));
+    }
+
+    #[test]
+    fn regions_are_smaller_among_holes() {
+        const MIB: u64 = 1 << 20;
+        let demand = |held, live| Demand {
+            held,
+            live,
+            ..DEMAND
+        };
+        let size = |held, live| Growth::Proportional.region_size(demand(held, live));
+        let most = MIB + QUANTUM + (MIB + QUANTUM) / 20;
+        assert_eq!(size(most, MIB), Some(SMALLEST));
+        assert_eq!(size(most + 1, MIB), Some(SMALLEST_AMONG_HOLES));
+        // An idle region goes back only for a smaller one.
+        for [held, live, smallest] in [
+            [2 * MIB, 2 * MIB, SMALLEST],
+            [2 * MIB, MIB, SMALLEST_AMONG_HOLES],
+        ] {
+            let whole = |region| {
+                let demand = demand(held + region, live);
+                Growth::Proportional.keeps_whole(region, demand, region, 0)
+            };
+            assert!(!whole(smallest) && !whole(smallest / 4 * 5), "{live}");
+            assert!(whole(smallest / 4 * 5 + 256), "{live}");
+        }
     }
 
     #[test]
@@ -291,6 +337,7 @@ mod tests {
         let size = |growth: Growth, held, needed| {
             growth.region_size(Demand {
                 held,
+                live: held,
                 needed,
                 ..DEMAND
             })

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use super::account::Account;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
-use super::pool::{Pool, RegionSource};
+use super::pool::{Pool, PoolConfig, RegionSource};
 use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
 use super::tags::{Request, Tag};
@@ -218,22 +219,14 @@ impl<S: RegionSource> Pool<S> {
         idle > 0 && self.config.limit.unwrap_or(u64::MAX).saturating_sub(stays) >= bytes
     }
 
-    /// What growth is asked with for a request of `bytes`.
-    fn demand(&self, bytes: u64) -> Demand {
-        Demand {
-            held: self.account.reserved(),
-            live: self.account.in_use(),
-            needed: bytes,
-            max_region: self.config.max_region,
-            headroom: self.headroom(),
-            budget: self.config.limit,
-        }
-    }
-
     /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
     /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
     fn grow(&mut self, bytes: u64) -> Result<(), FullReason> {
-        let Some(mut size) = self.config.growth.region_size(self.demand(bytes)) else {
+        let Some(mut size) =
+            self.config
+                .growth
+                .region_size(demand(&self.config, &self.account, bytes))
+        else {
             return Err(FullReason::OverBudget);
         };
         loop {
@@ -252,6 +245,20 @@ impl<S: RegionSource> Pool<S> {
                 }
             }
         }
+    }
+}
+
+/// What growth is asked with for a request of `bytes`.
+#[inline]
+pub(super) fn demand(config: &PoolConfig, account: &Account, bytes: u64) -> Demand {
+    let held = account.reserved();
+    Demand {
+        held,
+        live: account.in_use(),
+        needed: bytes,
+        max_region: config.max_region,
+        headroom: config.limit.unwrap_or(u64::MAX).saturating_sub(held),
+        budget: config.limit,
     }
 }
 

@@ -7,7 +7,7 @@ use super::account::{Account, Located};
 use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
-use super::ladder::{Full, FullReason};
+use super::ladder::{Full, FullReason, demand};
 use super::order;
 use super::relocate::Mover;
 use super::statistics::{MemoryStatistics, TagStatistics};
@@ -131,9 +131,10 @@ impl<S: RegionSource> Pool<S> {
         let detail = self.account.detail(rounded, request);
         // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
         let found = self.best_fit.allocate(rounded, detail, |region, idle| {
-            let remade = self.remade.saturating_add(idle.bytes);
-            let PoolConfig { growth, limit, .. } = self.config;
-            growth.keeps_whole(limit, [region, rounded], [remade, self.account.reserved()])
+            let demand = demand(&self.config, &self.account, rounded);
+            self.config
+                .growth
+                .keeps_whole(region, demand, idle.bytes, self.remade)
         });
         let (block, rose) = match found {
             Some(found) => found,

@@ -344,11 +344,11 @@ impl World {
         }
     }
 
-    /// Whether there is an idle region of which a request needs less than 2/3: it may go back instead.
+    /// Whether there is an idle region of which a request needs less than 4/5: it may go back instead.
     fn would_break_up(&self, bytes: u64) -> bool {
         self.pool.regions().any(|(region, held)| {
             let idle = |chunk: Chunk| chunk.block.is_none() && chunk.bytes == held;
-            held > bytes.saturating_add(bytes / 2).max(256 << 10)
+            held > bytes.saturating_add(bytes / 4).max(64 << 10)
                 && self.pool.chunks(region).any(idle)
         })
     }
