@@ -3,7 +3,7 @@
 mod moves;
 
 use super::free_index::FreeIndex;
-use super::slots::{Detail, NONE, Slot, Slots, vacate};
+use super::slots::{Detail, NONE, Slot, Slots, absorb_next, vacate};
 pub(super) use moves::Piece;
 
 /// Names a block in use. Once the block is freed the id is stale, and it stays so for good.
@@ -234,35 +234,23 @@ impl<R> BestFit<R> {
         let is_worn_out = freed.is_worn_out();
 
         // Of chunks that merge the first keeps its slot.
-        let (mut first, mut before, mut after, mut merged) = (slot, previous, next, bytes);
-        let behind = &slots[next as usize];
-        if !behind.in_use {
-            merged += behind.bytes;
-            after = behind.next;
+        let mut first = slot;
+        if !slots[next as usize].in_use {
             self.free.remove(slots, next);
-            vacate(slots, vacant, next);
-            let chunk = &mut slots[slot as usize];
-            chunk.bytes = merged;
-            chunk.next = after;
-            slots[after as usize].previous = slot;
+            absorb_next(slots, vacant, slot);
         }
-        let front = &slots[previous as usize];
-        if !front.in_use {
-            merged += front.bytes;
-            before = front.previous;
+        if !slots[previous as usize].in_use {
             self.free.remove(slots, previous);
-            vacate(slots, vacant, slot);
-            let chunk = &mut slots[previous as usize];
-            chunk.bytes = merged;
-            chunk.next = after;
-            slots[after as usize].previous = previous;
+            absorb_next(slots, vacant, previous);
             first = previous;
         } else if is_worn_out {
             first = self.resettle(slot);
         }
-        self.free.insert(self.slots.parts().0, first);
-        if before | after == NONE {
-            self.idle.add(merged);
+        let slots = self.slots.parts().0;
+        self.free.insert(slots, first);
+        let merged = &slots[first as usize];
+        if merged.fills_its_region() {
+            self.idle.add(merged.bytes);
         }
         Some((bytes, detail))
     }
@@ -447,17 +435,6 @@ impl<R> BestFit<R> {
             self.free.insert(slots, rest);
         }
         block
-    }
-
-    /// Merges the chunk after `slot` into it.
-    fn absorb_next(&mut self, slot: u32) {
-        let absorbed = self.slots[slot].next;
-        let Slot { bytes, next, .. } = self.slots[absorbed];
-        let chunk = &mut self.slots[slot];
-        chunk.bytes += bytes;
-        chunk.next = next;
-        self.slots[next].previous = slot;
-        self.slots.vacate(absorbed);
     }
 
     /// Makes `slot` what comes after `previous`, or the first chunk of the region.

@@ -161,19 +161,19 @@ impl Slots {
         self.slots.push(Slot::VACANT);
     }
 
-    /// A slot for a chunk.
-    pub(super) fn occupy(&mut self) -> u32 {
+    /// Sees to it that there is a vacant slot, whether or not it can be named.
+    pub(super) fn make_vacant(&mut self) {
         if self.vacant == NONE {
             self.add();
         }
+    }
+
+    /// A slot for a chunk.
+    pub(super) fn occupy(&mut self) -> u32 {
+        self.make_vacant();
         let slot = self.vacant;
         self.vacant = self[slot].next;
         slot
-    }
-
-    pub(super) fn vacate(&mut self, slot: u32) {
-        let (slots, vacant) = self.parts();
-        vacate(slots, vacant, slot);
     }
 }
 
@@ -185,6 +185,18 @@ pub(super) fn vacate(slots: &mut [Slot], vacant: &mut u32, slot: u32) {
         chunk.next = *vacant;
         *vacant = slot;
     }
+}
+
+/// Merges the chunk after `slot`, which the index has let go, into it.
+#[inline(always)]
+pub(super) fn absorb_next(slots: &mut [Slot], vacant: &mut u32, slot: u32) {
+    let absorbed = slots[slot as usize].next;
+    let Slot { bytes, next, .. } = slots[absorbed as usize];
+    let chunk = &mut slots[slot as usize];
+    chunk.bytes += bytes;
+    chunk.next = next;
+    slots[next as usize].previous = slot;
+    vacate(slots, vacant, absorbed);
 }
 
 impl std::ops::Index<u32> for Slots {

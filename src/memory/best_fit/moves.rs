@@ -1,5 +1,6 @@
 //! Blocks that change their place and keep their id.
 
+use super::super::slots::absorb_next;
 use super::{BestFit, BlockId, Detail, RegionId, Slot};
 
 /// A chunk with its slot, for plans of moves.
@@ -71,9 +72,7 @@ impl<R> BestFit<R> {
 
     /// Takes the front of a free chunk for a block that will move there. `hole` becomes what is left of it.
     pub(in crate::memory) fn reserve(&mut self, hole: &mut u32, bytes: u64) -> BlockId {
-        // There is a vacant slot from here on.
-        let vacant = self.slots.occupy();
-        self.slots.vacate(vacant);
+        self.slots.make_vacant();
         let (slots, _) = self.slots.parts();
         let chunk = &slots[*hole as usize];
         if chunk.fills_its_region() {
@@ -145,8 +144,9 @@ impl<R> BestFit<R> {
         chunk.next = next;
         self.slots[next].previous = hole;
         if self.slots.is_free(next) {
-            self.free.remove(self.slots.parts().0, next);
-            self.absorb_next(hole);
+            let (slots, vacant) = self.slots.parts();
+            self.free.remove(slots, next);
+            absorb_next(slots, vacant, hole);
         }
         self.free.insert(self.slots.parts().0, hole);
         true
