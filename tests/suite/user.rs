@@ -978,6 +978,21 @@ fn sources_refused() -> Result<()> {
         &format!("{out} {}", main.replace("fn main() {}", &deep)),
         &["too deeply"],
     );
+    // Who compiles it would not come to an end.
+    let doubled: String = (1..40)
+        .map(|at| {
+            let before = at - 1;
+            format!("fn g{at}(x: f32) -> f32 {{ return g{before}(x) + g{before}(x + 1.0); }}")
+        })
+        .collect();
+    let doubled = format!("fn g0(x: f32) -> f32 {{ return sqrt(x); }} {doubled}");
+    refused(
+        &format!(
+            "{out} {doubled} {}",
+            main.replace("{}", "{ out[0] = g39(2.0); }")
+        ),
+        &["every call", "131072"],
+    );
     refused(
         &format!("{out} {main} {}", main.replace("main", "other")),
         &["entry point"],

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
 use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
 
-use super::depth;
 use super::rewrite::{Edit, edited, enabled};
+use super::{depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, KernelCompile, Result};
@@ -110,6 +110,9 @@ impl Source {
             )));
         }
         validate(FEATURES)?;
+        if let Some(what) = inlined::too_large(&module) {
+            return Err(broken(what));
+        }
         let needs = |feature| validate(FEATURES - feature).is_err();
         let reader = Reader {
             module: &module,
