@@ -218,6 +218,16 @@ impl Seen {
                     }
                     return;
                 }
+                // Rows that are looked up in themselves.
+                if (strides[TABLE], strides[INDEX], self.stride) == (0, 1, 1) {
+                    let row = &from[starts[TABLE] as usize..][..self.size];
+                    let numbers = &place.numbers[starts[INDEX] as usize..][..count];
+                    match place.signed {
+                        true => look_up(row, numbers, out, |number| place.entry(number)),
+                        false => look_up(row, numbers, out, |number| Some(number as usize)),
+                    }
+                    return;
+                }
                 let (mut at, mut named) = (starts[TABLE], starts[INDEX]);
                 let mut taken = |entry: Option<usize>| {
                     let start = at;
@@ -239,6 +249,19 @@ impl Seen {
                 }
             });
         });
+    }
+}
+
+#[inline(always)]
+fn look_up<T: bytemuck::Pod>(
+    row: &[T],
+    numbers: &[u32],
+    out: &mut [T],
+    entry: impl Fn(u32) -> Option<usize>,
+) {
+    for (out, &number) in out.iter_mut().zip(numbers) {
+        let taken = entry(number).and_then(|entry| row.get(entry));
+        *out = taken.copied().unwrap_or(T::zeroed());
     }
 }
 

@@ -7,13 +7,15 @@ use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, place};
-use crate::ops::reduce::{Float, Made, Number, Read, Space, largest, sum};
+use crate::ops::reduce::{Float, Made, Number, Read, Space, largest, sum, sum_of_powers};
 use crate::road::{HostInput, HostOutput};
 
 /// Elements that are work enough for a thread.
 pub(super) const ENOUGH: usize = 16 << 10;
 /// Elements of a row that are still near when they are read again.
 const LONGEST: usize = 64 << 10;
+/// Elements of a row whose mean is taken for that of all at first.
+const FIRST: usize = 32;
 
 /// The CPU twin.
 pub(super) fn twin(
@@ -152,7 +154,7 @@ impl<W: Float> Norms<'_, W> {
             Norm::Softmax => {
                 let top = largest::<_, FUSED>(x);
                 for (out, &x) in out.iter_mut().zip(x) {
-                    *out = (x - top).exp::<FUSED>();
+                    *out = (x - top).exp_below::<FUSED>();
                 }
                 let share = W::of(1.0 / sum::<_, _, FUSED>(out, |x| x));
                 for out in out {
@@ -164,7 +166,7 @@ impl<W: Float> Norms<'_, W> {
                 let exponentials = sum::<_, _, FUSED>(
                     x,
                     #[inline(always)]
-                    |x| (x - top).exp::<FUSED>(),
+                    |x| (x - top).exp_below::<FUSED>(),
                 );
                 let less = W::of(exponentials.ln());
                 for (out, &x) in out.iter_mut().zip(x) {
@@ -175,8 +177,9 @@ impl<W: Float> Norms<'_, W> {
         }
     }
 
+    /// The mean, and the mean of squared distances from it.
     #[inline(always)]
-    fn scaled<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
+    fn mean_then_squares<const FUSED: bool>(&self, x: &[W]) -> (f64, f64) {
         let count = x.len() as f64;
         let mean = match self.op.what {
             Norm::Layer => {
@@ -189,7 +192,6 @@ impl<W: Float> Norms<'_, W> {
             }
             _ => 0.0,
         };
-        // The mean in two parts, so that none of it is lost.
         let shift = W::of(mean);
         let rest = W::of(mean - shift.wider());
         let squares = sum::<_, _, FUSED>(
@@ -199,7 +201,24 @@ impl<W: Float> Norms<'_, W> {
                 let apart = (x - shift) - rest;
                 apart * apart
             },
-        ) / count;
+        );
+        (mean, squares / count)
+    }
+
+    #[inline(always)]
+    fn scaled<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
+        let count = x.len() as f64;
+        let near = match self.op.what {
+            Norm::Layer => moments::<_, FUSED>(x),
+            _ => None,
+        };
+        let (mean, squares) = match near {
+            Some(moments) => moments,
+            None => self.mean_then_squares::<FUSED>(x),
+        };
+        // The mean in two parts, so that none of it is lost.
+        let shift = W::of(mean);
+        let rest = W::of(mean - shift.wider());
         let epsilon = f64::from(self.op.epsilon);
         if squares > 1e-30 && squares < 1e30 {
             let factor = W::of(1.0 / (squares + epsilon).sqrt());
@@ -254,4 +273,22 @@ impl<W: Float> Norms<'_, W> {
             }
         }
     }
+}
+
+/// The mean and the mean of squared distances from it, by those from the mean of the first elements: in one
+/// pass, where that is near enough to the mean of all that little is lost.
+#[inline(always)]
+fn moments<W: Float, const FUSED: bool>(x: &[W]) -> Option<(f64, f64)> {
+    let first = &x[..x.len().min(FIRST)];
+    let near = sum::<_, _, FUSED>(
+        first,
+        #[inline(always)]
+        |x| x.wider(),
+    );
+    let near = W::of(near / first.len() as f64);
+    let [total, squares] = sum_of_powers::<_, FUSED>(x, near);
+    let count = x.len() as f64;
+    let apart = total / count;
+    let variance = squares / count - apart * apart;
+    (2.0 * apart * apart <= variance).then(|| (near.wider() + apart, variance))
 }

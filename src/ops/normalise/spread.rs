@@ -147,14 +147,14 @@ impl<W: Float> Loops for Runs<'_, W> {
                 (Norm::Softmax, true) => {
                     let (shift, factor) = (shift[row], factor[row]);
                     for (out, &x) in out.iter_mut().zip(x) {
-                        *out = (x - shift).exp::<FUSED>() * factor;
+                        *out = (x - shift).exp_below::<FUSED>() * factor;
                     }
                 }
                 (Norm::Softmax, false) => {
                     let of_rows = shift[row..].iter().zip(&factor[row..]);
                     let all = out.iter_mut().zip(x).zip(of_rows);
                     for ((out, &x), (&shift, &factor)) in all {
-                        *out = (x - shift).exp::<FUSED>() * factor;
+                        *out = (x - shift).exp_below::<FUSED>() * factor;
                     }
                 }
                 (_, true) => {

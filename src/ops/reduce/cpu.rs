@@ -388,6 +388,12 @@ impl Fold<u8> for Count {
     }
 }
 
+/// How far a number is below the largest. Equal ones may be infinite.
+#[inline(always)]
+fn below<W: Float>(x: W, top: W) -> W {
+    if x == top { W::ZERO } else { x - top }
+}
+
 struct LogSumExp;
 
 impl<W: Float> Fold<W> for LogSumExp {
@@ -416,7 +422,7 @@ impl<W: Float> Fold<W> for LogSumExp {
                 let sum = sum::<_, _, FUSED>(
                     run,
                     #[inline(always)]
-                    |x| (x - top).exp::<FUSED>(),
+                    |x| (x - top).exp_below::<FUSED>(),
                 );
                 Some((top, W::of(sum)))
             }
@@ -425,12 +431,31 @@ impl<W: Float> Fold<W> for LogSumExp {
     }
 
     #[inline(always)]
+    fn rows<const FUSED: bool, const R: usize>(
+        &self,
+        states: &mut [Self::State],
+        rows: [&[W]; R],
+        _: usize,
+    ) {
+        for (at, state) in states.iter_mut().enumerate() {
+            let (before, sum) = *state;
+            let mut top = before;
+            for row in rows {
+                top = if row[at] > top { row[at] } else { top };
+            }
+            let mut sum = sum * below(before, top).exp_below::<FUSED>();
+            for row in rows {
+                sum = sum + below(row[at], top).exp_below::<FUSED>();
+            }
+            *state = (top, sum);
+        }
+    }
+
+    #[inline(always)]
     fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
         let one = W::ONE;
-        // Equal ones may be infinite.
-        let apart = if a.0 == b.0 { W::ZERO } else { b.0 - a.0 };
-        let zero = W::ZERO;
-        let less = (zero - apart.abs()).exp::<FUSED>();
+        let apart = below(b.0, a.0);
+        let less = (W::ZERO - apart.abs()).exp_below::<FUSED>();
         let is_higher = apart > W::ZERO;
         let (to_a, to_b) = if is_higher { (less, one) } else { (one, less) };
         (if is_higher { b.0 } else { a.0 }, a.1 * to_a + b.1 * to_b)

@@ -32,6 +32,26 @@ pub(super) trait Fold<W>: Sync {
         None
     }
 
+    /// Each output's state with one element more of each row, the first of which is the `at`th of its output.
+    /// All rows are as long as there are states.
+    #[inline(always)]
+    fn rows<const FUSED: bool, const R: usize>(
+        &self,
+        states: &mut [Self::State],
+        rows: [&[W]; R],
+        at: usize,
+    ) where
+        W: Copy,
+    {
+        for (column, state) in states.iter_mut().enumerate() {
+            let mut taken = *state;
+            for (row, of_row) in rows.iter().enumerate() {
+                taken = self.take::<FUSED>(taken, of_row[column], at + row);
+            }
+            *state = taken;
+        }
+    }
+
     /// Of `a`'s elements, then `b`'s.
     fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State;
 }
@@ -109,6 +129,8 @@ pub(super) const FEW_LANES: usize = 4;
 const LEAST_BLOCK: usize = 16;
 /// Elements of a sum after which it is joined.
 pub(super) const LONGEST: usize = 64;
+/// Rows that are taken at once, where neighbours are different outputs: a state is loaded once for them.
+const ROWS: usize = 8;
 /// Elements of an output that are one piece of work.
 const PART: usize = 64 << 10;
 /// The same where whole rows of outputs are taken, how many outputs at most, and how many elements in all.
@@ -171,14 +193,39 @@ pub(super) fn reduce<W: Copy, F: Fold<W>>(
     parallel::share(true, pieces, |(at, from, states)| {
         work(from, at * part..length.min((at + 1) * part), states);
     });
-    let mut tower = Tower::new(fold);
-    for (at, out) in out.chunks_exact_mut(size).enumerate() {
-        for part in 0..parts {
-            tower.push(states[part * outputs + at]);
+    let mut apart = outputs;
+    while apart < states.len() {
+        for pair in states.chunks_mut(2 * apart) {
+            let (first, second) = pair.split_at_mut(apart.min(pair.len()));
+            vectorised(Pairs {
+                fold,
+                first: &mut first[..outputs],
+                second: second.get(..outputs).unwrap_or_default(),
+            });
         }
-        finish(&[tower.take()], out);
+        apart *= 2;
+    }
+    let pieces = states[..outputs].chunks(COLUMNS);
+    for (states, out) in pieces.zip(out.chunks_mut(COLUMNS * size)) {
+        finish(states, out);
     }
     Ok(())
+}
+
+/// States of one part with those of a later one.
+struct Pairs<'a, W, F: Fold<W>> {
+    fold: &'a F,
+    first: &'a mut [F::State],
+    second: &'a [F::State],
+}
+
+impl<W, F: Fold<W>> Loops for Pairs<'_, W, F> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (first, &second) in self.first.iter_mut().zip(self.second) {
+            *first = self.fold.join::<FUSED>(*first, second);
+        }
+    }
 }
 
 /// States joined two by two, however many come: a chain of joins is as long as their number has bits.
@@ -261,7 +308,7 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         range: std::ops::Range<usize>,
         states: &mut [F::State],
     ) {
-        let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
+        let stride = self.reduced_stride();
         let mut buffer = Vec::new();
         let mut tower = Tower::new(self.fold);
         let mut lanes = [self.fold.empty(); LANES];
@@ -355,7 +402,7 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         states: &mut [F::State],
     ) {
         let inner = self.space.kept.last().copied().unwrap_or(1);
-        let mut buffer = Vec::new();
+        let mut buffers = [const { Vec::new() }; ROWS];
         let mut done = 0;
         while done < states.len() {
             let first = from + done;
@@ -364,16 +411,18 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             let states = &mut states[done..done + count];
             let mut part = vec![self.fold.empty(); count];
             let mut taken = 0;
-            let stride = self.space.reduced_strides.last().copied().unwrap_or(0);
+            let stride = self.reduced_stride();
             let mut index = range.start;
             while index < range.end {
                 let (from_first, rows) = self.next_run(index, range.end, LONGEST);
-                for row in 0..rows {
-                    let start = base + from_first + row as isize * stride;
-                    let run = self.data.run(start, 1, count, &mut buffer);
-                    for (state, &x) in part.iter_mut().zip(run) {
-                        *state = self.fold.take::<FUSED>(*state, x, index + row);
-                    }
+                let start = base + from_first;
+                let mut row = 0;
+                while row < rows {
+                    let (from, at) = (start + row as isize * stride, index + row);
+                    row += match rows - row >= ROWS {
+                        true => self.take_rows::<FUSED, ROWS>(&mut part, from, at, &mut buffers),
+                        false => self.take_rows::<FUSED, 1>(&mut part, from, at, &mut buffers),
+                    };
                 }
                 index += rows;
                 taken += rows;
@@ -387,6 +436,29 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             }
             done += count;
         }
+    }
+
+    /// Takes `R` rows from `start` on, and says how many these are.
+    #[inline(always)]
+    fn take_rows<const FUSED: bool, const R: usize>(
+        &self,
+        states: &mut [F::State],
+        start: isize,
+        at: usize,
+        buffers: &mut [Vec<W>; ROWS],
+    ) -> usize {
+        let mut rows: [&[W]; R] = [&[]; R];
+        let mut from = start;
+        for (row, buffer) in rows.iter_mut().zip(buffers) {
+            *row = &self.data.run(from, 1, states.len(), buffer)[..states.len()];
+            from += self.reduced_stride();
+        }
+        self.fold.rows::<FUSED, R>(states, rows, at);
+        R
+    }
+
+    fn reduced_stride(&self) -> isize {
+        self.space.reduced_strides.last().copied().unwrap_or(0)
     }
 
     /// Where the first element of an output is.

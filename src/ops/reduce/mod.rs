@@ -14,7 +14,7 @@ pub use axes::{Axes, keepdim};
 pub(super) use cpu::rows;
 pub(super) use fold::Read;
 pub(super) use kernel::{State, specialisations};
-pub(super) use number::{Float, Made, Number, largest, sum};
+pub(super) use number::{Float, Made, Number, largest, sum, sum_of_powers};
 pub(super) use plan::states;
 pub(super) use space::Space;
 

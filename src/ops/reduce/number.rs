@@ -50,7 +50,8 @@ pub(in crate::ops) trait Float:
     const OURS: bool;
 
     fn count(count: usize) -> Self;
-    fn exp<const FUSED: bool>(self) -> Self;
+    /// Of numbers up to 0: what is below the least normal number may be 0.
+    fn exp_below<const FUSED: bool>(self) -> Self;
     fn ln(self) -> Self;
     fn abs(self) -> Self;
     fn wider(self) -> f64;
@@ -70,7 +71,7 @@ macro_rules! float {
             }
 
             #[inline(always)]
-            fn exp<const FUSED: bool>(self) -> Self {
+            fn exp_below<const FUSED: bool>(self) -> Self {
                 $exp(self)
             }
 
@@ -97,7 +98,7 @@ macro_rules! float {
         }
     };
 }
-float!(f32, true, single::exp::<FUSED>);
+float!(f32, true, single::exp_below::<FUSED>);
 float!(f64, false, f64::exp);
 
 /// Floats in the order of integers.
@@ -290,17 +291,57 @@ fn sum_in<T: Copy, W: Float, const LANES: usize>(all: &[T], f: impl Fn(T) -> W) 
         for (lane, &x) in lanes.iter_mut().zip(rest) {
             *lane = *lane + f(x);
         }
-        let mut wide = lanes.map(Float::wider);
-        let mut apart = LANES / 2;
-        while apart > 0 {
-            for lane in 0..apart {
-                wide[lane] += wide[lane + apart];
-            }
-            apart /= 2;
-        }
-        total += wide[0];
+        total += joined(lanes);
     }
     total
+}
+
+/// The sums of distances from `near` and of their squares, as [`sum`] adds.
+#[inline(always)]
+pub(in crate::ops) fn sum_of_powers<W: Float, const FUSED: bool>(all: &[W], near: W) -> [f64; 2] {
+    match FUSED {
+        true => sum_of_powers_in::<W, LANES>(all, near),
+        false => sum_of_powers_in::<W, FEW_LANES>(all, near),
+    }
+}
+
+#[inline(always)]
+fn sum_of_powers_in<W: Float, const LANES: usize>(all: &[W], near: W) -> [f64; 2] {
+    let mut totals = [0.0; 2];
+    for block in all.chunks(LONGEST * LANES) {
+        let (mut firsts, mut seconds) = ([W::ZERO; LANES], [W::ZERO; LANES]);
+        let whole = block.chunks_exact(LANES);
+        let rest = whole.remainder();
+        for chunk in whole {
+            for lane in 0..LANES {
+                let apart = chunk[lane] - near;
+                firsts[lane] = firsts[lane] + apart;
+                seconds[lane] = seconds[lane] + apart * apart;
+            }
+        }
+        for (lane, &x) in rest.iter().enumerate() {
+            let apart = x - near;
+            firsts[lane] = firsts[lane] + apart;
+            seconds[lane] = seconds[lane] + apart * apart;
+        }
+        totals[0] += joined(firsts);
+        totals[1] += joined(seconds);
+    }
+    totals
+}
+
+/// The sum of lanes, two by two.
+#[inline(always)]
+fn joined<W: Float, const LANES: usize>(lanes: [W; LANES]) -> f64 {
+    let mut wide = lanes.map(Float::wider);
+    let mut apart = LANES / 2;
+    while apart > 0 {
+        for lane in 0..apart {
+            wide[lane] += wide[lane + apart];
+        }
+        apart /= 2;
+    }
+    wide[0]
 }
 
 /// The largest; NaN is passed over.
