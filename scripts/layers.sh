@@ -57,8 +57,8 @@ if ! grep -q 'VUID-VkBufferCreateInfo-size-00912' "$temp/mistake"; then
 fi
 echo "layers: on (a mistake made on purpose was seen)"
 
-filters=(order:: memory:: full:: transfer:: futures:: interop:: threads::eight uniforms::elementwise checks::elementwise
-    uniforms::order checks::create uniforms::cast matmul::edges)
+filters=(order:: memory:: full:: transfer:: futures:: interop:: threads::eight checks::elementwise checks::order checks::create
+    checks::cast matmul::edges)
 adapters=(lavapipe swiftshader)
 skipped=(--skip stress:: --skip large::)
 if [ "$full" != 0 ]; then

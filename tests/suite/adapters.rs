@@ -63,7 +63,7 @@ pub fn full() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     Plain,
-    /// With the runtime checks of naga; on slow adapters, but for full runs, as `Uniforms` too, which is
+    /// With the runtime checks of naga; on software adapters, but for full runs, as `Uniforms` too, which is
     /// not tried by itself there.
     Checks,
     /// Scalars in uniform buffers although the adapter has immediates.
@@ -108,7 +108,7 @@ impl Context {
             .kernel_checks(self.variant == Variant::Checks)
             .immediates(match self.variant {
                 Variant::Uniforms => false,
-                Variant::Checks => !self.is_slow() || full(),
+                Variant::Checks => !self.is_software() || full(),
                 Variant::Plain | Variant::Windows => true,
             });
         match self.variant {
@@ -138,9 +138,10 @@ impl Context {
             // Windows are the library's doing, not the adapter's.
             if !plain.is_slow() || full() {
                 variants.push(Variant::Windows);
-                if adapter.info.capabilities.immediate_bytes > 0 {
-                    variants.push(Variant::Uniforms);
-                }
+            }
+            let has_immediates = adapter.info.capabilities.immediate_bytes > 0;
+            if has_immediates && (!plain.is_software() || full()) {
+                variants.push(Variant::Uniforms);
             }
         }
         variants
@@ -157,6 +158,15 @@ impl Context {
     /// SwiftShader and GL.
     pub fn is_slow(&self) -> bool {
         self.is_software() && self.adapter.name != "lavapipe"
+    }
+
+    /// Each pair of an op and a way to lie is a kernel. Where ops only take each other's place in it, software
+    /// adapters try most ways with the one that stands for others.
+    pub fn op<T: Copy>(&self, rng: &mut Rng, all: &[T], one: T) -> T {
+        match !self.is_software() || full() || rng.one_in(4) {
+            true => *rng.pick(all),
+            false => one,
+        }
     }
 
     /// A random shape; with windows every other one is of several.
@@ -187,6 +197,32 @@ impl Context {
 #[allow(clippy::extra_unused_type_parameters)]
 pub fn always<T>(_: &Context) -> bool {
     true
+}
+
+/// Compilers take most of the time of these tests. Where a dtype only takes another's place in kernels, software
+/// adapters share the dtypes out: unsigned integers to SwiftShader, signed ones to the others, f16 in words to
+/// SwiftShader as well; f64 has no variants.
+pub fn in_turn<T: Number>(context: &Context) -> bool {
+    let swiftshader = context.adapter.name == "swiftshader";
+    let is_tried = match T::DTYPE {
+        DType::U32 => swiftshader,
+        DType::I32 => !swiftshader,
+        DType::F16 => context.adapter.name != "gl",
+        DType::F64 => context.variant == Variant::Plain,
+        _ => true,
+    };
+    is_tried || !context.is_software() || full()
+}
+
+/// Of tests of how operands lie, on software adapters: dtypes that are stored as no other of these, in words,
+/// halves of words, halves and pairs of words.
+pub fn stored_alone<T: Number>(context: &Context) -> bool {
+    let is_alone = match T::DTYPE {
+        DType::F16 => context.adapter.info.capabilities.f16,
+        DType::I32 | DType::U32 => false,
+        _ => true,
+    };
+    (is_alone && in_turn::<T>(context)) || !context.is_software() || full()
 }
 
 /// Whether a test of hardware's kernels runs on this adapter: compilers of software adapters take minutes for

@@ -2,7 +2,7 @@
 
 use orlop::{DType, Element, Result, Tensor, bf16, f16};
 
-use crate::adapters::Context;
+use crate::adapters::{Context, in_turn};
 use crate::number::{Number, for_each_dtype};
 use crate::operand::{Operand, same};
 use crate::rng::{Rng, cases};
@@ -11,7 +11,7 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     let mut all = vec![Test::new("copy::keeps_bits", Scope::Kernels, keeps_bits)];
     for_each_dtype!(all, Scope::Kernels, "cast::specials", specials);
-    for_each_dtype!(all, Scope::Kernels, "cast::random", random);
+    for_each_dtype!(all, Scope::Kernels, "cast::random", random, in_turn);
     for_each_dtype!(all, Scope::Kernels, "copy::random", copies);
     for_each_dtype!(all, Scope::Kernels, "copy::turned", turned);
     all.extend([

@@ -6,6 +6,7 @@ use orlop::{
 };
 
 use crate::adapters::{Context, full};
+use crate::kernels;
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -225,15 +226,20 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
         (&[20, 1500], &[1500, 24]),
     ];
     // Compilers take long, slow ones for too long: each kernel meets one shape, half of them each dtype of
-    // 16 bits.
+    // 16 bits; adapters share out those that they would not choose.
     let each = if full() { shapes.len() } else { 1 };
-    let left_out = |at: usize| {
-        let turn = [DType::F16, DType::BF16][at % 2] == T::DTYPE;
-        T::DTYPE.size() == 2 && !full() && (context.is_slow() || !turn)
+    let left_out = |at: usize, kernel: MatmulKernel| {
+        let turn = kernels::turn_of(context, at, kernel);
+        let is_anothers = turn.is_some_and(|turn| turn % 2 == 0);
+        if T::DTYPE == DType::F32 || full() {
+            return is_anothers;
+        }
+        let is_other = [DType::F16, DType::BF16][at / 2 % 2] != T::DTYPE;
+        is_anothers || is_other || context.is_slow()
     };
     cases(1, |rng| {
         for (at, &kernel) in MatmulKernel::all().iter().enumerate() {
-            if left_out(at) {
+            if left_out(at, kernel) {
                 continue;
             }
             let mut ran = 0;

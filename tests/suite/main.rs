@@ -132,8 +132,10 @@ impl Test {
     }
 }
 
-fn tests() -> Vec<Test> {
-    [
+/// By families: each has a device of its own on an adapter, dropped when the last of its trials has run, since
+/// compilers of software adapters keep a mebibyte or two of each kernel.
+fn tests() -> Vec<Vec<Test>> {
+    vec![
         elementwise::tests(),
         functions::tests(),
         matmul::tests(),
@@ -176,9 +178,6 @@ fn tests() -> Vec<Test> {
         text::tests(),
         user::tests(),
     ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
 
 /// Tests that need several devices, or none.
@@ -226,21 +225,45 @@ fn print_slowest(count: usize) {
     }
 }
 
-fn trials(found: &[Adapter]) -> Vec<Trial> {
+/// All trials of an adapter.
+fn trials_on(adapter: &Adapter) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for adapter in found {
-        for variant in Context::variants(adapter) {
+    for variant in Context::variants(adapter) {
+        for family in tests() {
             let context = Arc::new(Context::new(adapter.clone(), variant));
-            for test in tests().into_iter().filter(|test| test.runs_on(&context)) {
+            for test in family.into_iter().filter(|test| test.runs_on(&context)) {
                 let name = format!("{}::{}{}", adapter.name, variant.prefix(), test.name);
                 let context = Arc::clone(&context);
                 trials.push(timed(name, move || (test.body)(&context)));
             }
         }
     }
-    for (name, body) in tests_once() {
-        trials.push(timed(format!("all::{name}"), body));
-    }
+    trials
+}
+
+/// The trials of all lists, each list in its order and spread over the whole run: what runs side by side runs on
+/// different devices, since a device compiles one kernel at a time.
+fn spread(lists: Vec<Vec<Trial>>) -> Vec<Trial> {
+    let mut placed: Vec<(f64, Trial)> = lists
+        .into_iter()
+        .flat_map(|list| {
+            let count = list.len() as f64;
+            let nth = list.into_iter().enumerate();
+            nth.map(move |(at, trial)| (at as f64 / count, trial))
+        })
+        .collect();
+    placed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    placed.into_iter().map(|(_, trial)| trial).collect()
+}
+
+fn trials(found: &[Adapter]) -> Vec<Trial> {
+    let mut lists: Vec<Vec<Trial>> = found.iter().map(trials_on).collect();
+    let once = tests_once().into_iter();
+    lists.push(
+        once.map(|(name, body)| timed(format!("all::{name}"), body))
+            .collect(),
+    );
+    let mut trials = spread(lists);
     for name in adapters::required() {
         if found.iter().all(|adapter| adapter.name != name) {
             let there = names(found);

@@ -1,8 +1,8 @@
 //! Matrix products of all shapes and layouts, within the documented bounds.
 
-use orlop::{DType, Result, Tensor, with_matmul_split};
+use orlop::{Result, Tensor, with_matmul_split};
 
-use crate::adapters::{Context, Variant, full};
+use crate::adapters::{Context, Variant, full, in_turn, stored_alone};
 use crate::number::{Number, for_each_dtype};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -16,41 +16,29 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::specials", Scope::Kernels, specials),
         Test::new("matmul::small_sweep", Scope::Device, small_sweep),
     ];
-    for_each_dtype!(
-        all,
-        Scope::Kernels,
-        "matmul::random",
-        random,
-        is_worth_compiling
-    );
+    for_each_dtype!(all, Scope::Kernels, "matmul::random", random, in_turn);
     for_each_dtype!(
         all,
         Scope::Kernels,
         "matmul::batches",
         batches,
-        is_worth_compiling
+        stored_alone
     );
-    for_each_dtype!(
-        all,
-        Scope::Kernels,
-        "matmul::edges",
-        edges,
-        is_worth_compiling
-    );
+    for_each_dtype!(all, Scope::Kernels, "matmul::edges", edges, in_turn);
     for_each_dtype!(all, Scope::Kernels, "matmul::empty", empty);
     for_each_dtype!(
         all,
         Scope::Kernels,
         "matmul::vectors",
         vectors,
-        is_worth_compiling
+        stored_alone
     );
     for_each_dtype!(
         all,
         Scope::Kernels,
         "matmul::aliases",
         aliases,
-        is_worth_compiling
+        stored_alone
     );
     all
 }
@@ -123,21 +111,6 @@ fn size(rng: &mut Rng, most: usize) -> usize {
         1 => *rng.pick(&[1, 2, 3, 5, 7, 11, 13]),
         _ => rng.between(1, most),
     }
-}
-
-/// Compilers take longest for these kernels. Where a dtype only takes another's place in them, software
-/// adapters share the dtypes out: unsigned integers to SwiftShader, signed ones to the others, f16 in
-/// words to SwiftShader as well; f64 has no variants.
-fn is_worth_compiling<T: Factor>(context: &Context) -> bool {
-    let swiftshader = context.adapter.name == "swiftshader";
-    let is_tried = match T::DTYPE {
-        DType::U32 => swiftshader,
-        DType::I32 => !swiftshader,
-        DType::F16 => context.adapter.name != "gl",
-        DType::F64 => context.variant == Variant::Plain,
-        _ => true,
-    };
-    is_tried || !context.is_software() || full()
 }
 
 fn random<T: Factor>(context: &Context) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
 
-use crate::adapters::{Context, always, full, runs_hardwares};
+use crate::adapters::{Context, always, full, in_turn, runs_hardwares};
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::reduce::{groups, random_axes, rounding};
@@ -35,9 +35,9 @@ pub fn tests() -> Vec<Test> {
             ]);
         };
     }
-    floats!("normalise::random", Scope::Kernels, random, always);
-    floats!("normalise::edges", Scope::Kernels, edges, always);
-    floats!("normalise::short", Scope::Kernels, short, always);
+    floats!("normalise::random", Scope::Kernels, random, in_turn);
+    floats!("normalise::edges", Scope::Kernels, edges, in_turn);
+    floats!("normalise::short", Scope::Kernels, short, in_turn);
     floats!("normalise::hardware", Scope::Gpu, hardware, runs_hardwares);
     floats!(
         "normalise::large_columns",

@@ -2,7 +2,7 @@
 
 use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim, with_hardware_plans};
 
-use crate::adapters::{Context, full, runs_hardwares};
+use crate::adapters::{Context, full, in_turn, runs_hardwares, stored_alone};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, cases};
@@ -40,14 +40,20 @@ pub fn tests() -> Vec<Test> {
         hardware,
         runs_hardwares
     );
-    for_each_dtype!(all, Scope::Gpu, "reduce::large_columns", large_columns);
+    for_each_dtype!(
+        all,
+        Scope::Gpu,
+        "reduce::large_columns",
+        large_columns,
+        stored_alone
+    );
     all.push(
         Test::new("reduce::hardware::bool", Scope::Gpu, hardware::<bool>)
             .when(runs_hardwares::<bool>),
     );
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
-    for_each_dtype!(all, Scope::Kernels, "reduce::random", random);
-    for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges);
+    for_each_dtype!(all, Scope::Kernels, "reduce::random", random, in_turn);
+    for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges, in_turn);
     all
 }
 
@@ -157,6 +163,16 @@ impl What {
             DType::I32 | DType::U32 => &What::OF_INTEGERS,
             _ => &What::EACH,
         }
+    }
+
+    /// On software adapters mostly one of each kind: a sum, places, two numbers at a time.
+    fn some(context: &Context, rng: &mut Rng, dtype: DType) -> What {
+        let one = match dtype {
+            DType::Bool => What::Sum,
+            DType::I32 | DType::U32 => *rng.pick(&[What::Sum, What::ArgMin]),
+            _ => *rng.pick(&[What::Sum, What::ArgMin, What::Var]),
+        };
+        context.op(rng, What::of(dtype), one)
     }
 
     fn run(self, x: &Tensor, axes: Axes) -> Result<Tensor> {
@@ -394,7 +410,7 @@ fn random<T: Number>(context: &Context) -> Result<()> {
         let shape = context.shape(rng, 7, most);
         let x = Operand::<T>::random_view(context.device(), rng, &shape)?;
         let axes = random_axes(rng, shape.len());
-        let what = *rng.pick(What::of(T::DTYPE));
+        let what = What::some(context, rng, T::DTYPE);
         check(context, what, &x, &axes, rng.one_in(2))
     })
 }
@@ -413,7 +429,7 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
             for first in [0, 1, 4, 8] {
                 check(
                     context,
-                    *rng.pick(What::of(T::DTYPE)),
+                    What::some(context, rng, T::DTYPE),
                     &x.range(first..first + size)?,
                     &[0],
                     false,
@@ -437,10 +453,10 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
             }
             let x = Operand::<T>::random(context.device(), rng, &[rows, columns])?;
             for axes in [&[0][..], &[1], &[0, 1], &[]] {
-                check(context, *rng.pick(What::of(T::DTYPE)), &x, axes, false)?;
+                check(context, What::some(context, rng, T::DTYPE), &x, axes, false)?;
                 check(
                     context,
-                    *rng.pick(What::of(T::DTYPE)),
+                    What::some(context, rng, T::DTYPE),
                     &x.transpose(0, 1)?,
                     axes,
                     true,
@@ -449,10 +465,10 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         }
         let x = Operand::<T>::random(context.device(), rng, &[6, 20, 24])?;
         for axes in [&[0, 2][..], &[1], &[0, 1], &[1, 2]] {
-            check(context, *rng.pick(What::of(T::DTYPE)), &x, axes, false)?;
+            check(context, What::some(context, rng, T::DTYPE), &x, axes, false)?;
             check(
                 context,
-                *rng.pick(What::of(T::DTYPE)),
+                What::some(context, rng, T::DTYPE),
                 &x.permute(&[2, 0, 1])?,
                 axes,
                 false,
