@@ -28,6 +28,8 @@ const FILLED: [f64; 2] = [0.6, 0.8];
 /// Multiplications up to which a program multiplies thousands of times before SwiftShader's large
 /// tile has made up for the time that it takes to compile.
 const SMALL: f64 = 64.0 * 64.0 * 64.0;
+/// The same where there are no subgroups: up to there the small tile is as fast.
+const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,6 +352,8 @@ fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
 fn registers(problem: &MatmulProblem) -> MatmulPlan {
     if problem.accumulates || problem.m <= 8 {
         because(REGISTER_SMALL, "few rows, or parts of k")
+    } else if problem.sums() <= SMALL_REGISTERS {
+        because(REGISTER_SMALL, "small: compiled sooner")
     } else if problem.all_vectors() && problem.dtype == DType::F32 && problem.n > 64 {
         because(REGISTER_WIDE, "no subgroups; all by vectors")
     } else if problem.vectors_along_k() {
