@@ -129,7 +129,7 @@ stage_layers() { scripts/layers.sh; }
 
 stage_miri() { scripts/miri.sh; }
 
-stage_fuzz() { scripts/fuzz.sh 30; }
+stage_fuzz() { scripts/fuzz.sh 60; }
 
 stage_examples() {
     cargo run --release --all-features --locked --example devices
