@@ -1,5 +1,6 @@
 //! Runs like the recorded ones: that the generator makes the recorded one, and what the allocator reserves and moves.
 
+mod random;
 #[path = "../examples/common/trace.rs"]
 mod trace;
 #[path = "../benches/common/traces.rs"]
@@ -9,6 +10,7 @@ mod traces;
 use std::collections::{HashMap, HashSet};
 
 use orlop::memory::{Growth, MemoryStatistics, Pool, PoolConfig, Refused, RegionSource};
+use random::Random;
 use trace::{Event, Trace};
 use traces::serving::{RECORDED, Step};
 
@@ -195,5 +197,62 @@ fn in_a_fiftieth_more_less_than_a_twentieth_moves() {
             let moved = statistics.events.relocated_bytes as f64 / allocated as f64;
             assert!(moved < 0.05, "{name}, run {}: {moved}", at + 1);
         }
+    }
+}
+
+/// Blocks of 32 KiB to 16 MiB that come and go in some order, over and over.
+fn periodic(seed: u64) -> Trace {
+    let mut random = Random(seed);
+    let mut order: Vec<(usize, bool)> = Vec::new();
+    let mut live = Vec::new();
+    let blocks = 2 + random.below(14) as usize;
+    let bytes: Vec<u64> = (0..blocks)
+        .map(|_| (1 << (15 + random.below(9))) + random.below(1 << 15))
+        .collect();
+    for block in 0..blocks {
+        order.push((block, true));
+        live.push(block);
+        while !live.is_empty() && random.once_in(3) {
+            order.push((
+                live.swap_remove(random.below(live.len() as u64) as usize),
+                false,
+            ));
+        }
+    }
+    order.extend(live.drain(..).map(|block| (block, false)));
+    let mut trace = Trace::default();
+    for round in 0..40 {
+        let (mut in_use, before) = (0, round * blocks);
+        for &(block, comes) in &order {
+            let rounded = bytes[block].next_multiple_of(256);
+            let index = before + block;
+            if comes {
+                in_use += rounded;
+                trace.events.push(Event::Allocate {
+                    index,
+                    bytes: bytes[block],
+                });
+            } else {
+                in_use -= rounded;
+                trace.events.push(Event::Free { index });
+            }
+            trace.peak_live = trace.peak_live.max(in_use);
+        }
+        trace.sizes.extend(&bytes);
+    }
+    trace
+}
+
+/// One region is enough for what a budget allows, whatever fits into what is left of others.
+#[test]
+fn in_a_fiftieth_more_nothing_is_refused() {
+    for seed in 0..1000 {
+        let run = periodic(seed);
+        let statistics = lived_through(&run, Some((run.peak_live as f64 * 1.02) as u64));
+        assert_eq!(statistics.events.failures, 0, "seed {seed}");
+        assert!(
+            statistics.counts.regions.allocated < 40,
+            "seed {seed}: regions are made for ever"
+        );
     }
 }

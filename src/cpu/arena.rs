@@ -25,9 +25,12 @@ use crate::turns::Turns;
 const REGION_ALIGNMENT: usize = 4096;
 const _: () = assert!(REGION_ALIGNMENT.is_multiple_of(QUANTUM as usize));
 
-/// One block of host memory, zeroed when it was taken.
+/// One block of host memory, zeros when it was taken.
 struct HostRegion {
+    /// The first multiple of `REGION_ALIGNMENT` in what the system gave.
     start: NonNull<u8>,
+    bytes: usize,
+    given: NonNull<u8>,
     layout: Layout,
 }
 
@@ -37,21 +40,32 @@ unsafe impl Send for HostRegion {}
 impl HostRegion {
     fn new(bytes: u64) -> Result<Self, Refused> {
         let refused = || Refused(format!("the system has no {bytes} bytes of memory to give"));
-        let layout = usize::try_from(bytes)
-            .ok()
-            .filter(|&bytes| bytes > 0)
-            .and_then(|bytes| Layout::from_size_align(bytes, REGION_ALIGNMENT).ok())
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+        let bytes = bytes.ok_or_else(refused)?;
+        // Of no more than the usual alignment: only such memory is taken from the system as pages that it makes when
+        // they are written; all else is written with zeros here, under the pool's lock.
+        let layout = bytes
+            .checked_add(REGION_ALIGNMENT)
+            .and_then(|most| Layout::from_size_align(most, align_of::<u64>()).ok())
             .ok_or_else(refused)?;
         // SAFETY: the layout's size is not zero. Zeroed, so that every byte is initialised.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Self { start, layout })
+        let given = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let address = given.addr().get();
+        let before = address.next_multiple_of(REGION_ALIGNMENT) - address;
+        Ok(Self {
+            // SAFETY: less than `REGION_ALIGNMENT`, which was asked for besides the bytes.
+            start: unsafe { given.add(before) },
+            bytes,
+            given,
+            layout,
+        })
     }
 }
 
 impl Drop for HostRegion {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.given.as_ptr(), self.layout) }
     }
 }
 
@@ -77,7 +91,7 @@ impl RegionSource for HostRegions {
     }
 
     fn destroy(&mut self, region: HostRegion) {
-        self.claim.give(region.layout.size() as u64);
+        self.claim.give(region.bytes as u64);
     }
 }
 
@@ -167,7 +181,7 @@ impl HostPool {
 /// The address of a chunk, if it lies inside its region.
 fn chunk_start(region: &HostRegion, place: Place) -> Option<NonNull<u8>> {
     let end = place.offset.checked_add(place.bytes)?;
-    if end > region.layout.size() as u64 {
+    if end > region.bytes as u64 {
         return None;
     }
     // SAFETY: offset + bytes lies inside the region's allocation, checked above.

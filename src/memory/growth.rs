@@ -16,10 +16,10 @@ pub enum Growth {
     /// refused may be such a request, if somebody else took the memory that went back for it.
     #[default]
     Proportional,
-    /// What a device with a `memory_limit` does where nothing else is said: few, large regions, since
-    /// blocks in many small ones cannot be moved together when the budget is nearly used up. In
-    /// proportion up to a 32nd of the budget; from there on each region is twice as large as all
-    /// before it together, and takes the whole rest where less than another would be left.
+    /// What a device with a `memory_limit` does where nothing else is said: in proportion up to a 64th of the
+    /// budget, and then all the rest in one region, since blocks of several cannot be moved together when the
+    /// budget is nearly used up. So what a budget 1/63 above the most in use refuses is for pinned tensors alone,
+    /// where the adapter makes regions as large as that.
     /// Idle regions are traded in as with `Proportional`, which it is where there is no budget.
     Budget,
     /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the
@@ -74,7 +74,7 @@ const REMADE: u64 = 64;
 
 /// Up to this share of a budget regions are small all the same: a program that uses little of a
 /// large budget shall not hold much of it.
-const FRUGAL_SHARE: u64 = 32;
+const FRUGAL_SHARE: u64 = 64;
 
 /// What a growth policy knows. All sizes are bytes.
 #[derive(Clone, Copy, Debug)]
@@ -141,12 +141,8 @@ impl Growth {
                 None => Some(demand.proportional(demand.smallest())),
                 Some(budget) => {
                     let least = demand.proportional(SMALLEST_OF_FEW);
-                    let wanted = least.max(demand.held.saturating_mul(2));
-                    let rest = most.saturating_sub(wanted);
-                    match demand.held.saturating_add(least) <= budget / FRUGAL_SHARE {
-                        true => Some(least),
-                        false => round_up(if rest <= wanted { most } else { wanted }),
-                    }
+                    let is_frugal = demand.held.saturating_add(least) <= budget / FRUGAL_SHARE;
+                    Some(if is_frugal { least } else { most })
                 }
             },
             Growth::Step { bytes } => {
@@ -363,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_makes_few_large_regions() {
+    fn a_budget_is_one_region_but_for_a_64th() {
         const MIB: u64 = 1 << 20;
         let regions = |budget: u64, needed: u64| {
             let mut held = 0;
@@ -383,9 +379,9 @@ mod tests {
             sizes
         };
         assert_eq!(regions(2 * MIB, QUANTUM), [2]);
-        assert_eq!(regions(8 * MIB, QUANTUM), [1, 2, 5]);
-        assert_eq!(regions(96 * MIB, QUANTUM), [1, 1, 1, 6, 18, 69]);
-        assert_eq!(regions(96 * MIB, 40 * MIB), [40, 56]);
+        assert_eq!(regions(64 * MIB, QUANTUM), [1, 63]);
+        assert_eq!(regions(192 * MIB, QUANTUM), [1, 1, 1, 189]);
+        assert_eq!(regions(192 * MIB, 40 * MIB), [192]);
         assert_eq!(Growth::within(None), Growth::Proportional);
         let size = |demand| Growth::Budget.region_size(demand);
         assert_eq!(size(DEMAND), Some(SMALLEST), "no budget");

@@ -263,7 +263,7 @@ fn budgets_are_apart(context: &Context) -> Result<()> {
 }
 
 fn summary(context: &Context) -> Result<()> {
-    let device = context.builder().memory_limit(32 << 20).build()?;
+    let device = context.builder().memory_limit(64 << 20).build()?;
     let tensor = Tensor::ones(&device, 1 << 18, DType::F32)?;
     let text = device.memory_summary();
     assert!(text.starts_with(&format!("memory of {device}\n")), "{text}");
@@ -272,7 +272,7 @@ fn summary(context: &Context) -> Result<()> {
         ("reserved", "1.00 MiB"),
         ("peak allocated", "1.00 MiB"),
         ("peak reserved", "1.00 MiB"),
-        ("limit", "32.00 MiB"),
+        ("limit", "64.00 MiB"),
         ("live tensors", "1"),
         ("regions", "1"),
         ("largest free chunk", "0 B"),
