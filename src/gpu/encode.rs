@@ -89,11 +89,7 @@ impl Gpu {
         }
         let (groups, mut texels) = {
             let mut pool = self.memory.lock();
-            if std::mem::take(&mut pool.source_mut().returned) {
-                stream
-                    .bindings
-                    .retain(|region| pool.region(region).is_some());
-            }
+            stream.forget_returned(&mut pool);
             let mut groups: SmallVec<[wgpu::BindGroup; 1]> = SmallVec::new();
             let mut texels: SmallVec<[TexelWork; 1]> = SmallVec::new();
             for (launch, kernel) in launches.iter().zip(kernels) {

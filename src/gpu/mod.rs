@@ -44,7 +44,7 @@ use crate::memory::{
     PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use health::Health;
 use pipelines::Pipelines;
 pub(crate) use regions::RegionUsages;
@@ -96,6 +96,8 @@ pub(crate) struct Gpu {
     bounce: Option<Bounce>,
     /// Where tensors may go to the host.
     spill: Option<Spill>,
+    /// [`Regions::crowded`].
+    crowded: Arc<AtomicBool>,
     /// Counts uses of blocks.
     clock: AtomicU64,
     pub(crate) background: Background,
@@ -189,6 +191,7 @@ impl Gpu {
             };
             (Pool::new(regions, options.pool), bounce)
         };
+        let crowded = Arc::clone(&pool.source().crowded);
         let limits = BatchLimits {
             dispatches: if serial.is_some() { 16 } else { 128 },
             copied_bytes: 16 << 20,
@@ -220,6 +223,7 @@ impl Gpu {
                 WhenFull::SpillToHost { most } => Some(Spill::new(most)),
                 WhenFull::Fail | WhenFull::Relocate => None,
             },
+            crowded,
             clock: AtomicU64::new(0),
             background: Background::default(),
             capabilities,
@@ -274,6 +278,9 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::allocate`].
     fn take(self: &Arc<Self>, access: &Access<'_>, request: Request) -> Result<BlockId> {
+        if self.crowded.load(Ordering::Relaxed) {
+            self.wait_for_returned();
+        }
         self.health.check()?;
         let mut has_waited = false;
         let mut busy_since = None;
@@ -371,14 +378,26 @@ impl Gpu {
         stream.submit()?;
         let mut pool = self.memory.lock();
         pool.trim_to(bytes);
-        pool.source_mut().returned = false;
-        stream
-            .bindings
-            .retain(|region| pool.region(region).is_some());
+        stream.forget_returned(&mut pool);
         drop(pool);
         stream.staging.trim();
         stream.texels.trim();
         Ok(())
+    }
+
+    /// Waits until the regions that went back are the adapter's again, so that it holds little more than is reserved.
+    /// What fails meanwhile is for those to say whose work it is.
+    #[cold]
+    fn wait_for_returned(&self) {
+        let owed = {
+            let _hold = self.hold();
+            let mut stream = self.stream.lock();
+            let mut pool = self.memory.lock();
+            stream.forget_returned(&mut pool);
+            pool.source_mut().unsettled()
+        };
+        let _ = self.finish("allocation", self.deadline());
+        self.memory.lock().source_mut().settled(owed);
     }
 
     /// The device and the queue themselves.

@@ -6,6 +6,7 @@ use super::health::{self, Caught, Health};
 use crate::error::{Error, Result};
 use crate::faults::{Fault, FaultHook, INJECTED};
 use crate::memory::{Claim, QUANTUM, Refused, RegionSource};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What regions can be used for beside what orlop needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,12 @@ impl Default for RegionUsages {
         Self(wgpu::BufferUsages::empty())
     }
 }
+
+/// Share of what regions hold that those may have which went back, but which work in flight or cached bind groups
+/// may keep.
+const UNSETTLED_SHARE: u64 = 8;
+/// And what they may have in any case.
+const UNSETTLED_BYTES: u64 = 4 << 20;
 
 /// Creates regions on one device.
 pub(crate) struct Regions {
@@ -28,6 +35,11 @@ pub(crate) struct Regions {
     /// A region was given back since this was last cleared: cached bind groups may keep its
     /// memory alive.
     pub returned: bool,
+    held: u64,
+    /// Bytes that went back since somebody last waited for what used them.
+    unsettled: u64,
+    /// They are too many: nobody shall make more regions before that.
+    pub crowded: Arc<AtomicBool>,
 }
 
 impl Regions {
@@ -52,6 +64,9 @@ impl Regions {
             claim,
             faults,
             returned: false,
+            held: 0,
+            unsettled: 0,
+            crowded: Arc::default(),
         };
         if extra != RegionUsages::default() {
             // The device says best what it allows.
@@ -74,21 +89,44 @@ impl RegionSource for Regions {
     fn create(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
         self.claim.take(bytes)?;
         let created = self.buffer(bytes);
-        if created.is_err() {
-            self.claim.give(bytes);
+        match created {
+            Ok(_) => self.held += bytes,
+            Err(_) => self.claim.give(bytes),
         }
+        self.count_unsettled();
         created
     }
 
     fn destroy(&mut self, region: wgpu::Buffer) {
-        self.claim.give(region.size());
+        let bytes = region.size();
+        self.claim.give(bytes);
         // Dropped, not destroyed: work in flight or in the open batch may still use it.
         drop(region);
         self.returned = true;
+        self.held = self.held.saturating_sub(bytes);
+        self.unsettled += bytes;
+        self.count_unsettled();
     }
 }
 
 impl Regions {
+    /// Bytes that went back since [`Regions::settled`].
+    pub(crate) fn unsettled(&self) -> u64 {
+        self.unsettled
+    }
+
+    /// So many bytes are the adapter's again.
+    pub(crate) fn settled(&mut self, bytes: u64) {
+        self.unsettled = self.unsettled.saturating_sub(bytes);
+        self.count_unsettled();
+    }
+
+    fn count_unsettled(&self) {
+        let most = (self.held / UNSETTLED_SHARE).max(UNSETTLED_BYTES);
+        let crowded = self.unsettled > most;
+        self.crowded.store(crowded, Ordering::Relaxed);
+    }
+
     fn buffer(&self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
         if self.faults.strikes(Fault::Region) {
             return Err(Refused(INJECTED.to_owned()));

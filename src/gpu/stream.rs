@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::batch::{Batch, Command, Effect, Target, Work};
 use super::bindings::Bindings;
+use super::block::GpuBlock;
 use super::health::{self, Caught, Health};
 use super::pipelines::Kernel;
+use super::regions::Regions;
 use super::staging::Staging;
 use super::templates::ParamsSpace;
 use super::texels::{self, TexelStore, Texels};
@@ -15,7 +17,7 @@ use super::wait::Progress;
 use crate::error::{Error, Result};
 use crate::faults::{Fault, FaultHook};
 use crate::launch::{Dispatch, TexelCopy};
-use crate::memory::BlockId;
+use crate::memory::{BlockId, OwnedPool};
 
 /// When a batch is submitted though nobody waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,13 @@ impl Stream {
             queue,
             health,
             progress,
+        }
+    }
+
+    /// Forgets the bind groups of regions that went back: they keep their memory.
+    pub(crate) fn forget_returned(&mut self, pool: &mut OwnedPool<Regions, GpuBlock>) {
+        if std::mem::take(&mut pool.source_mut().returned) {
+            self.bindings.retain(|region| pool.region(region).is_some());
         }
     }
 

@@ -31,6 +31,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             trim_reaches_the_driver,
         ),
+        Test::new(
+            "memory::what_went_back_does_not_pile_up",
+            Scope::Gpu,
+            what_went_back_does_not_pile_up,
+        ),
     ]
 }
 
@@ -307,6 +312,24 @@ fn trim_while_working(context: &Context) -> Result<()> {
         assert_eq!(device.memory().reserved, 0);
     }
     device.synchronize()
+}
+
+/// Regions that are made for one tensor each, while work that used those before them is not done.
+fn what_went_back_does_not_pile_up(context: &Context) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let _alone = watchdog::alone();
+    let device = context.open();
+    let mut most = 0;
+    for _ in 0..20 {
+        for mib in [16, 10] {
+            drop(Tensor::ones(&device, mib << 18, DType::F32)?);
+            most = most.max(device.driver_reserved().unwrap_or(0));
+        }
+    }
+    assert!(device.memory().counts.regions.allocated >= 40);
+    // The one that went last, the one that is there, and staging.
+    assert!(most <= (16 + 10 + 8) * MIB, "{} MiB", most / MIB);
+    Ok(())
 }
 
 /// 256 MiB that many bind groups were made for are gone from the driver's own figure.
