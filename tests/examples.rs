@@ -701,8 +701,12 @@ fn malformed_traces_are_refused_with_their_line() {
         }
         assert!(text(&output.stderr).contains(&*path.to_string_lossy()));
     }
+    let binary = folder.path("binary");
+    std::fs::write(&binary, b"a 0 1\nf 0\n\xff\n").expect("a file");
+    assert_refused(&run(example("replay").arg(&binary)), "binary", "line 3");
     for (arguments, word) in [
         (&["/no/such/trace"][..], "/no/such/trace"),
+        (&["x", "--growth", "preallocate:0.5"], "--limit"),
         (&[], "FILE"),
         (&["x", "--growth", "sideways"], "proportional"),
         (&["x", "--limit", "much"], "much"),

@@ -26,7 +26,7 @@ struct Args {
     /// Traces
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// proportional, budget, preallocate:BYTES, preallocate:0.9 (of the budget), step:BYTES,
+    /// proportional, budget, preallocate:BYTES, preallocate:0.9 (of the budget, or of a device's memory), step:BYTES,
     /// doubling:BYTES; the default is budget with a limit, proportional without
     #[arg(long, value_name = "POLICY")]
     growth: Option<Growing>,
@@ -63,6 +63,12 @@ fn main() -> ExitCode {
 }
 
 fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let is_share = matches!(args.growth, Some(Growing(Growth::Preallocate { .. })));
+    if is_share && args.limit.is_none() && args.device.is_none() {
+        return Err(
+            "preallocate:FRACTION is a share of --limit, or of the memory of --device".into(),
+        );
+    }
     // All are read before the first is replayed, so that output is whole or none.
     let traces: Vec<(String, Trace)> = args
         .files
@@ -110,8 +116,13 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// The trace in a file, and its name.
 fn read(file: &str) -> Result<(String, Trace), Box<dyn Error>> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let trace = Trace::parse(&text).map_err(|error| format!("{file}: {error}"))?;
+    let bytes = std::fs::read(file).map_err(|error| format!("{file}: {error}"))?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        format!("{file}: line {line}: it is not UTF-8")
+    })?;
+    let trace = Trace::parse(text).map_err(|error| format!("{file}: {error}"))?;
     let name = Path::new(file).file_stem().unwrap_or_default();
     Ok((name.to_string_lossy().into_owned(), trace))
 }

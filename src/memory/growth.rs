@@ -18,19 +18,19 @@ pub enum Growth {
     Proportional,
     /// What a device with a `memory_limit` does where nothing else is said: in proportion up to a 64th of the
     /// budget, and then all the rest in one region, since blocks of several cannot be moved together when the
-    /// budget is nearly used up. So what a budget 1/63 above the most in use refuses is for pinned tensors alone,
-    /// where the adapter makes regions as large as that.
+    /// budget is nearly used up. So a budget of 1/63 more than the most in use refuses nothing, unless tensors are
+    /// pinned or the adapter makes no region as large as that.
     /// Idle regions are traded in as with `Proportional`, which it is where there is no budget.
     Budget,
     /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the
     /// budget (`memory_limit`) where there is one, else of the adapter's memory. In proportion
-    /// after that. Nobody else can have that memory then; drivers that overcommit set nothing aside
+    /// after that, but idle regions stay. Nobody else can have that memory then; drivers that overcommit set nothing aside
     /// before it is written.
     Preallocate {
         /// Above 0, at most 1.
         fraction: f64,
     },
-    /// So many bytes at once when the device is opened. In proportion after that.
+    /// So many bytes at once when the device is opened. In proportion after that, but idle regions stay.
     PreallocateBytes {
         /// Rounded up to [`QUANTUM`]; in as few regions as the largest buffer allows.
         bytes: u64,
