@@ -115,13 +115,11 @@ impl fmt::Display for Full {
             formatter.write_str("; ")?;
         }
         let scattered = statistics.free >= self.rounded;
-        let movable = self.largest_by_moving >= self.rounded;
         formatter.write_str(match (&self.reason, scattered) {
             (FullReason::OverRegionLimit { .. }, _) => "what would help: smaller pieces",
-            (_, true) if movable => "what would help: moving blocks together (enough is free, in pieces)",
             (_, true) => {
-                "what would help: spilling, fewer pinned tensors or one region from the start \
-                 (`Growth::PreallocateBytes`): enough is free, but no region could hold it"
+                "what would help: moving blocks together, or spilling where that was not enough \
+                 (enough is free, in pieces)"
             }
             (FullReason::OverBudget, false) => {
                 "what would help: freeing tensors, spilling them, or a higher budget"
