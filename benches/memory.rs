@@ -245,12 +245,12 @@ fn families(json: bool) -> Outcome<()> {
     }
     for traces::Family { name, runs } in traces::families()? {
         let (mut reserved, mut endless, mut moved, mut failed) = (vec![], vec![], vec![], 0);
-        for trace in &runs {
+        for trace in runs {
             let peak_live = trace.peak_live as f64;
-            let (_, pool) = replay(trace, None);
+            let (_, pool) = replay(&trace, None);
             reserved.push(pool.statistics().peak_reserved as f64 / peak_live);
-            endless.push(rules::endless_best_fit(trace) as f64 / peak_live);
-            let events = replay(trace, Some((peak_live * BUDGET) as u64))
+            endless.push(rules::endless_best_fit(&trace) as f64 / peak_live);
+            let events = replay(&trace, Some((peak_live * BUDGET) as u64))
                 .1
                 .statistics()
                 .events;
@@ -259,7 +259,7 @@ fn families(json: bool) -> Outcome<()> {
             failed += events.failures;
         }
         let over = |values: &[f64]| values.iter().filter(|&&ratio| ratio > 1.10).count();
-        let (count, over, endless_over) = (runs.len(), over(&reserved), over(&endless));
+        let (count, over, endless_over) = (reserved.len(), over(&reserved), over(&endless));
         let (reserved, endless, moved) = (spread(reserved), spread(endless), spread(moved));
         if json {
             println!(

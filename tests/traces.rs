@@ -177,8 +177,8 @@ fn lived_through(trace: &Trace, limit: Option<u64>) -> MemoryStatistics {
 #[test]
 fn runs_like_the_recorded_ones_reserve_a_tenth_more_at_most() {
     for traces::Family { name, runs } in traces::families().expect("the traces") {
-        for (at, run) in runs.iter().enumerate() {
-            let reserved = lived_through(run, None).peak_reserved;
+        for (at, run) in runs.enumerate() {
+            let reserved = lived_through(&run, None).peak_reserved;
             let ratio = reserved as f64 / run.peak_live as f64;
             let most = if name == "caches alone" { 1.25 } else { 1.10 };
             assert!(ratio <= most, "{name}, run {}: {ratio}", at + 1);
@@ -189,9 +189,9 @@ fn runs_like_the_recorded_ones_reserve_a_tenth_more_at_most() {
 #[test]
 fn in_a_fiftieth_more_less_than_a_twentieth_moves() {
     for traces::Family { name, runs } in traces::families().expect("the traces") {
-        for (at, run) in runs.iter().enumerate() {
+        for (at, run) in runs.enumerate() {
             let limit = (run.peak_live as f64 * 1.02) as u64;
-            let statistics = lived_through(run, Some(limit));
+            let statistics = lived_through(&run, Some(limit));
             assert!(statistics.peak_reserved <= limit);
             let allocated: u64 = run.sizes.iter().sum();
             let moved = statistics.events.relocated_bytes as f64 / allocated as f64;

@@ -34,10 +34,10 @@ pub fn all() -> Result<Vec<(String, Trace)>, Box<dyn std::error::Error>> {
     Ok(all)
 }
 
-/// Runs of one kind.
+/// Runs of one kind, each made when it is asked for: all of them would take a gigabyte.
 pub struct Family {
     pub name: &'static str,
-    pub runs: Vec<Trace>,
+    pub runs: Box<dyn Iterator<Item = Trace>>,
 }
 
 /// Families of runs like the recorded ones.
@@ -45,20 +45,22 @@ pub struct Family {
 /// # Errors
 /// When a recorded one cannot be read.
 pub fn families() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
-    let mut scales = Vec::new();
-    for name in RECORDED {
-        for factor in [0.3, 0.6, 1.0, 1.7, 2.7, 6.0, 20.0] {
-            scales.push(scaled(&recorded(name)?, factor));
-        }
-    }
+    let recorded: Vec<Trace> = RECORDED
+        .into_iter()
+        .map(recorded)
+        .collect::<Result<_, _>>()?;
+    let scales = recorded.into_iter().flat_map(|trace| {
+        let factors = [0.3, 0.6, 1.0, 1.7, 2.7, 6.0, 20.0];
+        factors.map(|factor| scaled(&trace, factor))
+    });
     let family = |name, count: u64, run: fn(u64) -> Trace| Family {
         name,
-        runs: (1..=count).map(run).collect(),
+        runs: Box::new((1..=count).map(run)),
     };
     Ok(vec![
         Family {
             name: "recorded x 0.3 to 20",
-            runs: scales,
+            runs: Box::new(scales),
         },
         family("training", 30, |seed| training(seed, 4 + seed % 13 * 3, 30)),
         family("llm_decode, requests", 100, serving::other_requests),
