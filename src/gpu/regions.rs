@@ -38,7 +38,7 @@ pub(crate) struct Regions {
     held: u64,
     /// Bytes that went back since somebody last waited for what used them.
     unsettled: u64,
-    /// They are too many: nobody shall make more regions before that.
+    /// They are too many: the next allocation waits first.
     pub crowded: Arc<AtomicBool>,
 }
 
