@@ -1,20 +1,12 @@
 //! The allocator with everything in the mix (moves, pins, spills, limits that change, refusals, trims),
 //! over a million random events: after each, memory holds what it must, and the account is exact.
 
-use orlop::memory::{
-    self, Growth, MemoryStatistics, Pool, PoolConfig, QUANTUM, Refused, RegionSource,
-};
+use orlop::memory::{self, Growth, QUANTUM};
 
 mod random;
-#[path = "../examples/common/trace.rs"]
-mod trace;
-#[path = "../benches/common/traces.rs"]
-#[expect(dead_code, reason = "the benches take all of it")]
-mod traces;
 mod world;
 
 use random::Random;
-use trace::Trace;
 use world::{Event, World};
 
 const MIB: u64 = 1 << 20;
@@ -169,69 +161,6 @@ fn the_same_events_give_the_same_places() {
     let (first, _) = mix.live(9, 30_000);
     let (second, _) = mix.live(9, 30_000);
     assert_eq!(first, second);
-}
-
-/// Regions out of nothing.
-struct NoMemory;
-
-impl RegionSource for NoMemory {
-    type Region = ();
-
-    fn create(&mut self, _bytes: u64) -> Result<(), Refused> {
-        Ok(())
-    }
-}
-
-/// The account after a trace, and the share of the bytes allocated that moved.
-fn replayed(trace: &Trace, limit: Option<u64>) -> (MemoryStatistics, f64) {
-    let config = PoolConfig {
-        growth: Growth::within(limit),
-        limit,
-        max_region: (1 << 31) - 1,
-    };
-    let mut pool = Pool::new(NoMemory, config);
-    let mut blocks = vec![None; trace.sizes.len()];
-    for &event in &trace.events {
-        match event {
-            trace::Event::Allocate { index, bytes } => {
-                let block = match limit {
-                    None => pool.allocate(bytes),
-                    Some(_) => pool.allocate_moving(bytes, &mut ()),
-                };
-                blocks[index] = block.ok();
-            }
-            trace::Event::Free { index } => {
-                if let Some(block) = blocks[index] {
-                    assert!(pool.free(block));
-                }
-            }
-        }
-    }
-    let statistics = pool.statistics();
-    let allocated: u64 = trace.sizes.iter().sum();
-    let moved = statistics.events.relocated_bytes as f64 / allocated as f64;
-    (statistics, moved)
-}
-
-/// Recorded and generated runs: what they reserve where nothing moves, and that a budget of 1.02 times
-/// their peak is enough where blocks move.
-#[test]
-fn runs_need_little_more_than_they_use() {
-    for (name, trace) in traces::all().expect("traces") {
-        let (statistics, _) = replayed(&trace, None);
-        let ratio = statistics.peak_reserved as f64 / trace.peak_live as f64;
-        // Best fit without moves wastes more on caches that grow by copying, however regions grow:
-        // docs/memory.md has the figures.
-        let most = if name.starts_with("caches") {
-            1.25
-        } else {
-            1.10
-        };
-        assert!(ratio <= most, "{name}: {ratio:.3}");
-        let (statistics, moved) = replayed(&trace, Some(trace.peak_live / 100 * 102));
-        assert_eq!(statistics.events.failures, 0, "{name}");
-        assert!(moved < 0.05, "{name}: {moved:.3} of the bytes moved");
-    }
 }
 
 /// Idle regions are kept whole in a pool's first events only, and until the first refusal: so many pools begin.

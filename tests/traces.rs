@@ -4,7 +4,6 @@ mod random;
 #[path = "../examples/common/trace.rs"]
 mod trace;
 #[path = "../benches/common/traces.rs"]
-#[expect(dead_code, reason = "the benches take all of it")]
 mod traces;
 
 use std::collections::{HashMap, HashSet};
@@ -139,9 +138,9 @@ fn a_serving_run_is_made_as_it_was_recorded() {
 }
 
 /// Regions out of nothing.
-struct NoRegions;
+struct NoMemory;
 
-impl RegionSource for NoRegions {
+impl RegionSource for NoMemory {
     type Region = ();
 
     fn create(&mut self, _bytes: u64) -> Result<(), Refused> {
@@ -149,14 +148,14 @@ impl RegionSource for NoRegions {
     }
 }
 
-/// The account after a run; blocks move where there is a limit.
-fn lived_through(trace: &Trace, limit: Option<u64>) -> MemoryStatistics {
+/// The account after a trace, and the share of the bytes allocated that moved.
+fn replayed(trace: &Trace, limit: Option<u64>) -> (MemoryStatistics, f64) {
     let config = PoolConfig {
         growth: Growth::within(limit),
         limit,
         max_region: (1 << 31) - 1,
     };
-    let mut pool = Pool::new(NoRegions, config);
+    let mut pool = Pool::new(NoMemory, config);
     let mut blocks = vec![None; trace.sizes.len()];
     for &event in &trace.events {
         match event {
@@ -165,12 +164,40 @@ fn lived_through(trace: &Trace, limit: Option<u64>) -> MemoryStatistics {
                     None => pool.allocate(bytes),
                     Some(_) => pool.allocate_moving(bytes, &mut ()),
                 };
-                blocks[index] = Some(block.expect("room"));
+                blocks[index] = block.ok();
             }
-            Event::Free { index } => assert!(pool.free(blocks[index].expect("a block"))),
+            Event::Free { index } => {
+                if let Some(block) = blocks[index] {
+                    assert!(pool.free(block));
+                }
+            }
         }
     }
-    pool.statistics()
+    let statistics = pool.statistics();
+    let allocated: u64 = trace.sizes.iter().sum();
+    let moved = statistics.events.relocated_bytes as f64 / allocated as f64;
+    (statistics, moved)
+}
+
+/// Recorded and generated runs: what they reserve where nothing moves, and that a budget of 1.02 times
+/// their peak is enough where blocks move.
+#[test]
+fn runs_need_little_more_than_they_use() {
+    for (name, trace) in traces::all().expect("traces") {
+        let (statistics, _) = replayed(&trace, None);
+        let ratio = statistics.peak_reserved as f64 / trace.peak_live as f64;
+        // Best fit without moves wastes more on caches that grow by copying, however regions grow:
+        // docs/memory.md has the figures.
+        let most = if name.starts_with("caches") {
+            1.25
+        } else {
+            1.10
+        };
+        assert!(ratio <= most, "{name}: {ratio:.3}");
+        let (statistics, moved) = replayed(&trace, Some(trace.peak_live / 100 * 102));
+        assert_eq!(statistics.events.failures, 0, "{name}");
+        assert!(moved < 0.05, "{name}: {moved:.3} of the bytes moved");
+    }
 }
 
 /// All but those of caches alone, which no best fit keeps within a tenth (`docs/memory.md`).
@@ -178,8 +205,9 @@ fn lived_through(trace: &Trace, limit: Option<u64>) -> MemoryStatistics {
 fn runs_like_the_recorded_ones_reserve_a_tenth_more_at_most() {
     for traces::Family { name, runs } in traces::families().expect("the traces") {
         for (at, run) in runs.enumerate() {
-            let reserved = lived_through(&run, None).peak_reserved;
-            let ratio = reserved as f64 / run.peak_live as f64;
+            let (statistics, _) = replayed(&run, None);
+            assert_eq!(statistics.events.failures, 0, "{name}, run {}", at + 1);
+            let ratio = statistics.peak_reserved as f64 / run.peak_live as f64;
             let most = if name == "caches alone" { 1.25 } else { 1.10 };
             assert!(ratio <= most, "{name}, run {}: {ratio}", at + 1);
         }
@@ -191,10 +219,9 @@ fn in_a_fiftieth_more_less_than_a_twentieth_moves() {
     for traces::Family { name, runs } in traces::families().expect("the traces") {
         for (at, run) in runs.enumerate() {
             let limit = (run.peak_live as f64 * 1.02) as u64;
-            let statistics = lived_through(&run, Some(limit));
+            let (statistics, moved) = replayed(&run, Some(limit));
+            assert_eq!(statistics.events.failures, 0, "{name}, run {}", at + 1);
             assert!(statistics.peak_reserved <= limit);
-            let allocated: u64 = run.sizes.iter().sum();
-            let moved = statistics.events.relocated_bytes as f64 / allocated as f64;
             assert!(moved < 0.05, "{name}, run {}: {moved}", at + 1);
         }
     }
@@ -248,7 +275,7 @@ fn periodic(seed: u64) -> Trace {
 fn in_a_fiftieth_more_nothing_is_refused() {
     for seed in 0..1000 {
         let run = periodic(seed);
-        let statistics = lived_through(&run, Some((run.peak_live as f64 * 1.02) as u64));
+        let (statistics, _) = replayed(&run, Some((run.peak_live as f64 * 1.02) as u64));
         assert_eq!(statistics.events.failures, 0, "seed {seed}");
         assert!(
             statistics.counts.regions.allocated < 40,

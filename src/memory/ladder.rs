@@ -219,7 +219,7 @@ impl<S: RegionSource> Pool<S> {
         let idle = self.best_fit.idle().bytes;
         // More may be reserved than the budget allows.
         let stays = self.account.reserved() - idle;
-        idle > 0 && self.config.limit.unwrap_or(u64::MAX).saturating_sub(stays) >= bytes
+        idle > 0 && self.config.headroom(stays) >= bytes
     }
 
     /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
@@ -260,7 +260,7 @@ pub(super) fn demand(config: &PoolConfig, account: &Account, bytes: u64) -> Dema
         live: account.in_use(),
         needed: bytes,
         max_region: config.max_region,
-        headroom: config.limit.unwrap_or(u64::MAX).saturating_sub(held),
+        headroom: config.headroom(held),
         budget: config.limit,
     }
 }

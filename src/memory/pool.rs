@@ -54,6 +54,14 @@ pub struct PoolConfig {
     pub max_region: u64,
 }
 
+impl PoolConfig {
+    /// Bytes that may still be reserved where so many are.
+    #[inline]
+    pub(super) fn headroom(&self, reserved: u64) -> u64 {
+        self.limit.unwrap_or(u64::MAX).saturating_sub(reserved)
+    }
+}
+
 /// Regions from a source, divided into blocks by best fit.
 ///
 /// Dropping a pool destroys all its regions, blocks in use or not.
@@ -421,8 +429,7 @@ impl<S: RegionSource> Pool<S> {
 
     /// Bytes that may still be reserved.
     pub(super) fn headroom(&self) -> u64 {
-        let limit = self.config.limit.unwrap_or(u64::MAX);
-        limit.saturating_sub(self.account.reserved())
+        self.config.headroom(self.account.reserved())
     }
 }
 
