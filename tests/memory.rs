@@ -100,11 +100,30 @@ struct Oracle {
     device: Device,
     config: PoolConfig,
     regions: Vec<OracleRegion>,
-    /// Bytes that went back to keep idle regions whole, and whether the device refused a region.
-    remade: u64,
-    refused: bool,
+    remaking: Remaking,
     peak_allocated: u64,
     peak_reserved: u64,
+}
+
+/// What ends that regions are made anew: regions that are found to do, or a refusal.
+#[derive(Default)]
+struct Remaking {
+    settled: bool,
+    refused: bool,
+    /// Bytes that went back, most bytes in use when a request found no chunk, rehearsals that failed.
+    bytes: u64,
+    most: u64,
+    failed: u32,
+    rehearsal: Option<Rehearsal>,
+}
+
+/// The same requests in regions for 7 % more than the most in use.
+struct Rehearsal {
+    regions: Vec<OracleRegion>,
+    bytes: u64,
+    most: u64,
+    lowest: u64,
+    fits: bool,
 }
 
 struct OracleRegion {
@@ -126,8 +145,7 @@ impl Oracle {
             device,
             config,
             regions: Vec::new(),
-            remade: 0,
-            refused: false,
+            remaking: Remaking::default(),
             peak_allocated: 0,
             peak_reserved: 0,
         }
@@ -145,22 +163,32 @@ impl Oracle {
         let busy = self.busy();
         let smallest = if busy > most { 64 << 10 } else { 256 << 10 };
         // An idle region goes back, with all others, rather than be broken up for less than 4/5 of it.
-        if let Some((held, region, _)) = self.best(bytes)
-            && self.regions[region].idle()
-            && held > bytes.max(smallest) / 4 * 5
-        {
-            let statistics = self.statistics();
-            let idle = statistics.reserved - busy;
-            if !self.refused && self.remade + idle <= 64 * statistics.reserved {
-                self.remade += idle;
-                self.trim();
+        let keeps = !self.remaking.settled && !self.remaking.refused;
+        let found = best(&self.regions, bytes);
+        let kept_whole = found.is_some_and(|(held, region, _)| {
+            keeps && self.regions[region].idle() && held > bytes.max(smallest) / 4 * 5
+        });
+        if found.is_some() && !kept_whole {
+            return Ok(self.place(tag, bytes).expect("it was found"));
+        }
+        self.remaking.most = self.remaking.most.max(live);
+        // Idle regions are traded in, if a region for the request is within the budget then.
+        let limit = self.config.limit.unwrap_or(u64::MAX);
+        let idle = self.statistics().reserved - busy;
+        if idle > 0 && busy + bytes <= limit {
+            if kept_whole {
+                self.rehearse(idle, max_region);
             }
+            self.trim();
+            self.settle(live - bytes, max_region);
         }
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
         }
-        // Idle regions are traded in, if a region for the request is within the budget then.
-        let limit = self.config.limit.unwrap_or(u64::MAX);
+        if self.remaking.settled {
+            self.remaking = Remaking::default();
+        }
+        let busy = self.busy();
         if busy + bytes > limit {
             return Err(FullReason::OverBudget);
         }
@@ -178,7 +206,7 @@ impl Oracle {
                     break;
                 }
                 Err(refused) => {
-                    self.refused = true;
+                    self.remaking = Remaking::refused();
                     if size == bytes {
                         return Err(FullReason::Refused(refused.0));
                     }
@@ -190,57 +218,91 @@ impl Oracle {
         Ok(self.place(tag, bytes).expect("the new region has room"))
     }
 
+    /// Counts what goes back to keep regions whole, and begins to rehearse.
+    fn rehearse(&mut self, idle: u64, max_region: u64) {
+        self.remaking.bytes += idle;
+        let begins = self.remaking.most * (32 << self.remaking.failed);
+        if self.remaking.rehearsal.is_some() || self.remaking.bytes < begins {
+            return;
+        }
+        let most = std::mem::take(&mut self.remaking.most);
+        let bytes = (most + most / 100 * 7) / QUANTUM * QUANTUM;
+        let regions = sizes(bytes, max_region)
+            .into_iter()
+            .enumerate()
+            .map(|(number, bytes)| OracleRegion {
+                number,
+                chunks: vec![(0, bytes, None)],
+            })
+            .collect();
+        let mut rehearsal = Rehearsal {
+            regions,
+            bytes,
+            most,
+            lowest: u64::MAX,
+            fits: true,
+        };
+        for &(_, bytes, block) in self.regions.iter().flat_map(|region| &region.chunks) {
+            if let Some(tag) = block {
+                rehearsal.allocate(tag, bytes);
+            }
+        }
+        self.remaking.rehearsal = Some(rehearsal);
+    }
+
+    /// Makes the regions that were rehearsed, when it has lasted long enough and little is in use.
+    fn settle(&mut self, in_use: u64, max_region: u64) {
+        let remaking = &mut self.remaking;
+        let Some(rehearsal) = &mut remaking.rehearsal else {
+            return;
+        };
+        rehearsal.lowest = rehearsal.lowest.min(in_use);
+        let is_over = remaking.bytes / 2 >= rehearsal.most * (32 << remaking.failed);
+        let is_other = remaking.most < rehearsal.most - rehearsal.most / 16;
+        let is_low = in_use <= rehearsal.lowest + rehearsal.most / 32;
+        let limit = self.config.limit.unwrap_or(u64::MAX);
+        let (bytes, fits) = (rehearsal.bytes, rehearsal.fits);
+        let reserved = self.busy();
+        if !fits || (is_over && is_other) || (is_over && is_low && bytes.max(reserved) > limit) {
+            self.remaking.rehearsal = None;
+            self.remaking.failed += 1;
+        } else if is_over && is_low {
+            self.remaking = Remaking {
+                settled: true,
+                ..Remaking::default()
+            };
+            for bytes in sizes(bytes.saturating_sub(reserved), max_region) {
+                let Ok(number) = self.device.create(bytes) else {
+                    self.remaking = Remaking::refused();
+                    return;
+                };
+                let chunks = vec![(0, bytes, None)];
+                self.regions.push(OracleRegion { number, chunks });
+            }
+            self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+        }
+    }
+
     /// Bytes of the regions with a block.
     fn busy(&self) -> u64 {
         let busy = self.regions.iter().filter(|region| !region.idle());
         busy.map(|region| self.device.created[region.number]).sum()
     }
 
-    /// Best fit: the smallest chunk that is large enough, the first of its size in address order: its bytes,
-    /// region and place there.
-    fn best(&self, bytes: u64) -> Option<(u64, usize, usize)> {
-        let mut best: Option<(u64, usize, usize)> = None;
-        for (region_index, region) in self.regions.iter().enumerate() {
-            for (chunk_index, &(_, chunk_bytes, block)) in region.chunks.iter().enumerate() {
-                let better = best.is_none_or(|(best_bytes, _, _)| chunk_bytes < best_bytes);
-                if block.is_none() && chunk_bytes >= bytes && better {
-                    best = Some((chunk_bytes, region_index, chunk_index));
-                }
-            }
-        }
-        best
-    }
-
     fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
-        let (held, region_index, chunk_index) = self.best(bytes)?;
-        let region = &mut self.regions[region_index];
-        let offset = region.chunks[chunk_index].0;
-        region.chunks[chunk_index] = (offset, bytes, Some(tag));
-        if held > bytes {
-            let rest = (offset + bytes, held - bytes, None);
-            region.chunks.insert(chunk_index + 1, rest);
+        let found = place(&mut self.regions, tag, bytes)?;
+        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+            rehearsal.allocate(tag, bytes);
         }
-        let number = region.number;
         self.peak_allocated = self.peak_allocated.max(self.statistics().allocated);
-        Some((number, offset))
+        Some(found)
     }
 
     fn free(&mut self, tag: u64) {
-        for region in &mut self.regions {
-            let found = region.chunks.iter().position(|chunk| chunk.2 == Some(tag));
-            if let Some(index) = found {
-                region.chunks[index].2 = None;
-                region.chunks.dedup_by(|next, previous| {
-                    let merge = next.2.is_none() && previous.2.is_none();
-                    if merge {
-                        previous.1 += next.1;
-                    }
-                    merge
-                });
-                return;
-            }
+        assert!(free(&mut self.regions, tag), "no block {tag}");
+        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+            free(&mut rehearsal.regions, tag);
         }
-        panic!("the oracle does not know block {tag}");
     }
 
     fn trim(&mut self) {
@@ -272,6 +334,77 @@ impl Oracle {
         }
         statistics
     }
+}
+
+impl Remaking {
+    fn refused() -> Remaking {
+        Remaking {
+            refused: true,
+            ..Remaking::default()
+        }
+    }
+}
+
+impl Rehearsal {
+    fn allocate(&mut self, tag: u64, bytes: u64) {
+        if self.fits {
+            self.fits = place(&mut self.regions, tag, bytes).is_some();
+        }
+    }
+}
+
+/// So many bytes in regions as large as may be.
+fn sizes(bytes: u64, max_region: u64) -> Vec<u64> {
+    let mut sizes = vec![max_region; (bytes / max_region) as usize];
+    sizes.extend(Some(bytes % max_region).filter(|&rest| rest > 0));
+    sizes
+}
+
+/// Best fit: the smallest chunk that is large enough, the first of its size in address order: its bytes,
+/// region and place there.
+fn best(regions: &[OracleRegion], bytes: u64) -> Option<(u64, usize, usize)> {
+    let mut best: Option<(u64, usize, usize)> = None;
+    for (region_index, region) in regions.iter().enumerate() {
+        for (chunk_index, &(_, chunk_bytes, block)) in region.chunks.iter().enumerate() {
+            let better = best.is_none_or(|(best_bytes, _, _)| chunk_bytes < best_bytes);
+            if block.is_none() && chunk_bytes >= bytes && better {
+                best = Some((chunk_bytes, region_index, chunk_index));
+            }
+        }
+    }
+    best
+}
+
+/// Takes the best chunk; tells its region's number, and the offset.
+fn place(regions: &mut [OracleRegion], tag: u64, bytes: u64) -> Option<(usize, u64)> {
+    let (held, region_index, chunk_index) = best(regions, bytes)?;
+    let region = &mut regions[region_index];
+    let offset = region.chunks[chunk_index].0;
+    region.chunks[chunk_index] = (offset, bytes, Some(tag));
+    if held > bytes {
+        let rest = (offset + bytes, held - bytes, None);
+        region.chunks.insert(chunk_index + 1, rest);
+    }
+    Some((region.number, offset))
+}
+
+/// False where there is no such block.
+fn free(regions: &mut [OracleRegion], tag: u64) -> bool {
+    for region in regions {
+        let found = region.chunks.iter().position(|chunk| chunk.2 == Some(tag));
+        if let Some(index) = found {
+            region.chunks[index].2 = None;
+            region.chunks.dedup_by(|next, previous| {
+                let merge = next.2.is_none() && previous.2.is_none();
+                if merge {
+                    previous.1 += next.1;
+                }
+                merge
+            });
+            return true;
+        }
+    }
+    false
 }
 
 /// Every promise that can be seen from outside, by a walk over all chunks.
@@ -457,6 +590,42 @@ impl Pair {
         self.check_all();
     }
 
+    /// A program that does the same over and over, now and then a little else, and at times becomes another.
+    /// Returns how often it came to regions that stay, and how often they did not do.
+    fn repeat(&mut self, random: &mut Random) -> [u64; 2] {
+        let mut seen = [0; 2];
+        let mut was_settled = false;
+        for _ in 0..4 {
+            let unit = QUANTUM << random.below(12);
+            let steps: Vec<(u64, bool)> = (0..10 + random.below(40))
+                .map(|_| (unit * (1 + random.below(64)), random.once_in(3)))
+                .collect();
+            for _ in 0..120 {
+                for &(bytes, goes_at_once) in &steps {
+                    let before = self.live.len();
+                    self.allocate(bytes);
+                    let settled = self.oracle.remaking.settled;
+                    seen[0] += u64::from(settled && !was_settled);
+                    seen[1] += u64::from(was_settled && !settled);
+                    was_settled = settled;
+                    if goes_at_once && self.live.len() > before {
+                        self.free(before);
+                    }
+                    if random.once_in(200) {
+                        self.allocate(random.below(8 * unit));
+                    }
+                }
+                self.check_statistics();
+                let stay = random.below(3) as usize;
+                while self.live.len() > stay {
+                    self.free(random.below(self.live.len() as u64) as usize);
+                }
+            }
+            self.check_all();
+        }
+        seen
+    }
+
     fn pool_max_region(&self) -> u64 {
         self.oracle.config.max_region
     }
@@ -499,6 +668,35 @@ fn oracle_without_bounds() {
         ..NO_LIMIT
     };
     against_the_oracle("no bounds", config, |_| Device::new(), 6);
+}
+
+#[test]
+fn oracle_of_programs_that_repeat_themselves() {
+    let small = PoolConfig {
+        max_region: 8 * MIB,
+        ..NO_LIMIT
+    };
+    for (name, config, refuse_once_in) in [
+        ("no bounds", NO_LIMIT, 0),
+        ("a budget", with_limit(40 * MIB), 0),
+        ("small regions", small, 0),
+        ("refusals", NO_LIMIT, 1000),
+    ] {
+        let mut seen = [0; 2];
+        for seed in 0..100 {
+            println!("{name}: seed {seed}");
+            let device = Device {
+                random: Random(seed),
+                refuse_once_in,
+                ..Device::new()
+            };
+            let mut pair = Pair::new(device, config);
+            let [settled, again] = pair.repeat(&mut Random(seed));
+            seen = [seen[0] + settled, seen[1] + again];
+        }
+        println!("{name}: {seen:?}");
+        assert!(seen[0] > 5 && seen[1] > 1, "{name}: {seen:?}");
+    }
 }
 
 #[test]

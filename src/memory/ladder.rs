@@ -6,6 +6,7 @@ use super::account::Account;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
 use super::pool::{Pool, PoolConfig, RegionSource};
+use super::rehearsal::regions_of;
 use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
 use super::tags::{Request, Tag};
@@ -169,17 +170,23 @@ impl<S: RegionSource> Pool<S> {
         let detail = self.account.detail(bytes, request);
         // Second rung: a new region, for which a policy may trade the idle ones in.
         let kept_whole = self.has_room(bytes);
+        self.remaking
+            .climbs(self.account.in_use().saturating_add(bytes));
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
             if kept_whole {
-                self.remade = self.remade.saturating_add(self.best_fit.idle().bytes);
+                self.rehearse();
             }
             self.return_idle();
+            self.settle();
         }
-        // The next larger chunk may be in a region in use; or the budget, lowered, allows no other region.
-        if kept_whole && let Some((block, _)) = self.best_fit.allocate(bytes, detail, |_, _| false)
+        // The next larger chunk may be in a region in use or in one that stays; or the budget, lowered, allows no
+        // other region.
+        if self.has_room(bytes)
+            && let Some((block, _)) = self.best_fit.allocate(bytes, detail, |_, _| false)
         {
             return Ok(block);
         }
+        self.remaking.grows();
         let mut outcome = self.grow(bytes);
         let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
@@ -214,6 +221,37 @@ impl<S: RegionSource> Pool<S> {
             .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 
+    /// Idle regions go back to be kept whole: how long that is to go on is found out.
+    fn rehearse(&mut self) {
+        let best_fit = &self.best_fit;
+        let chunks = best_fit
+            .regions()
+            .flat_map(|(region, _)| best_fit.chunks(region));
+        let blocks = chunks.filter_map(|chunk| Some((chunk.block?, chunk.bytes)));
+        let idle = best_fit.idle().bytes;
+        self.remaking
+            .goes_back(idle, self.config.max_region, blocks);
+    }
+
+    /// Makes regions that stay, if it is time and the budget allows them.
+    fn settle(&mut self) {
+        let Some(bytes) = self.remaking.settles(self.account.in_use()) else {
+            return;
+        };
+        let more = bytes.saturating_sub(self.account.reserved());
+        if more > self.headroom() {
+            self.remaking.fails();
+            return;
+        }
+        self.remaking.settle();
+        for bytes in regions_of(more, self.config.max_region) {
+            match self.source.create(bytes) {
+                Ok(region) => self.open_region(region, bytes),
+                Err(_) => return self.remaking.refused(),
+            };
+        }
+    }
+
     /// Whether there are idle regions, and the budget would allow a region of `bytes` without them.
     fn returning_idle_makes_room(&self, bytes: u64) -> bool {
         let idle = self.best_fit.idle().bytes;
@@ -239,8 +277,7 @@ impl<S: RegionSource> Pool<S> {
                     return Ok(());
                 }
                 Err(refused) => {
-                    // Where memory is short, what is held is not given back for less.
-                    self.remade = u64::MAX;
+                    self.remaking.refused();
                     if size == bytes {
                         return Err(FullReason::Refused(refused.0));
                     }

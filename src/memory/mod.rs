@@ -55,6 +55,7 @@ pub(crate) mod order;
 mod owners;
 mod plan;
 mod pool;
+mod rehearsal;
 mod relocate;
 mod slots;
 mod snapshot;

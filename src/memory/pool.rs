@@ -9,6 +9,7 @@ use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
 use super::ladder::{Full, FullReason, demand};
 use super::order;
+use super::rehearsal::Remaking;
 use super::relocate::Mover;
 use super::statistics::{MemoryStatistics, TagStatistics};
 use super::tags::Request;
@@ -70,8 +71,7 @@ pub struct Pool<S: RegionSource> {
     pub(super) config: PoolConfig,
     pub(super) best_fit: BestFit<S::Region>,
     pub(super) account: Account,
-    /// Bytes that went back to keep idle regions whole.
-    pub(super) remade: u64,
+    pub(super) remaking: Remaking,
 }
 
 impl<S: RegionSource> Pool<S> {
@@ -86,7 +86,7 @@ impl<S: RegionSource> Pool<S> {
             },
             best_fit: BestFit::new(),
             account: Account::default(),
-            remade: 0,
+            remaking: Remaking::default(),
         };
         pool.preallocate();
         pool
@@ -140,15 +140,17 @@ impl<S: RegionSource> Pool<S> {
         // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
         let found = self.best_fit.allocate(rounded, detail, |region, idle| {
             let demand = demand(&self.config, &self.account, rounded);
-            self.config
-                .growth
-                .keeps_whole(region, demand, idle.bytes, self.remade)
+            self.remaking.keeps_whole()
+                && self.config.growth.keeps_whole(region, demand, idle.bytes)
         });
         let (block, rose) = match found {
             Some(found) => found,
             None => (self.climb(rounded, request, mover)?, true),
         };
         self.account.allocated(rounded, request);
+        if self.remaking.rehearses() {
+            self.remaking.allocated(block, rounded);
+        }
         if rose {
             self.divided();
         }
@@ -249,6 +251,9 @@ impl<S: RegionSource> Pool<S> {
             return false;
         };
         self.account.freed(bytes, detail);
+        if self.remaking.rehearses() {
+            self.remaking.freed(block);
+        }
         if let Some(located) = watched {
             self.account.forget(located);
         }
