@@ -1,6 +1,6 @@
 //! The allocator on traces: reserved over peak live, with and without moving blocks, nanoseconds per
 //! allocate + free, host memory for bookkeeping, and what threads cost each other; the first for families
-//! of runs like the recorded ones too.
+//! of runs like the recorded ones, and for runs over and over, too.
 //!
 //! `cargo bench --bench memory [-- --json]`: a table, or one JSON object a line. Other allocators in
 //! the same run: `benches/peers`.
@@ -55,13 +55,15 @@ static COUNTING: Counting = Counting;
 #[derive(Default)]
 struct Source {
     made: u64,
+    bytes: u64,
 }
 
 impl RegionSource for Source {
     type Region = ();
 
-    fn create(&mut self, _bytes: u64) -> Result<(), Refused> {
+    fn create(&mut self, bytes: u64) -> Result<(), Refused> {
         self.made += 1;
+        self.bytes += bytes;
         Ok(())
     }
 }
@@ -268,9 +270,6 @@ fn families(json: bool) -> Outcome<()> {
                  \"moved_percent\":{moved:.3?},\"failed\":{failed}}}"
             );
         } else {
-            let three = |values: [f64; 3], digits: usize| {
-                values.map(|value| format!("{value:>8.digits$}")).concat()
-            };
             println!(
                 "{name:<24}{count:>5}{}{over:>7}{}{endless_over:>7}{}{failed:>8}",
                 three(reserved, 3),
@@ -280,6 +279,55 @@ fn families(json: bool) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// One line for each family of runs over and over: what they reserve, and what is made anew in the second
+/// half of the time.
+fn over_and_over(json: bool) -> Outcome<()> {
+    if !json {
+        println!(
+            "{:<24}{:>5}{:>7}{:>24}{:>7}{:>19}{:>34}",
+            "median, 9/10, highest",
+            "runs",
+            "times",
+            "reserved / peak live",
+            "> 1.10",
+            "still make regions",
+            "bytes made / allocated then"
+        );
+    }
+    for (traces::Family { name, runs }, times) in traces::over_and_over()? {
+        let (mut reserved, mut still, mut made) = (vec![], 0, vec![]);
+        for trace in runs {
+            let (_, before) = replay(&traces::repeated(&trace, times / 2), None);
+            let (_, pool) = replay(&traces::repeated(&trace, times), None);
+            reserved.push(pool.statistics().peak_reserved as f64 / trace.peak_live as f64);
+            still += u64::from(pool.source().made > before.source().made);
+            let allocated: u64 = trace.sizes.iter().sum();
+            let later = (times - times / 2) as u64 * allocated;
+            made.push((pool.source().bytes - before.source().bytes) as f64 / later as f64);
+        }
+        let over = reserved.iter().filter(|&&ratio| ratio > 1.10).count();
+        let (count, reserved, made) = (reserved.len(), spread(reserved), spread(made));
+        if json {
+            println!(
+                "{{\"family\":\"{name}\",\"runs\":{count},\"times\":{times},\"ratio\":{reserved:.4?},\
+                 \"over\":{over},\"still_make_regions\":{still},\"made_share\":{made:.4?}}}"
+            );
+        } else {
+            println!(
+                "{name:<24}{count:>5}{times:>7}{}{over:>7}{still:>19}{:>10}{}",
+                three(reserved, 3),
+                "",
+                three(made, 3)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn three(values: [f64; 3], digits: usize) -> String {
+    values.map(|value| format!("{value:>8.digits$}")).concat()
 }
 
 fn main() -> Outcome<()> {
@@ -330,6 +378,7 @@ fn main() -> Outcome<()> {
         }
     }
     families(json)?;
+    over_and_over(json)?;
     for (holes, equal) in [
         (1000, true),
         (100_000, true),

@@ -214,63 +214,22 @@ fn runs_like_the_recorded_ones_reserve_a_tenth_more_at_most() {
     }
 }
 
-/// A run over and over: its events so many times, what is left of it freed in between.
-fn repeated(run: &Trace, times: usize) -> Trace {
-    let mut long = Trace {
-        peak_live: run.peak_live,
-        ..Trace::default()
-    };
-    let mut left: HashSet<usize> = (0..run.sizes.len()).collect();
-    for event in &run.events {
-        if let Event::Free { index } = event {
-            left.remove(index);
-        }
-    }
-    let mut left: Vec<usize> = left.into_iter().collect();
-    left.sort_unstable();
-    for round in 0..times {
-        let first = round * run.sizes.len();
-        let events = run.events.iter().map(|&event| match event {
-            Event::Allocate { index, bytes } => Event::Allocate {
-                index: first + index,
-                bytes,
-            },
-            Event::Free { index } => Event::Free {
-                index: first + index,
-            },
-        });
-        long.events.extend(events);
-        long.events.extend(left.iter().map(|&index| Event::Free {
-            index: first + index,
-        }));
-        long.sizes.extend(&run.sizes);
-    }
-    long
-}
-
-/// However long it goes on: and what was recorded comes to regions that stay, so that nothing is made anew.
+/// However long they go on. And the recorded ones come to regions that stay: nothing is made anew.
 #[test]
-fn a_run_over_and_over_reserves_a_tenth_more_at_most() {
-    for name in ["gpt2_train", "llm_decode", "lstm_train", "resnet_train"] {
-        let run = traces::recorded(name).expect("the trace");
-        let [half, whole] = [50, 100].map(|times| {
-            let run = repeated(&run, times);
-            let (statistics, _) = replayed(&run, None);
-            let ratio = statistics.peak_reserved as f64 / run.peak_live as f64;
-            assert!(ratio <= 1.10, "{name}, {times} times: {ratio}");
-            statistics.counts.regions.allocated
-        });
-        assert_eq!(half, whole, "{name}: regions are made for ever");
-    }
-    for seed in 1..=10 {
-        for (name, run) in [
-            ("requests", traces::serving::other_requests(seed)),
-            ("models", traces::serving::other_models(seed)),
-            ("loads", traces::serving::other_loads(seed)),
-        ] {
-            let (statistics, _) = replayed(&repeated(&run, 10), None);
-            let ratio = statistics.peak_reserved as f64 / run.peak_live as f64;
-            assert!(ratio <= 1.10, "{name}, run {seed}: {ratio}");
+fn runs_over_and_over_reserve_a_tenth_more_at_most() {
+    for (traces::Family { name, runs }, times) in traces::over_and_over().expect("the traces") {
+        for (at, run) in runs.enumerate() {
+            let [half, whole] = [times / 2, times].map(|times| {
+                let (statistics, _) = replayed(&traces::repeated(&run, times), None);
+                let ratio = statistics.peak_reserved as f64 / run.peak_live as f64;
+                assert!(ratio <= 1.10, "{name}, run {}: {ratio}", at + 1);
+                statistics.counts.regions.allocated
+            });
+            assert!(
+                half == whole || name != "recorded",
+                "run {}: {whole} regions",
+                at + 1
+            );
         }
     }
 }

@@ -53,23 +53,81 @@ pub fn families() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
         let factors = [0.3, 0.6, 1.0, 1.7, 2.7, 6.0, 20.0];
         factors.map(|factor| scaled(&trace, factor))
     });
-    let family = |name, count: u64, run: fn(u64) -> Trace| Family {
-        name,
-        runs: Box::new((1..=count).map(run)),
-    };
-    Ok(vec![
+    let mut families = vec![
         Family {
             name: "recorded x 0.3 to 20",
             runs: Box::new(scales),
         },
         family("training", 30, |seed| training(seed, 4 + seed % 13 * 3, 30)),
-        family("llm_decode, requests", 100, serving::other_requests),
-        family("llm_decode, models", 100, serving::other_models),
-        family("llm_decode, loads", 100, serving::other_loads),
-        family("caches alone", 15, |seed| {
-            caches(seed, (seed * 7 % 40 + 2) as usize, 2000)
-        }),
-    ])
+    ];
+    families.extend(like_the_recorded(100));
+    families.push(family("caches alone", 15, |seed| {
+        caches(seed, (seed * 7 % 40 + 2) as usize, 2000)
+    }));
+    Ok(families)
+}
+
+fn family(name: &'static str, count: u64, run: fn(u64) -> Trace) -> Family {
+    Family {
+        name,
+        runs: Box::new((1..=count).map(run)),
+    }
+}
+
+/// The recorded serving program under other requests, with other models, with other loads.
+fn like_the_recorded(count: u64) -> impl Iterator<Item = Family> {
+    [
+        family("llm_decode, requests", count, serving::other_requests),
+        family("llm_decode, models", count, serving::other_models),
+        family("llm_decode, loads", count, serving::other_loads),
+    ]
+    .into_iter()
+}
+
+/// Runs that are to be repeated, and how often.
+///
+/// # Errors
+/// When a recorded one cannot be read.
+pub fn over_and_over() -> Result<Vec<(Family, usize)>, Box<dyn std::error::Error>> {
+    let recorded: Vec<Trace> = RECORDED
+        .into_iter()
+        .map(recorded)
+        .collect::<Result<_, _>>()?;
+    let mut families = vec![(
+        Family {
+            name: "recorded",
+            runs: Box::new(recorded.into_iter()),
+        },
+        40,
+    )];
+    families.extend(like_the_recorded(20).map(|family| (family, 10)));
+    Ok(families)
+}
+
+/// A run so many times: its events, and what is left of it freed in between.
+pub fn repeated(run: &Trace, times: usize) -> Trace {
+    let mut is_left = vec![true; run.sizes.len()];
+    for event in &run.events {
+        if let Event::Free { index } = *event {
+            is_left[index] = false;
+        }
+    }
+    let left = is_left.iter().enumerate().filter(|(_, is_left)| **is_left);
+    let left = left.map(|(index, _)| Event::Free { index });
+    let round: Vec<Event> = run.events.iter().copied().chain(left).collect();
+    let events = (0..times).flat_map(|time| {
+        let before = time * run.sizes.len();
+        round.iter().map(move |&event| match event {
+            Event::Allocate { index, bytes } => Event::Allocate {
+                index: before + index,
+                bytes,
+            },
+            Event::Free { index } => Event::Free {
+                index: before + index,
+            },
+        })
+    });
+    rebuilt(events)
 }
 
 /// A recorded trace.
