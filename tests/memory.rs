@@ -117,10 +117,9 @@ struct Remaking {
     rehearsal: Option<Rehearsal>,
 }
 
-/// The same requests in regions for 7 % more than the most in use.
+/// The same requests in regions for 6 % more than the most in use.
 struct Rehearsal {
     regions: Vec<OracleRegion>,
-    bytes: u64,
     most: u64,
     lowest: u64,
     fits: bool,
@@ -221,12 +220,12 @@ impl Oracle {
     /// Counts what goes back to keep regions whole, and begins to rehearse.
     fn rehearse(&mut self, idle: u64, max_region: u64) {
         self.remaking.bytes += idle;
-        let begins = self.remaking.most * (32 << self.remaking.failed);
+        let begins = self.remaking.most * (8 << self.remaking.failed);
         if self.remaking.rehearsal.is_some() || self.remaking.bytes < begins {
             return;
         }
         let most = std::mem::take(&mut self.remaking.most);
-        let bytes = (most + most / 100 * 7) / QUANTUM * QUANTUM;
+        let bytes = (most + most / 100 * 6) / QUANTUM * QUANTUM;
         let regions = sizes(bytes, max_region)
             .into_iter()
             .enumerate()
@@ -237,7 +236,6 @@ impl Oracle {
             .collect();
         let mut rehearsal = Rehearsal {
             regions,
-            bytes,
             most,
             lowest: u64::MAX,
             fits: true,
@@ -257,11 +255,12 @@ impl Oracle {
             return;
         };
         rehearsal.lowest = rehearsal.lowest.min(in_use);
-        let is_over = remaking.bytes / 2 >= rehearsal.most * (32 << remaking.failed);
+        let is_over = remaking.bytes / 2 >= rehearsal.most * (8 << remaking.failed);
         let is_other = remaking.most < rehearsal.most - rehearsal.most / 16;
         let is_low = in_use <= rehearsal.lowest + rehearsal.most / 32;
         let limit = self.config.limit.unwrap_or(u64::MAX);
-        let (bytes, fits) = (rehearsal.bytes, rehearsal.fits);
+        let fits = rehearsal.fits;
+        let bytes = (rehearsal.most + rehearsal.most / 100 * 7) / QUANTUM * QUANTUM;
         let reserved = self.busy();
         if !fits || (is_over && is_other) || (is_over && is_low && bytes.max(reserved) > limit) {
             self.remaking.rehearsal = None;

@@ -7,10 +7,11 @@ use super::slots::Detail;
 /// A rehearsal begins when so many times the most in use has gone back to keep regions whole; regions that
 /// stay are made when it has lasted for as much again. After each that fails both are twice as many.
 /// (Inputs of a fuzzer are short.)
-const FIRST: u64 = if cfg!(fuzzing) { 1 } else { 32 };
-/// So many percent more than the most in use is rehearsed and made: `lstm_train` over and over takes 7.4
-/// in best fit of one region that grows as it needs, the other recorded runs 2.9 to 3.6.
-const SPARE_PERCENT: u64 = 7;
+const FIRST: u64 = if cfg!(fuzzing) { 1 } else { 8 };
+/// So many percent more than the most in use are rehearsed, and then made: blocks in use keep their places, so what
+/// stays is not quite what was rehearsed. (`lstm_train` over and over takes 7.4 in best fit of one region that grows
+/// as it needs, the other recorded runs 2.9 to 3.6.)
+const SPARE_PERCENT: [u64; 2] = [6, 7];
 /// Regions that stay are made when, within this share of the most, as little is in use as ever at such a moment:
 /// blocks in use hold regions that were made for them.
 const LOW_SHARE: u64 = 32;
@@ -89,18 +90,15 @@ impl Remaking {
         let rehearsal = self.rehearsal.as_mut()?;
         rehearsal.lowest = rehearsal.lowest.min(in_use);
         let Rehearsal {
-            bytes,
-            most,
-            lowest,
-            fits,
-            ..
+            most, lowest, fits, ..
         } = **rehearsal;
         let is_over = self.bytes / 2 >= self.begins_at(most);
         if !fits || (is_over && self.most < most - most / OTHER_SHARE) {
             self.fails();
             return None;
         }
-        (is_over && in_use <= lowest.saturating_add(most / LOW_SHARE)).then_some(bytes)
+        let is_low = in_use <= lowest.saturating_add(most / LOW_SHARE);
+        (is_over && is_low).then(|| with_spare(most, SPARE_PERCENT[1]))
     }
 
     /// What was rehearsed will not do.
@@ -158,8 +156,6 @@ impl Remaking {
 #[derive(Debug)]
 struct Rehearsal {
     paper: BestFit<()>,
-    /// Bytes of its regions.
-    bytes: u64,
     /// The most in use that they were made for.
     most: u64,
     /// The blocks on paper, by the indices of those that they stand for.
@@ -172,16 +168,14 @@ struct Rehearsal {
 
 impl Rehearsal {
     fn new(most: u64, max_region: u64, blocks: impl Iterator<Item = (BlockId, u64)>) -> Self {
-        let bytes = round_down(most.saturating_add(most / 100 * SPARE_PERCENT));
         let mut rehearsal = Rehearsal {
             paper: BestFit::new(),
-            bytes,
             most,
             blocks: Vec::new(),
             fits: true,
             lowest: u64::MAX,
         };
-        for bytes in regions_of(bytes, max_region) {
+        for bytes in regions_of(with_spare(most, SPARE_PERCENT[0]), max_region) {
             rehearsal.paper.open_region((), bytes);
         }
         for (block, bytes) in blocks {
@@ -203,6 +197,10 @@ impl Rehearsal {
         }
         self.blocks[index] = found.map(|(block, _)| block);
     }
+}
+
+fn with_spare(most: u64, percent: u64) -> u64 {
+    round_down(most.saturating_add(most / 100 * percent))
 }
 
 /// The sizes of as few regions as may be that have so many bytes together.
