@@ -27,6 +27,8 @@
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set wide = unit if along == "kept" else 1 -%}
 {% set workgroup = 256 if tree else 64 -%}
+{# Steps of rows far apart, in words of 64 bits: software adapters alone. -#}
+{% set is_far = source == "values" and along == "kept" and unit == 8 and element == "f32" -%}
 {% set words = source == "states" and count > 1 -%}
 struct Params {
     // Of the launch, in units where they are kept.
@@ -133,6 +135,14 @@ var<workgroup> shared_: array<One, 256>;
 {%- endmacro -%}
 {% macro load_step(name, step) -%}
 {{ load(name, "base + at(" ~ step ~ ")") }}
+{%- endmacro -%}
+{# Lanes of a software adapter's vector each see an element, the first of their own, of another one of the eight -#}
+{# steps to come, twice: memory is waited for once then, not step by step. -#}
+{% macro ahead() %}
+            {%- for apart in [0, 4] %}
+            let ahead_{{ apart }} = step + 8u + ((local_index + {{ apart }}u) & 7u);
+            seen_0.below.x = max(seen_0.below.x, u32(source[base + at(min(ahead_{{ apart }}, end - 1u))].x));
+            {%- endfor %}
 {%- endmacro -%}
 {# A step's elements, or a state, into `part`_0 and, of eight, `part`_1 with every other one. -#}
 {% macro absorb(part, step) %}
@@ -254,7 +264,7 @@ fn main(
     {%- endif %}
     var step = first + lane;
     {%- if op == "exponential" and source == "values" %}
-    {{- states.exponentials(load_step, lanes, quads, unit) }}
+    {{- states.exponentials(load_step, lanes, quads, unit, ahead if is_far else "") }}
     {%- else %}
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);

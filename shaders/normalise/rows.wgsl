@@ -8,6 +8,7 @@
 // kept_rank     dimensions of rows
 // lanes         invocations of a row: 1, or 256 (hardware)
 // workgroup     invocations of a workgroup
+// each          rows of an invocation, which share loads of weight and bias (one lane, not held)
 // held          steps that a row has at most, all of which are held in registers (softmax, log_softmax; one lane); 0: any
 {% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
 {% from "part/normal" import normalising -%}
@@ -89,25 +90,13 @@ var<workgroup> shared_: array<One, 256>;
 {# Whether the elements of a unit are in one row. -#}
 {% set per_state = along == "reduced" or unit == 1 -%}
 
-@compute @workgroup_size({{ workgroup }})
-fn main(
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(local_invocation_index) local_index: u32,
-) {
-    {%- if lanes > 1 %}
-    let row = workgroup.x + workgroup.y * workgroups.x;
-    let lane = local_index;
-    // None leaves before the barriers.
-    let steps = select(0u, params.steps, row < params.rows);
-    {%- else %}
-    let row = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index;
-    let lane = 0u;
-    let steps = params.steps;
-    if row >= params.rows {
-        return;
-    }
-    {%- endif %}
+struct Place {
+    base: u32,
+    place: u32,
+}
+
+// Where a row starts, in x and in out.
+fn place_of(row: u32) -> Place {
     var base = params.x_offset;
     var place = 0u;
     var rest = row;
@@ -120,8 +109,34 @@ fn main(
     {%- endfor %}
     base += rest * params.x_stride_0;
     place += rest * params.out_stride_0;
+    return Place(base, place);
+}
 
+@compute @workgroup_size({{ workgroup }})
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    {%- if lanes > 1 %}
+    let row = workgroup.x + workgroup.y * workgroups.x;
+    let lane = local_index;
+    // None leaves before the barriers.
+    let steps = select(0u, params.steps, row < params.rows);
+    {%- else %}
+    let row = ((workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index) * {{ each }}u;
+    let lane = 0u;
+    let steps = params.steps;
+    if row >= params.rows {
+        return;
+    }
+    {%- endif %}
+    {%- for r in range(each) %}
+    // What is missing of the last ones is the last again.
+    let start_{{ r }} = place_of({{ "row" if r == 0 else "min(row + " ~ r ~ "u, params.rows - 1u)" }});
+    {%- endfor %}
     {%- if held %}
+    let base = start_0.base;
     // Not a constant: those may not be infinite.
     let nothing = {{ T }}(bitcast<f32>((params.steps & 0u) | 0xff800000u));
     {%- for i in range(held) %}
@@ -189,10 +204,16 @@ fn main(
         let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ q }});
         {%- endif %}
         {%- endfor %}
-        {{- store("place + " ~ i ~ "u * params.out_step") }}
+        {{- store("start_0.place + " ~ i ~ "u * params.out_step") }}
     }
     {%- endfor %}
     {%- else %}
+    {%- for r in range(each) %}
+    {%- for q in range(quads) %}
+    var normal_{{ r }}_{{ q }} = Normal{{ Many }}();
+    {%- endfor %}
+    {
+    let base = start_{{ r }}.base;
     {%- for q in range(quads) %}
     var total_{{ q }} = empty_{{ many }}();
     {%- if op == "square" %}
@@ -260,7 +281,7 @@ fn main(
     {%- endif %}
     {%- if along == "kept" and unit > 1 %}
     {%- for q in range(quads) %}
-    let normal_{{ q }} = normal_many(total_{{ q }});
+    normal_{{ r }}_{{ q }} = normal_many(total_{{ q }});
     {%- endfor %}
     {%- else %}
     {%- if unit > 1 %}
@@ -287,14 +308,16 @@ fn main(
     {%- endif %}
     let of_row = normal_one(total);
     {%- for q in range(quads) %}
-    let normal_{{ q }} = Normal{{ Many }}({{ T }}(of_row.shift), {{ T }}(of_row.factor), {{ T }}(of_row.rest));
+    normal_{{ r }}_{{ q }} = Normal{{ Many }}({{ T }}(of_row.shift), {{ T }}(of_row.factor), {{ T }}(of_row.rest));
     {%- endfor %}
     {%- endif %}
 
-    step = lane;
+    }
+    {%- endfor %}
+
+    var step = lane;
     while step < steps {
         {
-            {{- load("x", slot_x, "base + step * params.x_step") }}
             {%- for name, there, slot in [("weight", weight, slot_weight), ("bias", bias, slot_bias)] if there %}
             {%- if per_state %}
             {{- load(name, slot, "params." ~ name ~ "_offset + step") }}
@@ -307,10 +330,15 @@ fn main(
             {%- endfor %}
             {%- endif %}
             {%- endfor %}
+            {%- for r in range(each) %}
+            {
+            {{- load("x", slot_x, "start_" ~ r ~ ".base + step * params.x_step") }}
             {%- for q in range(quads) %}
-            let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
+            let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ r }}_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
             {%- endfor %}
-            {{- store("place + step * params.out_step") }}
+            {{- store("start_" ~ r ~ ".place + step * params.out_step") }}
+            }
+            {%- endfor %}
         }
         step += {{ lanes }}u;
     }

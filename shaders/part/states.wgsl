@@ -297,8 +297,8 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
 {% endmacro -%}
 {# Sums of exponentials from `step` to `end`, into `total`_0 and `total`_1, as if all numbers were finite; what was -#}
 {# not is put right after it. Software adapters go through both sides of every branch, so there is none. `load` is -#}
-{# a macro of a name and a step. -#}
-{% macro exponentials(load, lanes, quads, unit) -%}
+{# a macro of a name and a step, `ahead` one that sees what eight steps will load. -#}
+{% macro exponentials(load, lanes, quads, unit, ahead='') -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
     {%- for q in range(quads) %}
@@ -311,6 +311,9 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
         {%- endfor %}
         {%- for steps in ([8, 4] if lanes <= 8 else [4]) %}
         while step + {{ (steps - 1) * lanes }}u < block_end {
+            {%- if ahead and steps == 8 %}
+            {{- ahead() }}
+            {%- endif %}
             {%- for i in range(steps) %}
             {{- load("x" ~ i, "step + " ~ i * lanes ~ "u") }}
             {%- for q in range(quads) %}

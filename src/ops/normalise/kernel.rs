@@ -10,6 +10,8 @@ pub(super) const RANKS: [usize; 4] = [1, 2, 3, 6];
 pub(super) const ROW_RANKS: [usize; 2] = [1, 6];
 /// Steps of the rows that kernels hold in registers: softmax, which then computes each exponential once.
 pub(super) const HELD: [usize; 4] = [2, 4, 8, 16];
+/// Rows that share loads of weight and bias.
+pub(super) const TOGETHER: u32 = 2;
 
 /// What all kernels of an op have in common.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ pub(super) struct Rows {
     pub workgroup: u32,
     /// Steps that are held in registers, one of [`HELD`]; 0: any.
     pub held: u32,
+    /// Rows of an invocation: 1, or [`TOGETHER`] where there is a weight or bias to share.
+    pub each: u32,
 }
 
 /// What makes a kernel that applies states another one.
@@ -46,6 +50,11 @@ pub(super) struct Apply {
 impl Family {
     pub(super) fn state(&self) -> State {
         State::of(self.what.reduction(), self.element)
+    }
+
+    /// Whether there is something that is the same for all rows.
+    pub(super) fn is_shared(&self) -> bool {
+        self.weight || self.bias
     }
 
     /// The tensor, weight and bias.
@@ -83,6 +92,7 @@ impl Family {
             ("lanes", rows.lanes.into()),
             ("workgroup", rows.workgroup.into()),
             ("held", rows.held.into()),
+            ("each", rows.each.into()),
         ];
         KernelKey {
             template: "normalise/rows",
@@ -184,14 +194,17 @@ fn ways(family: Family) -> Vec<KernelKey> {
                     true => &HELD,
                     false => &[],
                 };
-                all.extend(held.iter().chain([&0]).map(|&held| {
+                let together = (lanes == 1 && family.is_shared()).then_some((0, TOGETHER));
+                let held = held.iter().map(|&held| (held as u32, 1));
+                all.extend(held.chain([(0, 1)]).chain(together).map(|(held, each)| {
                     family.rows(Rows {
                         unit,
                         along_reduced,
                         kept_rank: kept_rank as u32,
                         lanes,
                         workgroup,
-                        held: held as u32,
+                        held,
+                        each,
                     })
                 }));
             }

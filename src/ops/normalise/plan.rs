@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::Normalise;
-use super::kernel::{Apply, Family, HELD, RANKS, ROW_RANKS, Rows};
+use super::kernel::{Apply, Family, HELD, RANKS, ROW_RANKS, Rows, TOGETHER};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -24,6 +24,8 @@ const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;
+/// Rows, in units, from which on a software adapter's invocations take several, where there is a weight or bias.
+const TOGETHER_ROWS: usize = 256;
 /// Rows one after the other that one invocation goes down with the states of its columns, which are more to load than
 /// a row is: on software adapters, whose loads are what counts, many of eight columns, where enough invocations are left.
 const LEAST_EACH: u32 = 4;
@@ -179,8 +181,13 @@ impl Planner<'_, '_> {
                 }
             }));
         }
+        let each = match is_software && self.family.is_shared() && groups >= TOGETHER_ROWS {
+            true => TOGETHER,
+            false => 1,
+        };
+        let invocations = groups.div_ceil(each as usize) * lanes;
         let workgroup = match (lanes, is_software) {
-            (1, true) if groups < MANY_ROWS => 8,
+            (1, true) if invocations < MANY_ROWS => 8,
             (1, _) => 64,
             _ => 256,
         };
@@ -195,8 +202,8 @@ impl Planner<'_, '_> {
             lanes: lanes as u32,
             workgroup,
             held: held.unwrap_or(0) as u32,
+            each,
         });
-        let invocations = (groups * lanes) as u64;
         let limit = self.capabilities.max_workgroups;
         let name = self.op.what.name();
         Ok(Some(Launch {
@@ -206,7 +213,7 @@ impl Planner<'_, '_> {
             dispatches: smallvec![plan::dispatch(
                 name,
                 words,
-                invocations,
+                invocations as u64,
                 u64::from(workgroup),
                 limit
             )?],
