@@ -108,21 +108,28 @@ struct Oracle {
 /// What ends that regions are made anew: regions that are found to do, or a refusal.
 #[derive(Default)]
 struct Remaking {
-    settled: bool,
+    /// The most in use that regions stay for, and how many bytes may be reserved.
+    settled: Option<(u64, u64)>,
     refused: bool,
-    /// Bytes that went back, most bytes in use when a request found no chunk, rehearsals that failed.
+    /// Since a rehearsal began, failed, or went through its length: bytes that went back, and most bytes in use when a
+    /// request found no chunk.
     bytes: u64,
     most: u64,
+    /// Rehearsals that failed or were wrong, and those of them that had no room.
     failed: u32,
+    cramped: u32,
     rehearsal: Option<Rehearsal>,
 }
 
-/// The same requests in regions for 6 % more than the most in use.
+/// The same requests in regions for a little more than the most in use.
 struct Rehearsal {
     regions: Vec<OracleRegion>,
     most: u64,
-    lowest: u64,
-    fits: bool,
+    length: u64,
+    /// The least in use at a moment to make regions, each time that so many bytes went back.
+    lowest: Vec<u64>,
+    allocations: u64,
+    longest: u64,
 }
 
 struct OracleRegion {
@@ -162,7 +169,7 @@ impl Oracle {
         let busy = self.busy();
         let smallest = if busy > most { 64 << 10 } else { 256 << 10 };
         // An idle region goes back, with all others, rather than be broken up for less than 4/5 of it.
-        let keeps = !self.remaking.settled && !self.remaking.refused;
+        let keeps = self.remaking.settled.is_none() && !self.remaking.refused;
         let found = best(&self.regions, bytes);
         let kept_whole = found.is_some_and(|(held, region, _)| {
             keeps && self.regions[region].idle() && held > bytes.max(smallest) / 4 * 5
@@ -184,8 +191,10 @@ impl Oracle {
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
         }
-        if self.remaking.settled {
-            self.remaking = Remaking::default();
+        if let Some((most, reserved)) = self.remaking.settled
+            && self.busy() + bytes > reserved
+        {
+            self.remaking.fails(live <= most);
         }
         let busy = self.busy();
         if busy + bytes > limit {
@@ -220,13 +229,33 @@ impl Oracle {
     /// Counts what goes back to keep regions whole, and begins to rehearse.
     fn rehearse(&mut self, idle: u64, max_region: u64) {
         self.remaking.bytes += idle;
-        let begins = self.remaking.most * (8 << self.remaking.failed);
-        if self.remaking.rehearsal.is_some() || self.remaking.bytes < begins {
+        let Remaking { bytes, most, .. } = self.remaking;
+        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+            if bytes >= rehearsal.length {
+                rehearsal.lowest.push(u64::MAX);
+                (self.remaking.bytes, self.remaking.most) = (0, 0);
+                if most < rehearsal.most - rehearsal.most / 16 {
+                    self.remaking.fails(false);
+                }
+            }
             return;
         }
-        let most = std::mem::take(&mut self.remaking.most);
-        let bytes = (most + most / 100 * 6) / QUANTUM * QUANTUM;
-        let regions = sizes(bytes, max_region)
+        if bytes < most * (8 << self.remaking.failed) {
+            return;
+        }
+        let with = |percent| (most + most / 100 * percent) / QUANTUM * QUANTUM;
+        let stays = match self.remaking.cramped {
+            0..7 => None,
+            7 => Some(12),
+            8 => Some(25),
+            _ => Some(50),
+        };
+        if let Some(percent) = stays {
+            self.remaking.settle(most, with(percent));
+            return;
+        }
+        let rehearsed = with(6);
+        let regions = sizes(rehearsed, max_region)
             .into_iter()
             .enumerate()
             .map(|(number, bytes)| OracleRegion {
@@ -237,12 +266,19 @@ impl Oracle {
         let mut rehearsal = Rehearsal {
             regions,
             most,
-            lowest: u64::MAX,
-            fits: true,
+            length: bytes,
+            lowest: vec![u64::MAX],
+            allocations: 0,
+            longest: (1 << 20) << self.remaking.failed,
         };
-        for &(_, bytes, block) in self.regions.iter().flat_map(|region| &region.chunks) {
-            if let Some(tag) = block {
-                rehearsal.allocate(tag, bytes);
+        (self.remaking.bytes, self.remaking.most) = (0, 0);
+        let chunks = self.regions.iter().flat_map(|region| &region.chunks);
+        for &(_, bytes, block) in chunks {
+            if let Some(tag) = block
+                && let Some(cramped) = rehearsal.cannot(tag, bytes)
+            {
+                self.remaking.fails(cramped);
+                return;
             }
         }
         self.remaking.rehearsal = Some(rehearsal);
@@ -250,36 +286,38 @@ impl Oracle {
 
     /// Makes the regions that were rehearsed, when it has lasted long enough and little is in use.
     fn settle(&mut self, in_use: u64, max_region: u64) {
+        let reserved = self.busy();
+        let limit = self.config.limit.unwrap_or(u64::MAX);
         let remaking = &mut self.remaking;
         let Some(rehearsal) = &mut remaking.rehearsal else {
             return;
         };
-        rehearsal.lowest = rehearsal.lowest.min(in_use);
-        let is_over = remaking.bytes / 2 >= rehearsal.most * (8 << remaking.failed);
-        let is_other = remaking.most < rehearsal.most - rehearsal.most / 16;
-        let is_low = in_use <= rehearsal.lowest + rehearsal.most / 32;
-        let limit = self.config.limit.unwrap_or(u64::MAX);
-        let fits = rehearsal.fits;
-        let bytes = (rehearsal.most + rehearsal.most / 100 * 7) / QUANTUM * QUANTUM;
-        let reserved = self.busy();
-        if !fits || (is_over && is_other) || (is_over && is_low && bytes.max(reserved) > limit) {
-            self.remaking.rehearsal = None;
-            self.remaking.failed += 1;
-        } else if is_over && is_low {
-            self.remaking = Remaking {
-                settled: true,
-                ..Remaking::default()
-            };
-            for bytes in sizes(bytes.saturating_sub(reserved), max_region) {
-                let Ok(number) = self.device.create(bytes) else {
-                    self.remaking = Remaking::refused();
-                    return;
-                };
-                let chunks = vec![(0, bytes, None)];
-                self.regions.push(OracleRegion { number, chunks });
-            }
-            self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+        let times = rehearsal.lowest.len();
+        rehearsal.lowest[times - 1] = rehearsal.lowest[times - 1].min(in_use);
+        let lowest = rehearsal.lowest[times.saturating_sub(2)..].iter().min();
+        if times < 2
+            || remaking.most < rehearsal.most - rehearsal.most / 16
+            || in_use > lowest.expect("one") + rehearsal.most / 32
+        {
+            return;
         }
+        let most = rehearsal.most;
+        let [made, allowed] =
+            [7, 9].map(|percent| (most + most / 100 * percent) / QUANTUM * QUANTUM);
+        if made.max(reserved) > limit {
+            remaking.fails(false);
+            return;
+        }
+        remaking.settle(most, allowed);
+        for bytes in sizes(made.saturating_sub(reserved), max_region) {
+            let Ok(number) = self.device.create(bytes) else {
+                self.remaking = Remaking::refused();
+                return;
+            };
+            let chunks = vec![(0, bytes, None)];
+            self.regions.push(OracleRegion { number, chunks });
+        }
+        self.peak_reserved = self.peak_reserved.max(self.device.in_use);
     }
 
     /// Bytes of the regions with a block.
@@ -290,8 +328,9 @@ impl Oracle {
 
     fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
         let found = place(&mut self.regions, tag, bytes)?;
-        if let Some(rehearsal) = &mut self.remaking.rehearsal {
-            rehearsal.allocate(tag, bytes);
+        let rehearsal = self.remaking.rehearsal.as_mut();
+        if let Some(cramped) = rehearsal.and_then(|rehearsal| rehearsal.cannot(tag, bytes)) {
+            self.remaking.fails(cramped);
         }
         self.peak_allocated = self.peak_allocated.max(self.statistics().allocated);
         Some(found)
@@ -336,6 +375,23 @@ impl Oracle {
 }
 
 impl Remaking {
+    fn settle(&mut self, most: u64, reserved: u64) {
+        *self = Remaking {
+            settled: Some((most, reserved)),
+            failed: self.failed,
+            cramped: self.cramped,
+            ..Remaking::default()
+        };
+    }
+
+    fn fails(&mut self, cramped: bool) {
+        *self = Remaking {
+            failed: self.failed + 1,
+            cramped: self.cramped + u32::from(cramped),
+            ..Remaking::default()
+        };
+    }
+
     fn refused() -> Remaking {
         Remaking {
             refused: true,
@@ -345,10 +401,15 @@ impl Remaking {
 }
 
 impl Rehearsal {
-    fn allocate(&mut self, tag: u64, bytes: u64) {
-        if self.fits {
-            self.fits = place(&mut self.regions, tag, bytes).is_some();
+    /// Whether it was for want of room, where it cannot be allocated.
+    fn cannot(&mut self, tag: u64, bytes: u64) -> Option<bool> {
+        self.allocations += 1;
+        if self.allocations > self.longest {
+            return Some(false);
         }
+        place(&mut self.regions, tag, bytes)
+            .is_none()
+            .then_some(true)
     }
 }
 
@@ -603,7 +664,7 @@ impl Pair {
                 for &(bytes, goes_at_once) in &steps {
                     let before = self.live.len();
                     self.allocate(bytes);
-                    let settled = self.oracle.remaking.settled;
+                    let settled = self.oracle.remaking.settled.is_some();
                     seen[0] += u64::from(settled && !was_settled);
                     seen[1] += u64::from(was_settled && !settled);
                     was_settled = settled;

@@ -98,7 +98,7 @@ pub fn over_and_over() -> Result<Vec<(Family, usize)>, Box<dyn std::error::Error
             name: "recorded",
             runs: Box::new(recorded.into_iter()),
         },
-        20,
+        40,
     )];
     families.extend(like_the_recorded(20).map(|family| (family, 10)));
     Ok(families)

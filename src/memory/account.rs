@@ -244,7 +244,7 @@ impl Account {
     /// A block in use has moved from an address.
     pub(crate) fn relocated(&mut self, from: u64, to: Located) {
         self.events.relocations += 1;
-        self.events.relocated_bytes += to.bytes;
+        self.events.relocated_bytes = self.events.relocated_bytes.wrapping_add(to.bytes);
         self.record_block(EventKind::Relocated { from }, to);
     }
 

@@ -6,7 +6,7 @@ use super::account::Account;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
 use super::pool::{Pool, PoolConfig, RegionSource};
-use super::rehearsal::regions_of;
+use super::rehearsal::{Failure, regions_of};
 use super::relocate::Mover;
 use super::statistics::{Bytes, MemoryStatistics};
 use super::tags::{Request, Tag};
@@ -170,8 +170,8 @@ impl<S: RegionSource> Pool<S> {
         let detail = self.account.detail(bytes, request);
         // Second rung: a new region, for which a policy may trade the idle ones in.
         let kept_whole = self.has_room(bytes);
-        self.remaking
-            .climbs(self.account.in_use().saturating_add(bytes));
+        let in_use = self.account.in_use().saturating_add(bytes);
+        self.remaking.climbs(in_use);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
             if kept_whole {
                 self.rehearse();
@@ -186,7 +186,8 @@ impl<S: RegionSource> Pool<S> {
         {
             return Ok(block);
         }
-        self.remaking.grows();
+        let reserved = self.account.reserved().saturating_add(bytes);
+        self.remaking.grows(in_use, reserved);
         let mut outcome = self.grow(bytes);
         let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
@@ -240,7 +241,7 @@ impl<S: RegionSource> Pool<S> {
         };
         let more = bytes.saturating_sub(self.account.reserved());
         if more > self.headroom() {
-            self.remaking.fails();
+            self.remaking.fails(Failure::OverBudget);
             return;
         }
         self.remaking.settle();

@@ -4,15 +4,24 @@ use super::best_fit::{BestFit, BlockId};
 use super::growth::round_down;
 use super::slots::Detail;
 
-/// A rehearsal begins when so many times the most in use has gone back to keep regions whole; regions that
-/// stay are made when it has lasted for as much again. After each that fails both are twice as many.
+/// A rehearsal begins when so many times the most in use has gone back to keep regions whole, and lasts until as
+/// much has again and then as much was in use again. After each that fails, or that was wrong, both are twice as many.
 /// (Inputs of a fuzzer are short.)
 const FIRST: u64 = if cfg!(fuzzing) { 1 } else { 8 };
-/// So many percent more than the most in use are rehearsed, and then made: blocks in use keep their places, so what
-/// stays is not quite what was rehearsed. (`lstm_train` over and over takes 7.4 in best fit of one region that grows
-/// as it needs, the other recorded runs 2.9 to 3.6.)
-const SPARE_PERCENT: [u64; 2] = [6, 7];
-/// Regions that stay are made when, within this share of the most, as little is in use as ever at such a moment:
+/// And it lasts for so many allocations at most, twice as many after each that fails: of a program that makes little
+/// anew, regions need not stay.
+const LONGEST: u64 = 1 << 20;
+/// So many percent more than the most in use are rehearsed: under 6 `lstm_train` over and over finds no room.
+const REHEARSED_PERCENT: u64 = 6;
+/// And so many are made: blocks in use keep their places, so what stays is not quite what was rehearsed.
+const MADE_PERCENT: u64 = 7;
+/// And so many may be reserved in all before that is wrong.
+const SETTLED_PERCENT: u64 = 9;
+/// So often there is no room before regions stay that were not rehearsed: those that are there, and those that come
+/// until so many percent more than the most in use are reserved; then it was wrong, and the next is tried.
+const CRAMPED: usize = if cfg!(fuzzing) { 1 } else { 7 };
+const STAY_PERCENT: [u64; 3] = [12, 25, 50];
+/// Regions that stay are made when, within this share of the most, as little is in use as lately at such a moment:
 /// blocks in use hold regions that were made for them.
 const LOW_SHARE: u64 = 32;
 /// And a program that uses less by this share of what it used before is another one, to be rehearsed anew.
@@ -26,12 +35,14 @@ const OTHER_SHARE: u64 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Remaking {
     state: State,
-    /// Bytes that went back since the pool began, or since regions that stayed did not do.
+    /// Bytes that went back since a rehearsal failed, began or went through its length.
     bytes: u64,
-    /// Most bytes in use when no free chunk was right, since the rehearsal before this one, or since this one, began.
+    /// Most bytes in use then, of the moments when no free chunk was right.
     most: u64,
-    /// Rehearsals that failed since then.
+    /// Rehearsals that failed, or that regions were made after which did not do.
     failed: u32,
+    /// For want of room.
+    cramped: usize,
     rehearsal: Option<Box<Rehearsal>>,
 }
 
@@ -40,10 +51,20 @@ enum State {
     /// Idle regions are kept whole.
     #[default]
     Remakes,
-    /// Regions stay.
-    Settled,
+    /// Regions stay, for so many bytes in use, until so many are reserved.
+    Settled { most: u64, reserved: u64 },
     /// The source has refused a region: where memory is short, what is held is not given back for less.
     Refused,
+}
+
+/// Why a rehearsal came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    NoRoom,
+    TooLong,
+    /// Less is in use than was.
+    AnotherProgram,
+    OverBudget,
 }
 
 impl Remaking {
@@ -72,53 +93,91 @@ impl Remaking {
         blocks: impl Iterator<Item = (BlockId, u64)>,
     ) {
         self.bytes = self.bytes.saturating_add(idle);
-        if self.rehearsal.is_none() && self.bytes >= self.begins_at(self.most) {
-            let most = std::mem::take(&mut self.most);
-            let rehearsal = Rehearsal::new(most, max_region, blocks);
-            self.rehearsal = Some(Box::new(rehearsal));
+        let begins_at = self.doubled(FIRST).saturating_mul(self.most);
+        match &mut self.rehearsal {
+            None if self.bytes >= begins_at && self.cramped >= CRAMPED => {
+                let step = (self.cramped - CRAMPED).min(STAY_PERCENT.len() - 1);
+                self.stay(self.most, STAY_PERCENT[step]);
+            }
+            None if self.bytes >= begins_at => {
+                let length = self.bytes;
+                let (most, longest) = (self.most, self.doubled(LONGEST));
+                (self.bytes, self.most) = (0, 0);
+                match Rehearsal::new([most, length, longest], max_region, blocks) {
+                    Ok(rehearsal) => self.rehearsal = Some(Box::new(rehearsal)),
+                    Err(failure) => self.fails(failure),
+                }
+            }
+            Some(rehearsal) if self.bytes >= rehearsal.length => {
+                let is_another = !rehearsal.is_as_large(self.most);
+                rehearsal.is_over = true;
+                rehearsal.lowest = [rehearsal.lowest[1], u64::MAX];
+                (self.bytes, self.most) = (0, 0);
+                if is_another {
+                    self.fails(Failure::AnotherProgram);
+                }
+            }
+            _ => {}
         }
     }
 
-    /// What is to have gone back before the next rehearsal.
-    fn begins_at(&self, most: u64) -> u64 {
-        let times = FIRST.checked_shl(self.failed).unwrap_or(u64::MAX);
-        most.saturating_mul(times)
+    /// Twice as many for each failure.
+    fn doubled(&self, first: u64) -> u64 {
+        let times = 1u64.checked_shl(self.failed).unwrap_or(u64::MAX);
+        first.saturating_mul(times)
     }
 
     /// The bytes to be reserved in regions that stay, if this is the moment to make them.
     pub(super) fn settles(&mut self, in_use: u64) -> Option<u64> {
         let rehearsal = self.rehearsal.as_mut()?;
-        rehearsal.lowest = rehearsal.lowest.min(in_use);
-        let Rehearsal {
-            most, lowest, fits, ..
-        } = **rehearsal;
-        let is_over = self.bytes / 2 >= self.begins_at(most);
-        if !fits || (is_over && self.most < most - most / OTHER_SHARE) {
-            self.fails();
-            return None;
-        }
-        let is_low = in_use <= lowest.saturating_add(most / LOW_SHARE);
-        (is_over && is_low).then(|| with_spare(most, SPARE_PERCENT[1]))
+        rehearsal.lowest[1] = rehearsal.lowest[1].min(in_use);
+        let low = rehearsal.lowest[0].min(rehearsal.lowest[1]);
+        let is_low = in_use <= low.saturating_add(rehearsal.most / LOW_SHARE);
+        // That much was in use lately, too: else what was the program's beginning would be reserved for good.
+        let is_over = rehearsal.is_over && rehearsal.is_as_large(self.most);
+        (is_over && is_low).then(|| with_spare(rehearsal.most, MADE_PERCENT))
     }
 
     /// What was rehearsed will not do.
-    pub(super) fn fails(&mut self) {
-        self.rehearsal = None;
-        self.failed = self.failed.saturating_add(1);
-    }
-
-    /// Regions that stay are made now.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn fails(&mut self, failure: Failure) {
         *self = Remaking {
-            state: State::Settled,
+            state: self.state,
+            failed: self.failed.saturating_add(1),
+            cramped: self.cramped + usize::from(failure == Failure::NoRoom),
             ..Remaking::default()
         };
     }
 
-    /// A further region is needed: if others were to do, they did not.
-    pub(super) fn grows(&mut self) {
-        if self.state == State::Settled {
-            *self = Remaking::default();
+    /// Regions that stay are made now.
+    pub(super) fn settle(&mut self) {
+        let most = self.rehearsal.take().map_or(0, |rehearsal| rehearsal.most);
+        self.stay(most, SETTLED_PERCENT);
+    }
+
+    fn stay(&mut self, most: u64, percent: u64) {
+        let reserved = with_spare(most, percent);
+        *self = Remaking {
+            state: State::Settled { most, reserved },
+            failed: self.failed,
+            cramped: self.cramped,
+            ..Remaking::default()
+        };
+    }
+
+    /// A further region is needed for a request, with which `in_use` bytes are in use and `reserved` at least are
+    /// reserved: if others were to do, they may be found not to.
+    pub(super) fn grows(&mut self, in_use: u64, reserved: u64) {
+        if let State::Settled {
+            most,
+            reserved: limit,
+        } = self.state
+            && reserved > limit
+        {
+            self.state = State::Remakes;
+            self.fails(match in_use <= most {
+                true => Failure::NoRoom,
+                false => Failure::AnotherProgram,
+            });
         }
     }
 
@@ -134,8 +193,9 @@ impl Remaking {
     #[cold]
     #[inline(never)]
     pub(super) fn allocated(&mut self, block: BlockId, bytes: u64) {
-        if let Some(rehearsal) = &mut self.rehearsal {
-            rehearsal.allocate(block, bytes);
+        let rehearsal = self.rehearsal.as_mut();
+        if let Some(Err(failure)) = rehearsal.map(|rehearsal| rehearsal.allocate(block, bytes)) {
+            self.fails(failure);
         }
     }
 
@@ -156,51 +216,66 @@ impl Remaking {
 #[derive(Debug)]
 struct Rehearsal {
     paper: BestFit<()>,
-    /// The most in use that they were made for.
+    /// The most in use that its regions were made for.
     most: u64,
+    /// Bytes that go back before it is over, and then before it is seen whether it still holds.
+    length: u64,
+    is_over: bool,
+    /// The least bytes in use at a moment when regions could be made, before `length` bytes went back the last time
+    /// and since.
+    lowest: [u64; 2],
+    /// So many allocations more.
+    left: u64,
     /// The blocks on paper, by the indices of those that they stand for.
     blocks: Vec<Option<BlockId>>,
-    /// Whether every request so far found room.
-    fits: bool,
-    /// The least bytes in use at a moment when regions could be made.
-    lowest: u64,
 }
 
 impl Rehearsal {
-    fn new(most: u64, max_region: u64, blocks: impl Iterator<Item = (BlockId, u64)>) -> Self {
+    fn new(
+        [most, length, left]: [u64; 3],
+        max_region: u64,
+        blocks: impl Iterator<Item = (BlockId, u64)>,
+    ) -> Result<Self, Failure> {
         let mut rehearsal = Rehearsal {
             paper: BestFit::new(),
             most,
+            length,
+            is_over: false,
+            lowest: [u64::MAX; 2],
+            left,
             blocks: Vec::new(),
-            fits: true,
-            lowest: u64::MAX,
         };
-        for bytes in regions_of(with_spare(most, SPARE_PERCENT[0]), max_region) {
+        for bytes in regions_of(with_spare(most, REHEARSED_PERCENT), max_region) {
             rehearsal.paper.open_region((), bytes);
         }
         for (block, bytes) in blocks {
-            rehearsal.allocate(block, bytes);
+            rehearsal.allocate(block, bytes)?;
         }
-        rehearsal
+        Ok(rehearsal)
     }
 
-    fn allocate(&mut self, block: BlockId, bytes: u64) {
-        // One that failed is waiting to be asked.
-        if !self.fits {
-            return;
-        }
-        let found = self.paper.allocate(bytes, Detail::default(), |_, _| false);
-        self.fits = found.is_some();
+    /// Whether it is the program that was rehearsed that uses so many bytes.
+    fn is_as_large(&self, most: u64) -> bool {
+        most >= self.most - self.most / OTHER_SHARE
+    }
+
+    fn allocate(&mut self, block: BlockId, bytes: u64) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(1).ok_or(Failure::TooLong)?;
+        let (on_paper, _) = self
+            .paper
+            .allocate(bytes, Detail::default(), |_, _| false)
+            .ok_or(Failure::NoRoom)?;
         let index = block.index();
         if self.blocks.len() <= index {
             self.blocks.resize(index + 1, None);
         }
-        self.blocks[index] = found.map(|(block, _)| block);
+        self.blocks[index] = Some(on_paper);
+        Ok(())
     }
 }
 
 fn with_spare(most: u64, percent: u64) -> u64 {
-    round_down(most.saturating_add(most / 100 * percent))
+    round_down(most.saturating_add((most / 100).saturating_mul(percent)))
 }
 
 /// The sizes of as few regions as may be that have so many bytes together.
