@@ -11,10 +11,9 @@ pub enum Growth {
     /// Close to what is in use: a new region is several times its request, in whole multiples, as long as
     /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
-    /// made. So they do when the request needs less than 4/5 of the idle region that it would take. When 8
-    /// times the most in use went back for that, what is asked for is tried on paper in one region of 6 % more than the most in
-    /// use; when it was enough for as long again, that region (of 7 %) is made, and idle regions are broken up, until
-    /// a further one is needed. They are as well once the adapter refused a region. The request that is
+    /// made. So they do when the request needs less than 4/5 of the idle region that it would take, until it is found
+    /// that one region of 7 % more than the most in use would do: that one is made then, and stays (`docs/memory.md`
+    /// has the rule). It also ends when the adapter refuses a region. The request that is
     /// refused may be one that regions went back for, if somebody else took their memory.
     #[default]
     Proportional,
