@@ -287,3 +287,102 @@ pub(super) fn regions_of(bytes: u64, max_region: u64) -> impl Iterator<Item = u6
         (next > 0).then_some(next)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// So many bytes go back while a MiB is in use, none of it in blocks.
+    fn goes_back(remaking: &mut Remaking, bytes: u64) {
+        remaking.climbs(MIB);
+        remaking.goes_back(bytes, u64::MAX, std::iter::empty());
+    }
+
+    #[test]
+    fn what_is_rehearsed_is_made_when_little_is_in_use() {
+        let mut remaking = Remaking::default();
+        goes_back(&mut remaking, 8 * MIB - 1);
+        assert!(!remaking.rehearses() && remaking.keeps_whole());
+        goes_back(&mut remaking, 1);
+        assert!(remaking.rehearses());
+        assert_eq!(remaking.settles(0), None, "not over");
+        goes_back(&mut remaking, 8 * MIB);
+        assert_eq!(remaking.settles(0), None, "not as much in use since");
+        remaking.climbs(MIB);
+        assert_eq!(remaking.settles(MIB), None, "too much in use");
+        assert_eq!(remaking.settles(MIB / 32), Some(with_spare(MIB, 7)));
+        remaking.settle();
+        assert!(!remaking.rehearses() && !remaking.keeps_whole());
+        remaking.grows(MIB, with_spare(MIB, 9));
+        assert!(!remaking.keeps_whole());
+        remaking.grows(MIB, with_spare(MIB, 9) + 1);
+        assert!(remaking.keeps_whole());
+        goes_back(&mut remaking, 16 * MIB - 1);
+        assert!(!remaking.rehearses(), "twice as long");
+        goes_back(&mut remaking, 1);
+        assert!(remaking.rehearses());
+    }
+
+    #[test]
+    fn a_program_that_uses_less_is_rehearsed_anew() {
+        let mut remaking = Remaking::default();
+        goes_back(&mut remaking, 8 * MIB);
+        remaking.climbs(MIB / 16 * 15 - 1);
+        remaking.goes_back(8 * MIB, u64::MAX, std::iter::empty());
+        assert!(!remaking.rehearses());
+        assert_eq!((remaking.failed, remaking.cramped), (1, 0));
+    }
+
+    #[test]
+    fn a_rehearsal_ends_by_itself() {
+        let mut remaking = Remaking::default();
+        goes_back(&mut remaking, 8 * MIB);
+        let block = BlockId::from_bits(1 << 32);
+        for _ in 0..LONGEST {
+            remaking.allocated(block, 256);
+            remaking.freed(block);
+        }
+        assert!(remaking.rehearses());
+        remaking.allocated(block, 256);
+        assert!(!remaking.rehearses());
+        assert_eq!((remaking.failed, remaking.cramped), (1, 0));
+    }
+
+    #[test]
+    fn regions_stay_in_the_end_where_there_is_no_room() {
+        let mut remaking = Remaking::default();
+        let block = BlockId::from_bits(1 << 32);
+        for failed in 0..CRAMPED {
+            assert!(remaking.keeps_whole());
+            goes_back(&mut remaking, (8 << failed) * MIB);
+            remaking.allocated(block, 2 * MIB);
+            assert_eq!(remaking.cramped, failed + 1);
+        }
+        for percent in [12, 25, 50, 50] {
+            goes_back(&mut remaking, u64::MAX);
+            assert!(!remaking.keeps_whole() && !remaking.rehearses());
+            remaking.grows(MIB, with_spare(MIB, percent));
+            assert!(!remaking.keeps_whole());
+            remaking.grows(MIB, with_spare(MIB, percent) + 1);
+            assert!(remaking.keeps_whole());
+        }
+    }
+
+    #[test]
+    fn waits_end_at_the_end_of_the_number_range() {
+        let mut remaking = Remaking::default();
+        let mut before = 0;
+        for _ in 0..100 {
+            assert!(remaking.doubled(FIRST) > before || before == u64::MAX);
+            before = remaking.doubled(FIRST);
+            remaking.fails(Failure::TooLong);
+        }
+        assert_eq!(before, u64::MAX);
+        remaking.climbs(u64::MAX);
+        remaking.goes_back(u64::MAX, 1 << 62, std::iter::empty());
+        assert!(remaking.rehearses());
+        assert_eq!(remaking.settles(0), None);
+    }
+}
