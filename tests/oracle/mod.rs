@@ -1,0 +1,432 @@
+//! The specification of the allocator once more, as plainly as possible: lists and linear scans. And a device for both.
+
+use orlop::memory::{FullReason, MemoryStatistics, PoolConfig, QUANTUM, Refused, RegionSource};
+
+use crate::random::Random;
+
+/// Plays a device: a capacity, refusals at random, and a count of what it has given out.
+/// Each region is its creation number, and two copies of a device behave alike.
+#[derive(Clone)]
+pub struct Device {
+    pub random: Random,
+    /// One call in so many is refused; 0 for none.
+    pub refuse_once_in: u64,
+    pub capacity: u64,
+    pub in_use: u64,
+    pub created: Vec<u64>,
+    pub destroyed: Vec<usize>,
+}
+
+impl Device {
+    pub fn new() -> Device {
+        Device {
+            random: Random(0),
+            refuse_once_in: 0,
+            capacity: u64::MAX,
+            in_use: 0,
+            created: Vec::new(),
+            destroyed: Vec::new(),
+        }
+    }
+
+    pub fn with_capacity(capacity: u64) -> Device {
+        Device {
+            capacity,
+            ..Device::new()
+        }
+    }
+}
+
+impl RegionSource for Device {
+    type Region = usize;
+
+    fn create(&mut self, bytes: u64) -> Result<usize, Refused> {
+        assert!(bytes > 0 && bytes.is_multiple_of(QUANTUM));
+        if self.refuse_once_in > 0 && self.random.once_in(self.refuse_once_in) {
+            return Err(Refused("a bad moment".into()));
+        }
+        if bytes > self.capacity - self.in_use {
+            return Err(Refused("no memory left".into()));
+        }
+        self.in_use += bytes;
+        self.created.push(bytes);
+        Ok(self.created.len() - 1)
+    }
+
+    fn destroy(&mut self, region: usize) {
+        self.in_use -= self.created[region];
+        self.destroyed.push(region);
+    }
+}
+
+/// What a pool with `Growth::Proportional` is to do.
+pub struct Oracle {
+    pub device: Device,
+    pub config: PoolConfig,
+    pub regions: Vec<OracleRegion>,
+    pub remaking: Remaking,
+    pub peak_allocated: u64,
+    pub peak_reserved: u64,
+}
+
+/// What ends that regions are made anew: regions that are found to do, or a refusal.
+#[derive(Default)]
+pub struct Remaking {
+    /// The most in use that regions stay for, and how many bytes may be reserved.
+    pub settled: Option<(u64, u64)>,
+    pub refused: bool,
+    /// Since a rehearsal began, failed, or went through its length: bytes that went back, and most bytes in use when a
+    /// request found no chunk.
+    pub bytes: u64,
+    pub most: u64,
+    /// Rehearsals that failed or were wrong, and those of them that had no room.
+    pub failed: u32,
+    pub cramped: u32,
+    pub rehearsal: Option<Rehearsal>,
+}
+
+/// The same requests in regions for a little more than the most in use.
+pub struct Rehearsal {
+    regions: Vec<OracleRegion>,
+    most: u64,
+    length: u64,
+    /// The least in use at a moment to make regions, each time that so many bytes went back.
+    lowest: Vec<u64>,
+    allocations: u64,
+    longest: u64,
+}
+
+pub struct OracleRegion {
+    /// The creation number that the device gave.
+    pub number: usize,
+    /// Offset, bytes and tag of the block, in address order.
+    pub chunks: Vec<(u64, u64, Option<u64>)>,
+}
+
+impl OracleRegion {
+    fn idle(&self) -> bool {
+        self.chunks.iter().all(|chunk| chunk.2.is_none())
+    }
+}
+
+impl Oracle {
+    pub fn new(device: Device, config: PoolConfig) -> Oracle {
+        Oracle {
+            device,
+            config,
+            regions: Vec::new(),
+            remaking: Remaking::default(),
+            peak_allocated: 0,
+            peak_reserved: 0,
+        }
+    }
+
+    /// Creation number of the region, and offset.
+    pub fn allocate(&mut self, tag: u64, bytes: u64) -> Result<(usize, u64), FullReason> {
+        let max_region = self.config.max_region / QUANTUM * QUANTUM;
+        let bytes = bytes.max(1).div_ceil(QUANTUM) * QUANTUM;
+        if bytes > max_region {
+            return Err(FullReason::OverRegionLimit { max_region });
+        }
+        let live = self.statistics().allocated + bytes;
+        let most = live + live / 20;
+        let busy = self.busy();
+        let smallest = if busy > most { 64 << 10 } else { 256 << 10 };
+        // An idle region goes back, with all others, rather than be broken up for less than 4/5 of it.
+        let keeps = self.remaking.settled.is_none() && !self.remaking.refused;
+        let found = best(&self.regions, bytes);
+        let kept_whole = found.is_some_and(|(held, region, _)| {
+            keeps && self.regions[region].idle() && held > bytes.max(smallest) / 4 * 5
+        });
+        if found.is_some() && !kept_whole {
+            return Ok(self.place(tag, bytes).expect("it was found"));
+        }
+        self.remaking.most = self.remaking.most.max(live);
+        // Idle regions are traded in, if a region for the request is within the budget then.
+        let limit = self.config.limit.unwrap_or(u64::MAX);
+        let idle = self.statistics().reserved - busy;
+        if idle > 0 && busy + bytes <= limit {
+            if kept_whole {
+                self.rehearse(idle, max_region);
+            }
+            self.trim();
+            self.settle(live - bytes, max_region);
+        }
+        if let Some(found) = self.place(tag, bytes) {
+            return Ok(found);
+        }
+        if let Some((most, reserved)) = self.remaking.settled
+            && self.busy() + bytes > reserved
+        {
+            self.remaking.fails(live <= most);
+        }
+        let busy = self.busy();
+        if busy + bytes > limit {
+            return Err(FullReason::OverBudget);
+        }
+        self.trim();
+        // Ahead of the request while reserved stays within 21/20 of what is in use.
+        let step = most.saturating_sub(busy).max(smallest).max(busy / 256);
+        let multiple = (step / bytes).max(1) * bytes;
+        let most = max_region.min((limit - busy) / QUANTUM * QUANTUM);
+        let mut size = multiple.min(most);
+        loop {
+            match self.device.create(size) {
+                Ok(number) => {
+                    let chunks = vec![(0, size, None)];
+                    self.regions.push(OracleRegion { number, chunks });
+                    break;
+                }
+                Err(refused) => {
+                    self.remaking = Remaking::refused();
+                    if size == bytes {
+                        return Err(FullReason::Refused(refused.0));
+                    }
+                    size = (size / 2 / QUANTUM * QUANTUM).max(bytes);
+                }
+            }
+        }
+        self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+        Ok(self.place(tag, bytes).expect("the new region has room"))
+    }
+
+    /// Counts what goes back to keep regions whole, and begins to rehearse.
+    fn rehearse(&mut self, idle: u64, max_region: u64) {
+        self.remaking.bytes += idle;
+        let Remaking { bytes, most, .. } = self.remaking;
+        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+            if bytes >= rehearsal.length {
+                rehearsal.lowest.push(u64::MAX);
+                (self.remaking.bytes, self.remaking.most) = (0, 0);
+                if most < rehearsal.most - rehearsal.most / 16 {
+                    self.remaking.fails(false);
+                }
+            }
+            return;
+        }
+        if bytes < most * (8 << self.remaking.failed) {
+            return;
+        }
+        let with = |percent| (most + most / 100 * percent) / QUANTUM * QUANTUM;
+        let stays = match self.remaking.cramped {
+            0..7 => None,
+            7 => Some(12),
+            8 => Some(25),
+            _ => Some(50),
+        };
+        if let Some(percent) = stays {
+            self.remaking.settle(most, with(percent));
+            return;
+        }
+        let rehearsed = with(6);
+        let regions = sizes(rehearsed, max_region)
+            .into_iter()
+            .enumerate()
+            .map(|(number, bytes)| OracleRegion {
+                number,
+                chunks: vec![(0, bytes, None)],
+            })
+            .collect();
+        let mut rehearsal = Rehearsal {
+            regions,
+            most,
+            length: bytes,
+            lowest: vec![u64::MAX],
+            allocations: 0,
+            longest: (1 << 20) << self.remaking.failed,
+        };
+        (self.remaking.bytes, self.remaking.most) = (0, 0);
+        let chunks = self.regions.iter().flat_map(|region| &region.chunks);
+        for &(_, bytes, block) in chunks {
+            if let Some(tag) = block
+                && let Some(cramped) = rehearsal.cannot(tag, bytes)
+            {
+                self.remaking.fails(cramped);
+                return;
+            }
+        }
+        self.remaking.rehearsal = Some(rehearsal);
+    }
+
+    /// Makes the regions that were rehearsed, when it has lasted long enough and little is in use.
+    fn settle(&mut self, in_use: u64, max_region: u64) {
+        let reserved = self.busy();
+        let limit = self.config.limit.unwrap_or(u64::MAX);
+        let remaking = &mut self.remaking;
+        let Some(rehearsal) = &mut remaking.rehearsal else {
+            return;
+        };
+        let times = rehearsal.lowest.len();
+        rehearsal.lowest[times - 1] = rehearsal.lowest[times - 1].min(in_use);
+        let lowest = rehearsal.lowest[times.saturating_sub(2)..].iter().min();
+        if times < 2
+            || remaking.most < rehearsal.most - rehearsal.most / 16
+            || in_use > lowest.expect("one") + rehearsal.most / 32
+        {
+            return;
+        }
+        let most = rehearsal.most;
+        let [made, allowed] =
+            [7, 9].map(|percent| (most + most / 100 * percent) / QUANTUM * QUANTUM);
+        if made.max(reserved) > limit {
+            remaking.fails(false);
+            return;
+        }
+        remaking.settle(most, allowed);
+        for bytes in sizes(made.saturating_sub(reserved), max_region) {
+            let Ok(number) = self.device.create(bytes) else {
+                self.remaking = Remaking::refused();
+                return;
+            };
+            let chunks = vec![(0, bytes, None)];
+            self.regions.push(OracleRegion { number, chunks });
+        }
+        self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+    }
+
+    /// Bytes of the regions with a block.
+    fn busy(&self) -> u64 {
+        let busy = self.regions.iter().filter(|region| !region.idle());
+        busy.map(|region| self.device.created[region.number]).sum()
+    }
+
+    fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
+        let found = place(&mut self.regions, tag, bytes)?;
+        let rehearsal = self.remaking.rehearsal.as_mut();
+        if let Some(cramped) = rehearsal.and_then(|rehearsal| rehearsal.cannot(tag, bytes)) {
+            self.remaking.fails(cramped);
+        }
+        self.peak_allocated = self.peak_allocated.max(self.statistics().allocated);
+        Some(found)
+    }
+
+    pub fn free(&mut self, tag: u64) {
+        assert!(free(&mut self.regions, tag), "no block {tag}");
+        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+            free(&mut rehearsal.regions, tag);
+        }
+    }
+
+    pub fn trim(&mut self) {
+        for region in &self.regions {
+            if region.idle() {
+                self.device.destroy(region.number);
+            }
+        }
+        self.regions.retain(|region| !region.idle());
+    }
+
+    pub fn statistics(&self) -> MemoryStatistics {
+        let mut statistics = MemoryStatistics {
+            peak_allocated: self.peak_allocated,
+            peak_reserved: self.peak_reserved,
+            limit: self.config.limit,
+            regions: self.regions.len() as u64,
+            ..MemoryStatistics::default()
+        };
+        for &(_, bytes, block) in self.regions.iter().flat_map(|region| &region.chunks) {
+            statistics.reserved += bytes;
+            if block.is_some() {
+                statistics.allocated += bytes;
+                statistics.live_blocks += 1;
+            } else {
+                statistics.free += bytes;
+                statistics.largest_free = statistics.largest_free.max(bytes);
+            }
+        }
+        statistics
+    }
+}
+
+impl Remaking {
+    fn settle(&mut self, most: u64, reserved: u64) {
+        *self = Remaking {
+            settled: Some((most, reserved)),
+            failed: self.failed,
+            cramped: self.cramped,
+            ..Remaking::default()
+        };
+    }
+
+    fn fails(&mut self, cramped: bool) {
+        *self = Remaking {
+            failed: self.failed + 1,
+            cramped: self.cramped + u32::from(cramped),
+            ..Remaking::default()
+        };
+    }
+
+    fn refused() -> Remaking {
+        Remaking {
+            refused: true,
+            ..Remaking::default()
+        }
+    }
+}
+
+impl Rehearsal {
+    /// Whether it was for want of room, where it cannot be allocated.
+    fn cannot(&mut self, tag: u64, bytes: u64) -> Option<bool> {
+        self.allocations += 1;
+        if self.allocations > self.longest {
+            return Some(false);
+        }
+        place(&mut self.regions, tag, bytes)
+            .is_none()
+            .then_some(true)
+    }
+}
+
+/// So many bytes in regions as large as may be.
+fn sizes(bytes: u64, max_region: u64) -> Vec<u64> {
+    let mut sizes = vec![max_region; (bytes / max_region) as usize];
+    sizes.extend(Some(bytes % max_region).filter(|&rest| rest > 0));
+    sizes
+}
+
+/// Best fit: the smallest chunk that is large enough, the first of its size in address order: its bytes,
+/// region and place there.
+fn best(regions: &[OracleRegion], bytes: u64) -> Option<(u64, usize, usize)> {
+    let mut best: Option<(u64, usize, usize)> = None;
+    for (region_index, region) in regions.iter().enumerate() {
+        for (chunk_index, &(_, chunk_bytes, block)) in region.chunks.iter().enumerate() {
+            let better = best.is_none_or(|(best_bytes, _, _)| chunk_bytes < best_bytes);
+            if block.is_none() && chunk_bytes >= bytes && better {
+                best = Some((chunk_bytes, region_index, chunk_index));
+            }
+        }
+    }
+    best
+}
+
+/// Takes the best chunk; tells its region's number, and the offset.
+fn place(regions: &mut [OracleRegion], tag: u64, bytes: u64) -> Option<(usize, u64)> {
+    let (held, region_index, chunk_index) = best(regions, bytes)?;
+    let region = &mut regions[region_index];
+    let offset = region.chunks[chunk_index].0;
+    region.chunks[chunk_index] = (offset, bytes, Some(tag));
+    if held > bytes {
+        let rest = (offset + bytes, held - bytes, None);
+        region.chunks.insert(chunk_index + 1, rest);
+    }
+    Some((region.number, offset))
+}
+
+/// False where there is no such block.
+fn free(regions: &mut [OracleRegion], tag: u64) -> bool {
+    for region in regions {
+        let found = region.chunks.iter().position(|chunk| chunk.2 == Some(tag));
+        if let Some(index) = found {
+            region.chunks[index].2 = None;
+            region.chunks.dedup_by(|next, previous| {
+                let merge = next.2.is_none() && previous.2.is_none();
+                if merge {
+                    previous.1 += next.1;
+                }
+                merge
+            });
+            return true;
+        }
+    }
+    false
+}
