@@ -171,7 +171,7 @@ impl<S: RegionSource> Pool<S> {
         // Second rung: a new region, for which a policy may trade the idle ones in.
         let kept_whole = self.has_room(bytes);
         let in_use = self.account.in_use().saturating_add(bytes);
-        self.remaking.climbs(in_use);
+        self.remaking.saw(in_use);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
             if kept_whole {
                 self.rehearse();
@@ -186,8 +186,13 @@ impl<S: RegionSource> Pool<S> {
         {
             return Ok(block);
         }
-        let reserved = self.account.reserved().saturating_add(bytes);
-        self.remaking.grows(in_use, reserved);
+        let region = self
+            .config
+            .growth
+            .region_size(demand(&self.config, &self.account, bytes));
+        let reserved = self.account.reserved();
+        self.remaking
+            .grows(in_use, reserved.saturating_add(region.unwrap_or(bytes)));
         let mut outcome = self.grow(bytes);
         let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
@@ -236,12 +241,13 @@ impl<S: RegionSource> Pool<S> {
 
     /// Makes regions that stay, if it is time and the budget allows them.
     fn settle(&mut self) {
-        let Some(bytes) = self.remaking.settles(self.account.in_use()) else {
+        let (in_use, reserved) = (self.account.in_use(), self.account.reserved());
+        let Some(bytes) = self.remaking.settles(in_use, reserved) else {
             return;
         };
-        let more = bytes.saturating_sub(self.account.reserved());
+        let more = bytes.saturating_sub(reserved);
         if more > self.headroom() {
-            self.remaking.fails(Failure::OverBudget);
+            self.remaking.fails(Failure::NoRoom);
             return;
         }
         self.remaking.settle();

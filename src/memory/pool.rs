@@ -148,6 +148,7 @@ impl<S: RegionSource> Pool<S> {
             None => (self.climb(rounded, request, mover)?, true),
         };
         self.account.allocated(rounded, request);
+        self.remaking.saw(self.account.in_use());
         if self.remaking.rehearses() {
             self.remaking.allocated(block, rounded);
         }

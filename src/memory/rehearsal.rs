@@ -21,6 +21,8 @@ const SETTLED_PERCENT: u64 = 9;
 /// until so many percent more than the most in use are reserved; then it was wrong, and the next is tried.
 const CRAMPED: usize = if cfg!(fuzzing) { 1 } else { 7 };
 const STAY_PERCENT: [u64; 3] = [12, 25, 50];
+/// And so many percent of them may be holes between blocks in use when they are made: what is missing is made anew.
+const HOLES_PERCENT: u64 = 1;
 /// Regions that stay are made when, within this share of the most, as little is in use as lately at such a moment:
 /// blocks in use hold regions that were made for them.
 const LOW_SHARE: u64 = 32;
@@ -37,8 +39,10 @@ pub(super) struct Remaking {
     state: State,
     /// Bytes that went back since a rehearsal failed, began or went through its length.
     bytes: u64,
-    /// Most bytes in use then, of the moments when no free chunk was right.
+    /// Most bytes in use then.
     most: u64,
+    /// Most bytes in use that regions which stayed were not enough for.
+    outgrown: u64,
     /// Rehearsals that failed, or that regions were made after which did not do.
     failed: u32,
     /// For want of room.
@@ -62,9 +66,8 @@ enum State {
 pub(super) enum Failure {
     NoRoom,
     TooLong,
-    /// Less is in use than was.
+    /// Less is in use than was, or more than ever.
     AnotherProgram,
-    OverBudget,
 }
 
 impl Remaking {
@@ -80,9 +83,13 @@ impl Remaking {
         self.rehearsal.is_some()
     }
 
-    /// No free chunk was right for a request with which `in_use` bytes are in use.
-    pub(super) fn climbs(&mut self, in_use: u64) {
-        self.most = self.most.max(in_use);
+    /// So many bytes are in use.
+    #[inline]
+    pub(super) fn saw(&mut self, in_use: u64) {
+        // A branch, because most of the time there is nothing to store.
+        if in_use > self.most {
+            self.most = in_use;
+        }
     }
 
     /// `idle` bytes of regions go back; `blocks` are those in use, with their bytes.
@@ -127,15 +134,17 @@ impl Remaking {
         first.saturating_mul(times)
     }
 
-    /// The bytes to be reserved in regions that stay, if this is the moment to make them.
-    pub(super) fn settles(&mut self, in_use: u64) -> Option<u64> {
+    /// The bytes to be reserved in regions that stay, if this is the moment to make them: `reserved` are where
+    /// `in_use` are in use, and none is idle.
+    pub(super) fn settles(&mut self, in_use: u64, reserved: u64) -> Option<u64> {
         let rehearsal = self.rehearsal.as_mut()?;
         rehearsal.lowest[1] = rehearsal.lowest[1].min(in_use);
         let low = rehearsal.lowest[0].min(rehearsal.lowest[1]);
         let is_low = in_use <= low.saturating_add(rehearsal.most / LOW_SHARE);
         // That much was in use lately, too: else what was the program's beginning would be reserved for good.
         let is_over = rehearsal.is_over && rehearsal.is_as_large(self.most);
-        (is_over && is_low).then(|| with_spare(rehearsal.most, MADE_PERCENT))
+        let is_whole = reserved - in_use <= rehearsal.most / 100 * HOLES_PERCENT;
+        (is_over && is_low && is_whole).then(|| with_spare(rehearsal.most, MADE_PERCENT))
     }
 
     /// What was rehearsed will not do.
@@ -144,6 +153,7 @@ impl Remaking {
             state: self.state,
             failed: self.failed.saturating_add(1),
             cramped: self.cramped + usize::from(failure == Failure::NoRoom),
+            outgrown: self.outgrown,
             ..Remaking::default()
         };
     }
@@ -160,11 +170,12 @@ impl Remaking {
             state: State::Settled { most, reserved },
             failed: self.failed,
             cramped: self.cramped,
+            outgrown: self.outgrown,
             ..Remaking::default()
         };
     }
 
-    /// A further region is needed for a request, with which `in_use` bytes are in use and `reserved` at least are
+    /// A further region is needed for a request, with which `in_use` bytes are in use and `reserved` are
     /// reserved: if others were to do, they may be found not to.
     pub(super) fn grows(&mut self, in_use: u64, reserved: u64) {
         if let State::Settled {
@@ -174,10 +185,17 @@ impl Remaking {
             && reserved > limit
         {
             self.state = State::Remakes;
-            self.fails(match in_use <= most {
-                true => Failure::NoRoom,
-                false => Failure::AnotherProgram,
-            });
+            if in_use <= most {
+                self.fails(Failure::NoRoom);
+            } else if in_use <= self.outgrown.saturating_add(self.outgrown / OTHER_SHARE) {
+                // The same program does something larger now and then.
+                self.fails(Failure::AnotherProgram);
+            } else {
+                *self = Remaking {
+                    outgrown: in_use,
+                    ..Remaking::default()
+                };
+            }
         }
     }
 
@@ -296,7 +314,7 @@ mod tests {
 
     /// So many bytes go back while a MiB is in use, none of it in blocks.
     fn goes_back(remaking: &mut Remaking, bytes: u64) {
-        remaking.climbs(MIB);
+        remaking.saw(MIB);
         remaking.goes_back(bytes, u64::MAX, std::iter::empty());
     }
 
@@ -307,12 +325,17 @@ mod tests {
         assert!(!remaking.rehearses() && remaking.keeps_whole());
         goes_back(&mut remaking, 1);
         assert!(remaking.rehearses());
-        assert_eq!(remaking.settles(0), None, "not over");
+        assert_eq!(remaking.settles(0, 0), None, "not over");
         goes_back(&mut remaking, 8 * MIB);
-        assert_eq!(remaking.settles(0), None, "not as much in use since");
-        remaking.climbs(MIB);
-        assert_eq!(remaking.settles(MIB), None, "too much in use");
-        assert_eq!(remaking.settles(MIB / 32), Some(with_spare(MIB, 7)));
+        assert_eq!(remaking.settles(0, 0), None, "not as much in use since");
+        remaking.saw(MIB);
+        assert_eq!(remaking.settles(MIB, MIB), None, "too much in use");
+        let holes = MIB / 100 + 1;
+        assert_eq!(remaking.settles(0, holes), None, "too many holes");
+        assert_eq!(
+            remaking.settles(MIB / 32, MIB / 32),
+            Some(with_spare(MIB, 7))
+        );
         remaking.settle();
         assert!(!remaking.rehearses() && !remaking.keeps_whole());
         remaking.grows(MIB, with_spare(MIB, 9));
@@ -329,7 +352,7 @@ mod tests {
     fn a_program_that_uses_less_is_rehearsed_anew() {
         let mut remaking = Remaking::default();
         goes_back(&mut remaking, 8 * MIB);
-        remaking.climbs(MIB / 16 * 15 - 1);
+        remaking.saw(MIB / 16 * 15 - 1);
         remaking.goes_back(8 * MIB, u64::MAX, std::iter::empty());
         assert!(!remaking.rehearses());
         assert_eq!((remaking.failed, remaking.cramped), (1, 0));
@@ -380,9 +403,9 @@ mod tests {
             remaking.fails(Failure::TooLong);
         }
         assert_eq!(before, u64::MAX);
-        remaking.climbs(u64::MAX);
+        remaking.saw(u64::MAX);
         remaking.goes_back(u64::MAX, 1 << 62, std::iter::empty());
         assert!(remaking.rehearses());
-        assert_eq!(remaking.settles(0), None);
+        assert_eq!(remaking.settles(0, 0), None);
     }
 }

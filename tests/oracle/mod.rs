@@ -82,6 +82,8 @@ pub struct Remaking {
     /// Rehearsals that failed or were wrong, and those of them that had no room.
     pub failed: u32,
     pub cramped: u32,
+    /// Most bytes in use that regions which stayed were not enough for.
+    pub outgrown: u64,
     pub rehearsal: Option<Rehearsal>,
 }
 
@@ -155,21 +157,23 @@ impl Oracle {
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
         }
+        let size = self.size(bytes, live, max_region);
         if let Some((most, reserved)) = self.remaking.settled
-            && self.busy() + bytes > reserved
+            && self.statistics().reserved + size.unwrap_or(bytes) > reserved
         {
-            self.remaking.fails(live <= most);
+            let outgrown = self.remaking.outgrown;
+            if live <= most || live <= outgrown + outgrown / 16 {
+                self.remaking.fails(live <= most);
+            } else {
+                self.remaking = Remaking {
+                    outgrown: live,
+                    ..Remaking::default()
+                };
+            }
         }
-        let busy = self.busy();
-        if busy + bytes > limit {
+        let Some(mut size) = size else {
             return Err(FullReason::OverBudget);
-        }
-        self.trim();
-        // Ahead of the request while reserved stays within 21/20 of what is in use.
-        let step = most.saturating_sub(busy).max(smallest).max(busy / 256);
-        let multiple = (step / bytes).max(1) * bytes;
-        let most = max_region.min((limit - busy) / QUANTUM * QUANTUM);
-        let mut size = multiple.min(most);
+        };
         loop {
             match self.device.create(size) {
                 Ok(number) => {
@@ -188,6 +192,18 @@ impl Oracle {
         }
         self.peak_reserved = self.peak_reserved.max(self.device.in_use);
         Ok(self.place(tag, bytes).expect("the new region has room"))
+    }
+
+    /// Bytes of a region for a request with which `live` bytes are in use; `None` where the budget allows none.
+    fn size(&self, bytes: u64, live: u64, max_region: u64) -> Option<u64> {
+        let held = self.statistics().reserved;
+        let headroom = self.config.limit.unwrap_or(u64::MAX).saturating_sub(held) / QUANTUM;
+        // Ahead of the request while reserved stays within 21/20 of what is in use.
+        let ahead = live + live / 20;
+        let smallest = if held > ahead { 64 << 10 } else { 256 << 10 };
+        let step = ahead.saturating_sub(held).max(smallest).max(held / 256);
+        let most = max_region.min(headroom * QUANTUM);
+        (bytes <= most).then(|| ((step / bytes).max(1) * bytes).min(most))
     }
 
     /// Counts what goes back to keep regions whole, and begins to rehearse.
@@ -268,8 +284,11 @@ impl Oracle {
         let most = rehearsal.most;
         let [made, allowed] =
             [7, 9].map(|percent| (most + most / 100 * percent) / QUANTUM * QUANTUM);
+        if reserved - in_use > most / 100 {
+            return;
+        }
         if made.max(reserved) > limit {
-            remaking.fails(false);
+            remaking.fails(true);
             return;
         }
         remaking.settle(most, allowed);
@@ -292,6 +311,7 @@ impl Oracle {
 
     fn place(&mut self, tag: u64, bytes: u64) -> Option<(usize, u64)> {
         let found = place(&mut self.regions, tag, bytes)?;
+        self.remaking.most = self.remaking.most.max(self.statistics().allocated);
         let rehearsal = self.remaking.rehearsal.as_mut();
         if let Some(cramped) = rehearsal.and_then(|rehearsal| rehearsal.cannot(tag, bytes)) {
             self.remaking.fails(cramped);
@@ -344,6 +364,7 @@ impl Remaking {
             settled: Some((most, reserved)),
             failed: self.failed,
             cramped: self.cramped,
+            outgrown: self.outgrown,
             ..Remaking::default()
         };
     }
@@ -352,6 +373,7 @@ impl Remaking {
         *self = Remaking {
             failed: self.failed + 1,
             cramped: self.cramped + u32::from(cramped),
+            outgrown: self.outgrown,
             ..Remaking::default()
         };
     }
