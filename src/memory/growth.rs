@@ -13,7 +13,7 @@ pub enum Growth {
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
     /// made. So they do when the request needs less than 4/5 of the idle region that it would take, until it is found
     /// that one region of 7 % more than the most in use would do: that one is made then, and stays (`docs/memory.md`
-    /// has the rule). It also ends when the adapter refuses a region. The request that is
+    /// has the rule, and what is done where none would do). It also ends when the adapter refuses a region. The request that is
     /// refused may be one that regions went back for, if somebody else took their memory.
     #[default]
     Proportional,

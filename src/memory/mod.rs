@@ -37,11 +37,11 @@
 //!   at the highest number of chunks so far: at most twice the blocks in use (those that move together
 //!   count twice) plus the regions. And 14 KiB. Twice that while regions that stay are tried on paper.
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
-//!   it), and on runs like them, once or over and over (`docs/memory.md`). No such bound holds for every sequence of calls while
+//!   it), and on runs like them, once and ten times over (`docs/memory.md`). No such bound holds for every sequence of calls while
 //!   blocks stay: caches alone that grow by copying take up to 1.18, as in one endless region. With moves a budget of 1.02 times the peak in use is enough for all of them
 //!   ([`Growth::Budget`]); of the bytes allocated at most 4.5 % are moved in the 373 runs that are measured.
-//! - Regions returned to keep idle ones whole: for a program that repeats itself and that one region of 1.06 times
-//!   its peak would serve, about 24 times that peak in all; for others that repeat themselves, 1000 to 2000 times. For those
+//! - Regions returned to keep idle ones whole: for a pool's first program, where it repeats itself and one region of 1.06
+//!   times its peak would serve it, about 24 times that peak in all; where none would, about 3400 times and more. For those
 //!   that do not, and for those that are traded in because none holds a request, there is no such bound: runs that were
 //!   measured make regions of up to 0.75 of the bytes that they allocate.
 

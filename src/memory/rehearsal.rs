@@ -17,7 +17,7 @@ const REHEARSED_PERCENT: u64 = 6;
 const MADE_PERCENT: u64 = 7;
 /// And so many may be reserved in all before that is wrong.
 const SETTLED_PERCENT: u64 = 9;
-/// So often there is no room before regions stay that were not rehearsed: those that are there, and those that come
+/// So often there is no room before regions stay that were not rehearsed: those in use then, and those that come
 /// until so many percent more than the most in use are reserved; then it was wrong, and the next is tried.
 const CRAMPED: usize = if cfg!(fuzzing) { 1 } else { 7 };
 const STAY_PERCENT: [u64; 3] = [12, 25, 50];
