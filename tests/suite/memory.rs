@@ -326,7 +326,8 @@ fn what_went_back_does_not_pile_up(context: &Context) -> Result<()> {
             most = most.max(device.driver_reserved().unwrap_or(0));
         }
     }
-    assert!(device.memory().counts.regions.allocated >= 40);
+    // Until one region is found to do for both.
+    assert!((20..40).contains(&device.memory().counts.regions.allocated));
     // The one that went last, the one that is there, and staging.
     assert!(most <= (16 + 10 + 8) * MIB, "{} MiB", most / MIB);
     Ok(())
