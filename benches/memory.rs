@@ -230,6 +230,11 @@ fn spread(mut values: Vec<f64>) -> [f64; 3] {
     [values.len() / 2, values.len() * 9 / 10, values.len() - 1].map(|at| values[at])
 }
 
+/// How many ratios are above what is to be reached.
+fn over(ratios: &[f64]) -> usize {
+    ratios.iter().filter(|&&ratio| ratio > 1.10).count()
+}
+
 /// One line for each family of runs like the recorded ones.
 fn families(json: bool) -> Outcome<()> {
     if !json {
@@ -260,7 +265,6 @@ fn families(json: bool) -> Outcome<()> {
             moved.push(events.relocated_bytes as f64 / allocated as f64 * 100.0);
             failed += events.failures;
         }
-        let over = |values: &[f64]| values.iter().filter(|&&ratio| ratio > 1.10).count();
         let (count, over, endless_over) = (reserved.len(), over(&reserved), over(&endless));
         let (reserved, endless, moved) = (spread(reserved), spread(endless), spread(moved));
         if json {
@@ -307,8 +311,8 @@ fn over_and_over(json: bool) -> Outcome<()> {
             let later = (times - times / 2) as u64 * allocated;
             made.push((pool.source().bytes - before.source().bytes) as f64 / later as f64);
         }
-        let over = reserved.iter().filter(|&&ratio| ratio > 1.10).count();
-        let (count, reserved, made) = (reserved.len(), spread(reserved), spread(made));
+        let (count, over) = (reserved.len(), over(&reserved));
+        let (reserved, made) = (spread(reserved), spread(made));
         if json {
             println!(
                 "{{\"family\":\"{name}\",\"runs\":{count},\"times\":{times},\"ratio\":{reserved:.4?},\

@@ -45,11 +45,7 @@ pub struct Family {
 /// # Errors
 /// When a recorded one cannot be read.
 pub fn families() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
-    let recorded: Vec<Trace> = RECORDED
-        .into_iter()
-        .map(recorded)
-        .collect::<Result<_, _>>()?;
-    let scales = recorded.into_iter().flat_map(|trace| {
+    let scales = all_recorded()?.into_iter().flat_map(|trace| {
         let factors = [0.3, 0.6, 1.0, 1.7, 2.7, 6.0, 20.0];
         factors.map(|factor| scaled(&trace, factor))
     });
@@ -65,6 +61,10 @@ pub fn families() -> Result<Vec<Family>, Box<dyn std::error::Error>> {
         caches(seed, (seed * 7 % 40 + 2) as usize, 2000)
     }));
     Ok(families)
+}
+
+fn all_recorded() -> Result<Vec<Trace>, Box<dyn std::error::Error>> {
+    RECORDED.into_iter().map(recorded).collect()
 }
 
 fn family(name: &'static str, count: u64, run: fn(u64) -> Trace) -> Family {
@@ -89,14 +89,10 @@ fn like_the_recorded(count: u64) -> impl Iterator<Item = Family> {
 /// # Errors
 /// When a recorded one cannot be read.
 pub fn over_and_over() -> Result<Vec<(Family, usize)>, Box<dyn std::error::Error>> {
-    let recorded: Vec<Trace> = RECORDED
-        .into_iter()
-        .map(recorded)
-        .collect::<Result<_, _>>()?;
     let mut families = vec![(
         Family {
             name: "recorded",
-            runs: Box::new(recorded.into_iter()),
+            runs: Box::new(all_recorded()?.into_iter()),
         },
         40,
     )];
