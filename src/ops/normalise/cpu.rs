@@ -16,6 +16,9 @@ pub(super) const ENOUGH: usize = 16 << 10;
 const LONGEST: usize = 64 << 10;
 /// Elements of a row whose mean is taken for that of all at first.
 const FIRST: usize = 32;
+/// Short rows that are worked on together, and how many elements they have at most.
+const TOGETHER: usize = 32;
+const SHORT: usize = 2048;
 
 /// The CPU twin.
 pub(super) fn twin(
@@ -135,45 +138,76 @@ impl<W: Float> Loops for Rows<'_, W> {
     fn run<const FUSED: bool>(self) {
         let (norms, space) = (self.norms, self.space);
         let length = norms.length;
-        let stride = space.reduced_strides.last().copied().unwrap_or(0);
+        let (together, stride) = match space.is_one_run() {
+            true => (self.out.len() / length, 1),
+            false => (1, space.reduced_strides.last().copied().unwrap_or(0)),
+        };
         let mut buffer = Vec::new();
-        for (at, out) in self.out.chunks_mut(length).enumerate() {
-            let from_first = place(self.first + at, &space.kept, &space.kept_strides);
+        for (at, out) in self.out.chunks_mut(together * length).enumerate() {
+            let from_first = place(self.first + at * together, &space.kept, &space.kept_strides);
             let start = space.offset as isize + from_first;
-            let x = norms.data.run(start, stride, length, &mut buffer);
-            norms.row::<FUSED>(x, out);
+            let x = norms.data.run(start, stride, out.len(), &mut buffer);
+            norms.rows::<FUSED>(x, out);
         }
     }
 }
 
 impl<W: Float> Norms<'_, W> {
+    /// Rows one after the other.
     #[inline(always)]
-    fn row<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
+    fn rows<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
+        let length = self.length;
         match self.op.what {
-            // Where the largest is infinite, or one is NaN, nothing has a value.
-            Norm::Softmax => {
-                let top = largest::<_, FUSED>(x);
-                for (out, &x) in out.iter_mut().zip(x) {
-                    *out = (x - top).exp_below::<FUSED>();
-                }
-                let share = W::of(1.0 / sum::<_, _, FUSED>(out, |x| x));
-                for out in out {
-                    *out = *out * share;
+            Norm::Softmax | Norm::LogSoftmax => {
+                let together = (SHORT / length).clamp(1, TOGETHER) * length;
+                for (x, out) in x.chunks(together).zip(out.chunks_mut(together)) {
+                    self.softmax::<FUSED>(x, out);
                 }
             }
-            Norm::LogSoftmax => {
-                let top = largest::<_, FUSED>(x);
-                let exponentials = sum::<_, _, FUSED>(
-                    x,
-                    #[inline(always)]
-                    |x| (x - top).exp_below::<FUSED>(),
-                );
-                let less = W::of(exponentials.ln());
-                for (out, &x) in out.iter_mut().zip(x) {
-                    *out = (x - top) - less;
+            Norm::Layer | Norm::Rms => {
+                let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
+                for (x, out) in rows {
+                    self.scaled::<FUSED>(x, out);
                 }
             }
-            Norm::Layer | Norm::Rms => self.scaled::<FUSED>(x, out),
+        }
+    }
+
+    /// [`TOGETHER`] rows at most: each step of all of them before the next, since a row's waits for what the
+    /// one before found. Where the largest is infinite, or one is NaN, nothing has a value.
+    #[inline(always)]
+    fn softmax<const FUSED: bool>(&self, x: &[W], out: &mut [W]) {
+        let length = self.length;
+        let (mut tops, mut sums) = ([W::ZERO; TOGETHER], [0.0; TOGETHER]);
+        for (top, x) in tops.iter_mut().zip(x.chunks_exact(length)) {
+            *top = largest::<_, FUSED>(x);
+        }
+        // To the output for log_softmax too: so it comes from memory while something is computed.
+        let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
+        for (&top, (x, out)) in tops.iter().zip(rows) {
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = (x - top).exp_below::<FUSED>();
+            }
+        }
+        for (sum_of_row, out) in sums.iter_mut().zip(out.chunks_exact(length)) {
+            *sum_of_row = sum::<_, _, FUSED>(out, |x| x);
+        }
+        let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
+        for ((&top, &sum), (x, out)) in tops.iter().zip(&sums).zip(rows) {
+            match self.op.what {
+                Norm::LogSoftmax => {
+                    let less = W::of(sum.ln());
+                    for (out, &x) in out.iter_mut().zip(x) {
+                        *out = (x - top) - less;
+                    }
+                }
+                _ => {
+                    let share = W::of(1.0 / sum);
+                    for out in out {
+                        *out = *out * share;
+                    }
+                }
+            }
         }
     }
 

@@ -281,19 +281,47 @@ fn sum_in<T: Copy, W: Float, const LANES: usize>(all: &[T], f: impl Fn(T) -> W) 
     let mut total = 0.0;
     for block in all.chunks(LONGEST * LANES) {
         let mut lanes = [W::ZERO; LANES];
-        let whole = block.chunks_exact(LANES);
-        let rest = whole.remainder();
+        let (whole, rest) = block.as_chunks::<LANES>();
         for chunk in whole {
             for lane in 0..LANES {
                 lanes[lane] = lanes[lane] + f(chunk[lane]);
             }
         }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
-            *lane = *lane + f(x);
+        // Lanes of f64 that are joined so would not stay whole vectors before.
+        if W::OURS {
+            let mut few = fewer(lanes, W::ZERO, |a, b| a + b);
+            for chunk in rest.chunks(FEW) {
+                for (lane, &x) in few.iter_mut().zip(chunk) {
+                    *lane = *lane + f(x);
+                }
+            }
+            total += joined(few);
+        } else {
+            for (lane, &x) in lanes.iter_mut().zip(rest) {
+                *lane = *lane + f(x);
+            }
+            total += joined(lanes);
         }
-        total += joined(lanes);
     }
     total
+}
+
+/// Lanes that are left when the others were joined to them.
+const FEW: usize = 8;
+
+/// The first joins in whole vectors: two by two compilers make pairs of them, which took most of the time that
+/// sums of short rows do.
+#[inline(always)]
+fn fewer<W: Copy, const LANES: usize>(
+    lanes: [W; LANES],
+    empty: W,
+    join: impl Fn(W, W) -> W,
+) -> [W; FEW] {
+    let mut few = [empty; FEW];
+    for lane in 0..LANES {
+        few[lane % FEW] = join(few[lane % FEW], lanes[lane]);
+    }
+    few
 }
 
 /// The sums of distances from `near` and of their squares, as [`sum`] adds.
@@ -310,8 +338,7 @@ fn sum_of_powers_in<W: Float, const LANES: usize>(all: &[W], near: W) -> [f64; 2
     let mut totals = [0.0; 2];
     for block in all.chunks(LONGEST * LANES) {
         let (mut firsts, mut seconds) = ([W::ZERO; LANES], [W::ZERO; LANES]);
-        let whole = block.chunks_exact(LANES);
-        let rest = whole.remainder();
+        let (whole, rest) = block.as_chunks::<LANES>();
         for chunk in whole {
             for lane in 0..LANES {
                 let apart = chunk[lane] - near;
@@ -358,22 +385,24 @@ fn largest_in<W: Float, const LANES: usize>(all: &[W]) -> W {
     let greater = |a: W, b: W| if b > a { b } else { a };
     let least = W::of(f64::NEG_INFINITY);
     let mut lanes = [least; LANES];
-    let whole = all.chunks_exact(LANES);
-    let rest = whole.remainder();
+    let (whole, rest) = all.as_chunks::<LANES>();
     for chunk in whole {
         for lane in 0..LANES {
             lanes[lane] = greater(lanes[lane], chunk[lane]);
         }
     }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = greater(*lane, x);
+    let mut few = fewer(lanes, least, greater);
+    for chunk in rest.chunks(FEW) {
+        for (lane, &x) in few.iter_mut().zip(chunk) {
+            *lane = greater(*lane, x);
+        }
     }
-    let mut apart = LANES / 2;
+    let mut apart = FEW / 2;
     while apart > 0 {
         for lane in 0..apart {
-            lanes[lane] = greater(lanes[lane], lanes[lane + apart]);
+            few[lane] = greater(few[lane], few[lane + apart]);
         }
         apart /= 2;
     }
-    lanes[0]
+    few[0]
 }

@@ -54,6 +54,15 @@ impl Space {
         self.reduced.iter().product()
     }
 
+    /// Whether an output's elements are neighbours, and those of the next output come next.
+    pub(in crate::ops) fn is_one_run(&self) -> bool {
+        let length = self.length() as isize;
+        self.reduced.len() <= 1
+            && self.kept.len() <= 1
+            && self.reduced_strides.iter().all(|&stride| stride == 1)
+            && self.kept_strides.iter().all(|&stride| stride == length)
+    }
+
     /// How many elements of an output one step along each reduced dimension goes over.
     pub(super) fn weights(&self) -> Sizes {
         let mut weights = Sizes::from_elem(1, self.reduced.len());
