@@ -235,7 +235,7 @@ impl Pair {
             let steps: Vec<(u64, bool)> = (0..10 + random.below(40))
                 .map(|_| (unit * (1 + random.below(64)), random.once_in(3)))
                 .collect();
-            for _ in 0..120 {
+            for _ in 0..300 {
                 for &(bytes, goes_at_once) in &steps {
                     let before = self.live.len();
                     self.allocate(bytes);
@@ -315,7 +315,7 @@ fn oracle_of_programs_that_repeat_themselves() {
         ("no bounds", NO_LIMIT, 0),
         ("a budget", with_limit(40 * MIB), 0),
         ("small regions", small, 0),
-        ("refusals", NO_LIMIT, 1000),
+        ("refusals", NO_LIMIT, 3000),
     ] {
         let mut seen = [0; 2];
         for seed in 0..100 {

@@ -12,7 +12,7 @@ pub enum Growth {
     /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
     /// regions, all of them too small for the request, are traded in: they go back before the new one is
     /// made. So they do when the request needs less than 4/5 of the idle region that it would take, until it is found
-    /// that one region of 7 % more than the most in use would do: that one is made then, and stays (`docs/memory.md`
+    /// that one region with which 8 % more than the most in use is reserved would do: that one is made then, and stays (`docs/memory.md`
     /// has the rule, and what is done where none would do). It also ends when the adapter refuses a region. The request that is
     /// refused may be one that regions went back for, if somebody else took their memory.
     #[default]

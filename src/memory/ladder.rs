@@ -6,8 +6,9 @@ use super::account::Account;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
 use super::pool::{Pool, PoolConfig, RegionSource};
-use super::rehearsal::{Failure, regions_of};
+use super::rehearsal::regions_of;
 use super::relocate::Mover;
+use super::remaking::Moment;
 use super::statistics::{Bytes, MemoryStatistics};
 use super::tags::{Request, Tag};
 
@@ -171,13 +172,14 @@ impl<S: RegionSource> Pool<S> {
         // Second rung: a new region, for which a policy may trade the idle ones in.
         let kept_whole = self.has_room(bytes);
         let in_use = self.account.in_use().saturating_add(bytes);
-        self.remaking.saw(in_use);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
+            // A request that no budget allows is not seen: it was not in use.
+            self.remaking.saw(in_use);
             if kept_whole {
-                self.rehearse();
+                self.remaking.goes_back(self.best_fit.idle().bytes);
             }
             self.return_idle();
-            self.settle();
+            self.settle(bytes);
         }
         // The next larger chunk may be in a region in use or in one that stays; or the budget, lowered, allows no
         // other region.
@@ -227,31 +229,22 @@ impl<S: RegionSource> Pool<S> {
             .ok_or_else(|| FullReason::Refused("a region was lost".into()))
     }
 
-    /// Idle regions go back to be kept whole: how long that is to go on is found out.
-    fn rehearse(&mut self) {
-        let best_fit = &self.best_fit;
-        let chunks = best_fit
-            .regions()
-            .flat_map(|(region, _)| best_fit.chunks(region));
-        let blocks = chunks.filter_map(|chunk| Some((chunk.block?, chunk.bytes)));
-        let idle = best_fit.idle().bytes;
-        self.remaking
-            .goes_back(idle, self.config.max_region, blocks);
-    }
-
-    /// Makes regions that stay, if it is time and the budget allows them.
-    fn settle(&mut self) {
-        let (in_use, reserved) = (self.account.in_use(), self.account.reserved());
-        let Some(bytes) = self.remaking.settles(in_use, reserved) else {
-            return;
+    /// Makes regions that stay before one for `needed` bytes, if it is time and they were found to do.
+    fn settle(&mut self, needed: u64) {
+        let moment = Moment {
+            in_use: self.account.in_use(),
+            reserved: self.account.reserved(),
+            needed,
+            headroom: self.headroom(),
+            max_region: self.config.max_region,
         };
-        let more = bytes.saturating_sub(reserved);
-        if more > self.headroom() {
-            self.remaking.fails(Failure::NoRoom);
-            return;
-        }
-        self.remaking.settle();
-        for bytes in regions_of(more, self.config.max_region) {
+        let best_fit = &self.best_fit;
+        let regions = best_fit.regions().map(|(region, bytes)| {
+            let chunks = best_fit.chunks(region);
+            (bytes, chunks.map(|chunk| (chunk.block, chunk.bytes)))
+        });
+        let made = self.remaking.at(moment, regions);
+        for bytes in regions_of(made.unwrap_or(0), moment.max_region) {
             match self.source.create(bytes) {
                 Ok(region) => self.open_region(region, bytes),
                 Err(_) => return self.remaking.refused(),

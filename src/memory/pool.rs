@@ -9,8 +9,8 @@ use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
 use super::ladder::{Full, FullReason, demand};
 use super::order;
-use super::rehearsal::Remaking;
 use super::relocate::Mover;
+use super::remaking::Remaking;
 use super::statistics::{MemoryStatistics, TagStatistics};
 use super::tags::Request;
 
@@ -314,6 +314,9 @@ impl<S: RegionSource> Pool<S> {
         });
         order::sort(&mut idle, |&(at, _)| (at as u64, 0));
         idle.retain(|&(_, (region, _))| self.close_region(region));
+        if !idle.is_empty() {
+            self.remaking.trimmed();
+        }
         idle.into_iter().map(|(_, (region, _))| region).collect()
     }
 

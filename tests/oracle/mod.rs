@@ -70,20 +70,21 @@ pub struct Oracle {
 }
 
 /// What ends that regions are made anew: regions that are found to do, or a refusal.
-#[derive(Default)]
 pub struct Remaking {
     /// The most in use that regions stay for, and how many bytes may be reserved.
     pub settled: Option<(u64, u64)>,
     pub refused: bool,
-    /// Since a rehearsal began, failed, or went through its length: bytes that went back, and most bytes in use when a
-    /// request found no chunk.
+    /// Since a rehearsal began, failed, or went through its length: bytes that went back, and most bytes in use so far
+    /// or with a request that idle regions went back for.
     pub bytes: u64,
     pub most: u64,
     /// Rehearsals that failed or were wrong, and those of them that had no room.
     pub failed: u32,
     pub cramped: u32,
-    /// Most bytes in use that regions which stayed were not enough for.
-    pub outgrown: u64,
+    /// Most bytes in use when failures began to be counted.
+    pub largest: u64,
+    /// The least in use at a moment to make regions, each time that so many bytes went back.
+    lowest: Vec<u64>,
     pub rehearsal: Option<Rehearsal>,
 }
 
@@ -92,8 +93,11 @@ pub struct Rehearsal {
     regions: Vec<OracleRegion>,
     most: u64,
     length: u64,
-    /// The least in use at a moment to make regions, each time that so many bytes went back.
-    lowest: Vec<u64>,
+    is_over: bool,
+    /// Bytes in use when it began, of the regions that they were in, and of those that are to be made.
+    in_use: u64,
+    held: u64,
+    made: u64,
     allocations: u64,
     longest: u64,
 }
@@ -106,6 +110,13 @@ pub struct OracleRegion {
 }
 
 impl OracleRegion {
+    fn new(number: usize, bytes: u64) -> OracleRegion {
+        OracleRegion {
+            number,
+            chunks: vec![(0, bytes, None)],
+        }
+    }
+
     fn idle(&self) -> bool {
         self.chunks.iter().all(|chunk| chunk.2.is_none())
     }
@@ -131,7 +142,7 @@ impl Oracle {
             return Err(FullReason::OverRegionLimit { max_region });
         }
         let live = self.statistics().allocated + bytes;
-        let most = live + live / 20;
+        let most = live.saturating_add(live / 20);
         let busy = self.busy();
         let smallest = if busy > most { 64 << 10 } else { 256 << 10 };
         // An idle region goes back, with all others, rather than be broken up for less than 4/5 of it.
@@ -143,16 +154,16 @@ impl Oracle {
         if found.is_some() && !kept_whole {
             return Ok(self.place(tag, bytes).expect("it was found"));
         }
-        self.remaking.most = self.remaking.most.max(live);
         // Idle regions are traded in, if a region for the request is within the budget then.
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let idle = self.statistics().reserved - busy;
         if idle > 0 && busy + bytes <= limit {
+            self.remaking.most = self.remaking.most.max(live);
             if kept_whole {
-                self.rehearse(idle, max_region);
+                self.goes_back(idle);
             }
-            self.trim();
-            self.settle(live - bytes, max_region);
+            self.return_idle();
+            self.settle(live - bytes, bytes, max_region);
         }
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
@@ -161,15 +172,8 @@ impl Oracle {
         if let Some((most, reserved)) = self.remaking.settled
             && self.statistics().reserved + size.unwrap_or(bytes) > reserved
         {
-            let outgrown = self.remaking.outgrown;
-            if live <= most || live <= outgrown + outgrown / 16 {
-                self.remaking.fails(live <= most);
-            } else {
-                self.remaking = Remaking {
-                    outgrown: live,
-                    ..Remaking::default()
-                };
-            }
+            self.remaking.fails(live <= most);
+            self.remaking.outgrown(live);
         }
         let Some(mut size) = size else {
             return Err(FullReason::OverBudget);
@@ -177,8 +181,7 @@ impl Oracle {
         loop {
             match self.device.create(size) {
                 Ok(number) => {
-                    let chunks = vec![(0, size, None)];
-                    self.regions.push(OracleRegion { number, chunks });
+                    self.regions.push(OracleRegion::new(number, size));
                     break;
                 }
                 Err(refused) => {
@@ -199,108 +202,118 @@ impl Oracle {
         let held = self.statistics().reserved;
         let headroom = self.config.limit.unwrap_or(u64::MAX).saturating_sub(held) / QUANTUM;
         // Ahead of the request while reserved stays within 21/20 of what is in use.
-        let ahead = live + live / 20;
+        let ahead = live.saturating_add(live / 20);
         let smallest = if held > ahead { 64 << 10 } else { 256 << 10 };
         let step = ahead.saturating_sub(held).max(smallest).max(held / 256);
         let most = max_region.min(headroom * QUANTUM);
         (bytes <= most).then(|| ((step / bytes).max(1) * bytes).min(most))
     }
 
-    /// Counts what goes back to keep regions whole, and begins to rehearse.
-    fn rehearse(&mut self, idle: u64, max_region: u64) {
-        self.remaking.bytes += idle;
-        let Remaking { bytes, most, .. } = self.remaking;
-        if let Some(rehearsal) = &mut self.remaking.rehearsal {
+    /// Counts what goes back to keep regions whole.
+    fn goes_back(&mut self, idle: u64) {
+        let remaking = &mut self.remaking;
+        remaking.outgrown(remaking.most);
+        let begins = remaking.begins();
+        remaking.bytes += idle;
+        let Remaking { bytes, most, .. } = *remaking;
+        if let Some(rehearsal) = &mut remaking.rehearsal {
             if bytes >= rehearsal.length {
-                rehearsal.lowest.push(u64::MAX);
-                (self.remaking.bytes, self.remaking.most) = (0, 0);
+                rehearsal.is_over = true;
+                remaking.lowest.push(u64::MAX);
+                (remaking.bytes, remaking.most) = (0, 0);
                 if most < rehearsal.most - rehearsal.most / 16 {
-                    self.remaking.fails(false);
+                    remaking.fails(false);
                 }
             }
-            return;
+        } else if bytes / 2 >= begins {
+            remaking.lowest.push(u64::MAX);
+            remaking.bytes = begins;
         }
-        if bytes < most * (8 << self.remaking.failed) {
-            return;
-        }
-        let with = |percent| (most + most / 100 * percent) / QUANTUM * QUANTUM;
-        let stays = match self.remaking.cramped {
-            0..7 => None,
-            7 => Some(12),
-            8 => Some(25),
-            _ => Some(50),
-        };
-        if let Some(percent) = stays {
-            self.remaking.settle(most, with(percent));
-            return;
-        }
-        let rehearsed = with(6);
-        let regions = sizes(rehearsed, max_region)
-            .into_iter()
-            .enumerate()
-            .map(|(number, bytes)| OracleRegion {
-                number,
-                chunks: vec![(0, bytes, None)],
-            })
-            .collect();
-        let mut rehearsal = Rehearsal {
-            regions,
-            most,
-            length: bytes,
-            lowest: vec![u64::MAX],
-            allocations: 0,
-            longest: (1 << 20) << self.remaking.failed,
-        };
-        (self.remaking.bytes, self.remaking.most) = (0, 0);
-        let chunks = self.regions.iter().flat_map(|region| &region.chunks);
-        for &(_, bytes, block) in chunks {
-            if let Some(tag) = block
-                && let Some(cramped) = rehearsal.cannot(tag, bytes)
-            {
-                self.remaking.fails(cramped);
-                return;
-            }
-        }
-        self.remaking.rehearsal = Some(rehearsal);
     }
 
-    /// Makes the regions that were rehearsed, when it has lasted long enough and little is in use.
-    fn settle(&mut self, in_use: u64, max_region: u64) {
+    /// Begins to rehearse, or makes the regions that were rehearsed, when it is time and little is in use.
+    fn settle(&mut self, in_use: u64, needed: u64, max_region: u64) {
         let reserved = self.busy();
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let remaking = &mut self.remaking;
-        let Some(rehearsal) = &mut remaking.rehearsal else {
+        if remaking.settled.is_some() || remaking.refused {
             return;
-        };
-        let times = rehearsal.lowest.len();
-        rehearsal.lowest[times - 1] = rehearsal.lowest[times - 1].min(in_use);
-        let lowest = rehearsal.lowest[times.saturating_sub(2)..].iter().min();
-        if times < 2
-            || remaking.most < rehearsal.most - rehearsal.most / 16
-            || in_use > lowest.expect("one") + rehearsal.most / 32
+        }
+        let times = remaking.lowest.len();
+        remaking.lowest[times - 1] = remaking.lowest[times - 1].min(in_use);
+        let lowest = remaking.lowest[times.saturating_sub(2)..].iter().min();
+        let rehearsal = remaking.rehearsal.as_ref();
+        let most = rehearsal.map_or(remaking.most, |rehearsal| rehearsal.most);
+        if in_use > lowest.expect("one") + most / 32
+            || in_use + needed > most
+            || reserved - in_use > most / 32
         {
             return;
         }
-        let most = rehearsal.most;
-        let [made, allowed] =
-            [7, 9].map(|percent| (most + most / 100 * percent) / QUANTUM * QUANTUM);
-        if reserved - in_use > most / 100 {
+        let Some(rehearsal) = rehearsal else {
+            self.rehearse(reserved, limit.saturating_sub(reserved), max_region);
+            return;
+        };
+        if !rehearsal.is_over
+            || remaking.most < rehearsal.most - rehearsal.most / 16
+            || in_use > rehearsal.in_use
+            || reserved.abs_diff(rehearsal.held) > most / 100
+        {
             return;
         }
-        if made.max(reserved) > limit {
-            remaking.fails(true);
+        let made = rehearsal.made;
+        if made > limit.saturating_sub(reserved) {
+            remaking.fails(false);
             return;
         }
-        remaking.settle(most, allowed);
-        for bytes in sizes(made.saturating_sub(reserved), max_region) {
+        remaking.settle(most, most.max(rehearsal.held + made) + most / 100);
+        for bytes in sizes(made, max_region) {
             let Ok(number) = self.device.create(bytes) else {
                 self.remaking = Remaking::refused();
                 return;
             };
-            let chunks = vec![(0, bytes, None)];
-            self.regions.push(OracleRegion { number, chunks });
+            self.regions.push(OracleRegion::new(number, bytes));
         }
         self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+    }
+
+    /// Begins to rehearse in the regions in use and one for what is missing.
+    fn rehearse(&mut self, held: u64, headroom: u64, max_region: u64) {
+        let remaking = &self.remaking;
+        let (length, most) = (2 * remaking.bytes, remaking.most);
+        if length == 0 || remaking.bytes < remaking.begins() {
+            return;
+        }
+        let percent = match remaking.cramped {
+            0..4 => 8,
+            4..7 => 10,
+            7 => 15,
+            8 => 25,
+            9 => 50,
+            _ => 100,
+        };
+        let missing = (most + most / 100 * percent).saturating_sub(held);
+        let made = missing.min(headroom) / QUANTUM * QUANTUM;
+        let mut rehearsal = Rehearsal {
+            regions: Vec::new(),
+            most,
+            length,
+            is_over: false,
+            in_use: self.statistics().allocated,
+            held,
+            made,
+            allocations: 0,
+            longest: (1 << 20) << remaking.failed,
+        };
+        (self.remaking.bytes, self.remaking.most) = (0, 0);
+        for region in &self.regions {
+            let chunks = region.chunks.clone();
+            rehearsal.regions.push(OracleRegion { chunks, ..*region });
+        }
+        for bytes in sizes(made, max_region) {
+            rehearsal.regions.push(OracleRegion::new(usize::MAX, bytes));
+        }
+        self.remaking.rehearsal = Some(rehearsal);
     }
 
     /// Bytes of the regions with a block.
@@ -327,13 +340,23 @@ impl Oracle {
         }
     }
 
+    /// What was to stay may be gone.
     pub fn trim(&mut self) {
+        if self.return_idle() && self.remaking.settled.is_some() {
+            self.remaking.forget();
+        }
+    }
+
+    /// Whether there was any.
+    fn return_idle(&mut self) -> bool {
+        let before = self.regions.len();
         for region in &self.regions {
             if region.idle() {
                 self.device.destroy(region.number);
             }
         }
         self.regions.retain(|region| !region.idle());
+        self.regions.len() < before
     }
 
     pub fn statistics(&self) -> MemoryStatistics {
@@ -358,22 +381,61 @@ impl Oracle {
     }
 }
 
+impl Default for Remaking {
+    fn default() -> Remaking {
+        Remaking {
+            settled: None,
+            refused: false,
+            bytes: 0,
+            most: 0,
+            failed: 0,
+            cramped: 0,
+            largest: 0,
+            lowest: vec![u64::MAX],
+            rehearsal: None,
+        }
+    }
+}
+
 impl Remaking {
+    /// A program that uses a sixteenth more begins to count failures anew.
+    fn outgrown(&mut self, in_use: u64) {
+        if in_use > self.largest + self.largest / 16 {
+            *self = Remaking {
+                largest: in_use,
+                most: in_use,
+                ..Remaking::default()
+            };
+        }
+    }
+
+    /// A rehearsal begins when so many bytes went back.
+    fn begins(&self) -> u64 {
+        self.most * (16 << self.failed)
+    }
+
     fn settle(&mut self, most: u64, reserved: u64) {
         *self = Remaking {
             settled: Some((most, reserved)),
             failed: self.failed,
             cramped: self.cramped,
-            outgrown: self.outgrown,
+            largest: self.largest,
             ..Remaking::default()
         };
     }
 
     fn fails(&mut self, cramped: bool) {
+        self.failed += 1;
+        self.cramped += u32::from(cramped);
+        self.forget();
+    }
+
+    /// All but what failed.
+    fn forget(&mut self) {
         *self = Remaking {
-            failed: self.failed + 1,
-            cramped: self.cramped + u32::from(cramped),
-            outgrown: self.outgrown,
+            failed: self.failed,
+            cramped: self.cramped,
+            largest: self.largest,
             ..Remaking::default()
         };
     }

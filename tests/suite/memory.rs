@@ -320,14 +320,14 @@ fn what_went_back_does_not_pile_up(context: &Context) -> Result<()> {
     let _alone = watchdog::alone();
     let device = context.open();
     let mut most = 0;
-    for _ in 0..20 {
+    for _ in 0..60 {
         for mib in [16, 10] {
             drop(Tensor::ones(&device, mib << 18, DType::F32)?);
             most = most.max(device.driver_reserved().unwrap_or(0));
         }
     }
     // Until one region is found to do for both.
-    assert!((20..40).contains(&device.memory().counts.regions.allocated));
+    assert!((60..120).contains(&device.memory().counts.regions.allocated));
     // The one that went last, the one that is there, and staging.
     assert!(most <= (16 + 10 + 8) * MIB, "{} MiB", most / MIB);
     Ok(())
