@@ -106,11 +106,14 @@ impl Gpu {
         if self.serial.is_none() && deadline.limit.is_none() && first.is_none() {
             // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
             // device ends the wait, and drivers give up on work that hangs.
-            self.poll_device(wgpu::PollType::Wait {
+            let waited = self.poll_device(wgpu::PollType::Wait {
                 submission_index: Some(submission.index.clone()),
                 timeout: None,
             });
-            return true;
+            if waited {
+                return true;
+            }
+            // A lost device took no such submission, and says so only to who polls without it.
         }
         {
             let _hold = self.hold();
@@ -126,13 +129,18 @@ impl Gpu {
         has_run
     }
 
-    /// wgpu panics when the driver says during a poll that the device is lost: that is a loss.
-    pub(super) fn poll_device(&self, poll: wgpu::PollType) {
+    /// False when wgpu refused, and did nothing. It panics when the driver says during a poll that the device
+    /// is lost: that is a loss.
+    pub(super) fn poll_device(&self, poll: wgpu::PollType) -> bool {
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(poll)));
-        let Err(panic) = polled else { return };
+        let panic = match polled {
+            Ok(polled) => return polled.is_ok(),
+            Err(panic) => panic,
+        };
         match panic.downcast_ref::<String>() {
             Some(message) if message.starts_with("Error in Device::poll") => {
                 self.health.lose(message);
+                true
             }
             // A callback's of whoever else uses the device.
             _ => resume_unwind(panic),
@@ -392,6 +400,38 @@ mod tests {
                     "{info}: {name} gave {result:?} after the loss"
                 );
             }
+        }
+    }
+
+    /// What is recorded before the loss and submitted after it is refused by wgpu without a word, and so are
+    /// waits for it.
+    #[test]
+    fn waits_for_what_was_never_taken_end() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let device = Device::select(&info.selector).unwrap();
+            let tensor = Tensor::full(&device, [64], 1.0, DType::F32).unwrap();
+            device.synchronize().unwrap();
+            let sum = tensor.add(&tensor).unwrap();
+            device.gpu().unwrap().destroy();
+            let (ended, result) = mpsc::channel();
+            std::thread::spawn(move || {
+                let synchronized = device.synchronize();
+                let _ = ended.send((synchronized, sum.to_vec::<f32>()));
+            });
+            let (synchronized, read) = result
+                .recv_timeout(HANGS)
+                .unwrap_or_else(|_| panic!("{info}: a wait did not end"));
+            assert!(
+                matches!(synchronized, Err(Error::DeviceLost(_))),
+                "{info}: {synchronized:?}"
+            );
+            assert!(
+                matches!(read, Err(Error::DeviceLost(_))),
+                "{info}: {read:?}"
+            );
         }
     }
 
