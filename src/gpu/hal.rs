@@ -1,4 +1,5 @@
-//! What wgpu's portable API does not tell: total and free memory of a Vulkan adapter.
+//! What wgpu's portable API does not tell or hold: total and free memory of a Vulkan adapter; mapped memory while it is
+//! read or written.
 //!
 //! The only `unsafe` of the GPU floor beside wgpu's own unsafe constructors.
 
@@ -76,4 +77,84 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
 )))]
 pub(crate) fn adapter_memory(_adapter: &wgpu::Adapter) -> AdapterMemory {
     AdapterMemory::default()
+}
+
+/// Runs `work` on the mapping of a buffer, whose memory stays where it is meanwhile: of a lost device whoever polls
+/// takes all buffers' memory, that of mapped ones too, and wgpu's views of a mapping do not keep it. Nothing when it is
+/// gone. `work` calls nothing of wgpu, or it waits for who waits for it.
+#[allow(unsafe_code)]
+pub(crate) fn with_memory<T>(
+    backend: wgpu::Backend,
+    buffer: &wgpu::Buffer,
+    work: impl FnOnce() -> T,
+) -> Option<T> {
+    macro_rules! keep {
+        ($api:ident) => {{
+            // SAFETY: the guard is held, and the raw buffer in it is neither used nor destroyed.
+            let _kept = unsafe { buffer.as_hal::<wgpu::hal::api::$api>() }?;
+            Some(work())
+        }};
+    }
+    match backend {
+        #[cfg(all(
+            feature = "vulkan",
+            not(target_vendor = "apple"),
+            not(target_family = "wasm")
+        ))]
+        wgpu::Backend::Vulkan => keep!(Vulkan),
+        #[cfg(all(feature = "metal", target_vendor = "apple"))]
+        wgpu::Backend::Metal => keep!(Metal),
+        #[cfg(all(feature = "dx12", windows))]
+        wgpu::Backend::Dx12 => keep!(Dx12),
+        #[cfg(all(
+            feature = "gles",
+            not(target_vendor = "apple"),
+            not(target_family = "wasm")
+        ))]
+        wgpu::Backend::Gl => keep!(Gles),
+        // One thread, or no memory of a driver's.
+        _ => Some(work()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::Device;
+
+    /// Without what holds it the memory is unmapped under the writer's feet.
+    #[test]
+    fn mapped_memory_outlives_a_loss_while_it_is_used() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let device = Device::select(&info.selector).unwrap();
+            let gpu = device.gpu().unwrap();
+            let bytes = 32 << 20;
+            let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size: bytes,
+                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: true,
+            });
+            let backend = gpu.device.adapter_info().backend;
+            let mut view = buffer.slice(..).get_mapped_range_mut().unwrap();
+            thread::scope(|scope| {
+                let written = with_memory(backend, &buffer, || {
+                    gpu.destroy();
+                    let poll = scope.spawn(|| gpu.poll_device(wgpu::PollType::Poll));
+                    thread::sleep(Duration::from_millis(200));
+                    view.slice(..).fill(1);
+                    assert!(!poll.is_finished(), "{info}: the memory is gone");
+                });
+                assert_eq!(written, Some(()), "{info}");
+            });
+            drop(view);
+            assert_eq!(with_memory(backend, &buffer, || ()), None, "{info}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::hal;
 use super::health::{self, Caught};
 use crate::faults::{Fault, FaultHook, INJECTED};
 
@@ -31,6 +32,9 @@ const SMALL_READ_SLOT: u64 = 4 << 10;
 /// Idle read slots that a device keeps of each size.
 const READ_SLOTS: usize = 16;
 
+/// Why a mapping of a lost device is not used.
+const GONE: &str = "its memory went with the device";
+
 const WAITING: u8 = 0;
 const MAPPED: u8 = 1;
 const FAILED: u8 = 2;
@@ -39,13 +43,15 @@ const FAILED: u8 = 2;
 #[derive(Clone)]
 pub(crate) struct MapState {
     state: Arc<AtomicU8>,
+    backend: wgpu::Backend,
     faults: FaultHook,
 }
 
 impl MapState {
-    fn new(faults: &FaultHook) -> Self {
+    fn new(backend: wgpu::Backend, faults: &FaultHook) -> Self {
         Self {
             state: Arc::default(),
+            backend,
             faults: faults.clone(),
         }
     }
@@ -86,7 +92,12 @@ pub(crate) struct UploadSlot {
 }
 
 impl UploadSlot {
-    fn create(device: &wgpu::Device, bytes: u64, faults: &FaultHook) -> Result<Self, Caught> {
+    fn create(
+        device: &wgpu::Device,
+        bytes: u64,
+        backend: wgpu::Backend,
+        faults: &FaultHook,
+    ) -> Result<Self, Caught> {
         if faults.strikes(Fault::Mapping) {
             return Err(Caught::OutOfMemory(INJECTED.to_owned()));
         }
@@ -98,7 +109,7 @@ impl UploadSlot {
                 mapped_at_creation: true,
             })
         })?;
-        let state = MapState::new(faults);
+        let state = MapState::new(backend, faults);
         state.state.store(MAPPED, Ordering::Release);
         Ok(Self { buffer, state })
     }
@@ -114,10 +125,13 @@ impl UploadSlot {
             .slice(at..at + bytes)
             .get_mapped_range_mut()
             .map_err(|error| error.to_string())?;
-        let (mut body, mut padding) = view.slice(..).split_at(data.len());
-        body.copy_from_slice(data);
-        padding.fill(0);
-        Ok(bytes)
+        let written = hal::with_memory(self.state.backend, &self.buffer, || {
+            let (mut body, mut padding) = view.slice(..).split_at(data.len());
+            body.copy_from_slice(data);
+            padding.fill(0);
+            bytes
+        });
+        written.ok_or_else(|| GONE.to_owned())
     }
 }
 
@@ -128,12 +142,14 @@ struct Ring {
     free: Vec<UploadSlot>,
     recorded: Vec<UploadSlot>,
     in_flight: Vec<UploadSlot>,
+    backend: wgpu::Backend,
     faults: FaultHook,
 }
 
 impl Ring {
-    fn new(slot_bytes: u64, faults: &FaultHook) -> Self {
+    fn new(slot_bytes: u64, backend: wgpu::Backend, faults: &FaultHook) -> Self {
         Self {
+            backend,
             faults: faults.clone(),
             slot_bytes,
             created: 0,
@@ -164,7 +180,7 @@ impl Ring {
     }
 
     fn create(&mut self, device: &wgpu::Device) -> Result<UploadSlot, Caught> {
-        let slot = UploadSlot::create(device, self.slot_bytes, &self.faults)?;
+        let slot = UploadSlot::create(device, self.slot_bytes, self.backend, &self.faults)?;
         self.created += 1;
         Ok(slot)
     }
@@ -188,9 +204,20 @@ impl ReadSlot {
     /// Asks for the mapping; call it after the copy was submitted.
     pub(crate) fn map(&mut self, device: &wgpu::Device, bytes: u64) {
         // A callback of an earlier mapping that was given up may still come.
-        self.state = MapState::new(&self.state.faults);
+        self.state = MapState::new(self.state.backend, &self.state.faults);
         self.state
             .map(device, &self.buffer, wgpu::MapMode::Read, bytes);
+    }
+
+    /// Hands the first `bytes` bytes over. False when the slot is not mapped.
+    pub(crate) fn read(&self, bytes: u64, sink: impl FnOnce(&[u8])) -> bool {
+        if !self.state.mapped() {
+            return false;
+        }
+        let Ok(view) = self.buffer.slice(..bytes).get_mapped_range() else {
+            return false;
+        };
+        hal::with_memory(self.state.backend, &self.buffer, || sink(&view)).is_some()
     }
 }
 
@@ -202,6 +229,7 @@ pub(crate) struct Staging {
     open: Option<(UploadSlot, u64)>,
     small_reads: Vec<ReadSlot>,
     large_reads: Vec<ReadSlot>,
+    backend: wgpu::Backend,
     faults: FaultHook,
 }
 
@@ -215,10 +243,11 @@ pub(crate) enum Taken {
 }
 
 impl Staging {
-    pub(crate) fn new(faults: FaultHook) -> Self {
+    pub(crate) fn new(backend: wgpu::Backend, faults: FaultHook) -> Self {
         Self {
-            large: Ring::new(LARGE_SLOT, &faults),
-            small: Ring::new(SMALL_SLOT, &faults),
+            large: Ring::new(LARGE_SLOT, backend, &faults),
+            small: Ring::new(SMALL_SLOT, backend, &faults),
+            backend,
             faults,
             open: None,
             small_reads: Vec::new(),
@@ -245,7 +274,7 @@ impl Staging {
         device: &wgpu::Device,
         bytes: u64,
     ) -> Result<UploadSlot, Caught> {
-        UploadSlot::create(device, bytes, &self.faults)
+        UploadSlot::create(device, bytes, self.backend, &self.faults)
     }
 
     /// A large slot whose copy is recorded: back once the batch is done.
@@ -335,7 +364,7 @@ impl Staging {
         })?;
         Ok(ReadSlot {
             buffer,
-            state: MapState::new(&self.faults),
+            state: MapState::new(self.backend, &self.faults),
         })
     }
 

@@ -92,7 +92,7 @@ impl Stream {
             submissions: 0,
             failed: None,
             bindings: Bindings::new(BIND_GROUPS),
-            staging: Staging::new(faults.clone()),
+            staging: Staging::new(device.adapter_info().backend, faults.clone()),
             texels: Texels::default(),
             faults,
             limits,

@@ -20,7 +20,7 @@ use crate::turns::Turn;
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
 const READ_WINDOW: usize = 8;
 
-/// Who gets the bytes of a download, in order, piece by piece.
+/// Who gets the bytes of a download, in order, piece by piece. Copies them, and calls nothing of a device.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]);
 
 impl Gpu {
@@ -351,26 +351,16 @@ impl Download {
     }
 
     fn hand_over(&mut self, gpu: &Gpu, reading: &Reading, sink: Sink<'_>) -> Result<()> {
-        let view = reading
+        let part = self.skip..(self.skip + self.left).min(reading.bytes as usize);
+        let handed = reading
             .slot
-            .state
-            .mapped()
-            .then(|| {
-                reading
-                    .slot
-                    .buffer
-                    .slice(..reading.bytes)
-                    .get_mapped_range()
-            })
-            .and_then(std::result::Result::ok)
-            .ok_or_else(|| {
-                // A loss, most likely, that may not be reported yet.
-                let reason = "a read slot could not be mapped".to_owned();
-                gpu.health.explain(&gpu.device, "download", reason)
-            })?;
-        let end = (self.skip + self.left).min(reading.bytes as usize);
-        sink(&view[self.skip..end]);
-        self.left -= end - self.skip;
+            .read(reading.bytes, |view| sink(&view[part.clone()]));
+        if !handed {
+            // A loss, most likely, that may not be reported yet.
+            let reason = "a read slot could not be mapped".to_owned();
+            return Err(gpu.health.explain(&gpu.device, "download", reason));
+        }
+        self.left -= part.len();
         self.skip = 0;
         Ok(())
     }
