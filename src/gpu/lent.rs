@@ -9,7 +9,7 @@ use super::block::GpuBlock;
 use super::health::Health;
 use super::serial::Serial;
 use super::spill::Pin;
-use super::wait::Order;
+use super::wait::{Order, caught_poll};
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
 use crate::sync::thread;
@@ -67,7 +67,7 @@ impl Gpu {
         } = lent;
         let health = Health::lent(&options.name, &device);
         health.check()?;
-        if !belong_together(&adapter, &device, &queue) {
+        if !belong_together(&adapter, &device, &queue, &health)? {
             let reason = "the queue is another device's; give the two that request_device gave";
             return Err(unavailable(&options.name, reason.to_owned()));
         }
@@ -116,7 +116,15 @@ impl Gpu {
 
 /// True when polling the device runs the callbacks of the queue. wgpu has no other way to ask: what
 /// a queue says of another device's work reaches the handler of the queue's device.
-fn belong_together(adapter: &Adapter, device: &wgpu::Device, queue: &wgpu::Queue) -> bool {
+///
+/// # Errors
+/// `DeviceLost`.
+fn belong_together(
+    adapter: &Adapter,
+    device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    health: &Health,
+) -> Result<bool> {
     let ran = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&ran);
     let serial = adapter.is_gl().then(Serial::gl);
@@ -127,15 +135,18 @@ fn belong_together(adapter: &Adapter, device: &wgpu::Device, queue: &wgpu::Queue
     for _ in 0..QUEUE_TRIES {
         {
             let _hold = serial.map(Serial::hold);
-            let _ = device.poll(wgpu::PollType::wait_indefinitely());
+            if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
+                health.lose(&message);
+            }
         }
         if ran.load(Ordering::Acquire) {
-            return true;
+            return Ok(true);
         }
+        health.check()?;
         // A thread of the owner's that polls too may be about to run it.
         thread::sleep(Duration::from_millis(1));
     }
-    false
+    Ok(false)
 }
 
 fn unavailable(device: &str, reason: String) -> Error {

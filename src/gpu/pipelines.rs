@@ -77,7 +77,7 @@ impl Pipelines {
             seconds = started.elapsed().as_secs_f64(),
             "compiled"
         );
-        self.health.check()?;
+        self.health.ask(&self.device)?;
         compiled.map_err(|caught| templates::compile_error(key, caught.into_message()))
     }
 

@@ -228,7 +228,8 @@ impl Stream {
             record(&mut encoder);
             queue.submit([encoder.finish()])
         });
-        self.health.check()?;
+        // A buffer that went with the device is refused like one that is wrong.
+        self.health.ask(&self.device)?;
         let index = submitted.map_err(|caught| Error::invalid(op, caught.into_message()))?;
         self.submitted(index);
         self.progress.follow(&self.queue, self.submissions);

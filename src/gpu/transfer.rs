@@ -338,9 +338,15 @@ impl Download {
                 .and_then(|()| gpu.health.check());
             let hold = gpu.hold();
             let handed = arrived.and_then(|()| self.hand_over(&gpu, &reading, sink));
+            // Where the wait gave up wgpu will map the slot for whoever asks then.
+            let is_free = reading.slot.state.done();
             // Also after an error, while GL's lock is held.
             staging::unmap(&gpu.device, &reading.slot.buffer);
-            gpu.stream.lock().staging.return_read(reading.slot);
+            if is_free {
+                gpu.stream.lock().staging.return_read(reading.slot);
+            } else {
+                drop(reading.slot);
+            }
             drop(hold);
             handed?;
             if self.window.len() <= READ_WINDOW / 2 {

@@ -70,6 +70,26 @@ impl Deadline {
     }
 }
 
+/// Polls; false when wgpu refused, and did nothing.
+///
+/// # Errors
+/// What wgpu panicked with when the driver said that the device is lost: it has no other way to tell.
+pub(super) fn caught_poll(
+    device: &wgpu::Device,
+    poll: wgpu::PollType,
+) -> std::result::Result<bool, String> {
+    let panic = match catch_unwind(AssertUnwindSafe(|| device.poll(poll))) {
+        Ok(polled) => return Ok(polled.is_ok()),
+        Err(panic) => panic,
+    };
+    match panic.downcast::<String>() {
+        Ok(message) if message.starts_with("Error in Device::poll") => Err(*message),
+        // A callback's of whoever else uses the device.
+        Ok(other) => resume_unwind(other),
+        Err(other) => resume_unwind(other),
+    }
+}
+
 impl Gpu {
     /// The time limit of a wait that begins now.
     pub(super) fn deadline(&self) -> Deadline {
@@ -129,22 +149,12 @@ impl Gpu {
         has_run
     }
 
-    /// False when wgpu refused, and did nothing. It panics when the driver says during a poll that the device
-    /// is lost: that is a loss.
+    /// False when wgpu refused, and did nothing.
     pub(super) fn poll_device(&self, poll: wgpu::PollType) -> bool {
-        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(poll)));
-        let panic = match polled {
-            Ok(polled) => return polled.is_ok(),
-            Err(panic) => panic,
-        };
-        match panic.downcast_ref::<String>() {
-            Some(message) if message.starts_with("Error in Device::poll") => {
-                self.health.lose(message);
-                true
-            }
-            // A callback's of whoever else uses the device.
-            _ => resume_unwind(panic),
-        }
+        caught_poll(&self.device, poll).unwrap_or_else(|message| {
+            self.health.lose(&message);
+            true
+        })
     }
 
     /// Between two looks at what other threads, or callbacks that somebody's poll runs, will do.
@@ -174,7 +184,8 @@ impl Gpu {
         self.wait_for(what, submission, deadline, || {
             self.progress.count() >= submission.number
         })?;
-        self.health.check()
+        // What a lost device did not take is counted too, before the loss is told.
+        self.health.ask(&self.device)
     }
 
     /// Submits what is recorded and waits until all of it has run, for `limit` or what the device
@@ -322,6 +333,7 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
@@ -435,6 +447,63 @@ mod tests {
         }
     }
 
+    /// wgpu counts what it refused as done, for a moment before it tells of the loss.
+    #[test]
+    fn what_was_never_taken_is_not_done() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let device = Device::select(&info.selector).unwrap();
+            let tensor = Tensor::full(&device, [64], 1.0, DType::F32).unwrap();
+            let gpu = device.gpu().unwrap();
+            gpu.destroy();
+            let last = gpu.submit_all().unwrap().unwrap();
+            gpu.progress.0.fetch_max(last.number, Ordering::AcqRel);
+            let waited = gpu.wait_submission("a test", &last, gpu.deadline());
+            assert!(
+                matches!(waited, Err(Error::DeviceLost(_))),
+                "{info}: {waited:?}"
+            );
+            drop(tensor);
+        }
+    }
+
+    /// What a download that gave up had asked for still comes, and not to the next one.
+    #[test]
+    fn a_download_given_up_harms_no_other() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let limit = Duration::from_millis(1);
+            let device = Device::builder()
+                .select(&info.selector)
+                .wait_timeout(limit)
+                .build()
+                .unwrap();
+            let until_done = |read: &dyn Fn() -> Result<Vec<f32>>| {
+                loop {
+                    match read() {
+                        Err(Error::TimedOut(_)) => {}
+                        other => return other.unwrap(),
+                    }
+                }
+            };
+            for _ in 0..3 {
+                let ones = Tensor::full(&device, [16], 1.0, DType::F32).unwrap();
+                let twos = Tensor::full(&device, [16], 2.0, DType::F32).unwrap();
+                let one = work(&device, 2).unwrap();
+                let given_up = ones.to_vec::<f32>();
+                assert!(matches!(given_up, Ok(_) | Err(Error::TimedOut(_))));
+                let other = work(&device, 2).unwrap();
+                assert_eq!(until_done(&|| twos.to_vec()), [2.0; 16], "{info}");
+                assert_eq!(until_done(&|| ones.to_vec()), [1.0; 16], "{info}");
+                drop((one, other));
+            }
+        }
+    }
+
     /// llvmpipe on GL works inside of the submission, which nobody can cut short.
     #[test]
     fn waits_end_at_their_limit_and_work_goes_on() {
@@ -491,7 +560,7 @@ mod tests {
             while timed_out(device.synchronize()) {}
             let one = Tensor::ones(&device, [1], DType::F32).unwrap();
             while timed_out(device.synchronize()) {}
-            while !matches!(one.item::<f32>(), Ok(1.0)) {}
+            while timed_out(one.item::<f32>().map(|found| assert_eq!(found, 1.0))) {}
 
             // Nor does its end wait for longer: nobody saw the work's end.
             if info.backend == "Gl" || info.kind().is_gpu() {
