@@ -226,11 +226,13 @@ impl Account {
         }
     }
 
+    #[inline]
     pub(super) fn region_opened(&mut self, address: u64, bytes: u64) {
         self.regions.add([1, bytes]);
         self.record_region(EventKind::RegionCreated, address, bytes);
     }
 
+    #[inline]
     pub(super) fn region_closed(&mut self, address: u64, bytes: u64) {
         self.regions.take([1, bytes]);
         self.record_region(EventKind::RegionReturned, address, bytes);

@@ -373,14 +373,13 @@ impl<R> BestFit<R> {
         (region.address, region.bytes, region.held.take())
     }
 
-    /// Forgets every region and gives back what the source gave, in order of creation.
-    pub(super) fn drain(&mut self) -> Vec<R> {
-        let mut emptied = std::mem::replace(self, BestFit::new());
-        let order = std::mem::take(&mut emptied.region_order);
+    /// What the source gave for each region, in order of creation. Before the end: no region is known any more.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = R> {
+        let order = std::mem::take(&mut self.region_order);
+        let mut regions = std::mem::take(&mut self.regions);
         order
             .into_iter()
-            .filter_map(|slot| emptied.regions[slot as usize].held.take())
-            .collect()
+            .filter_map(move |slot| regions[slot as usize].held.take())
     }
 
     /// Number and bytes of the regions without a block in use: each is one free chunk.

@@ -127,6 +127,7 @@ impl Growth {
 
     /// The size of the next region, at least `needed` and a multiple of the quantum;
     /// `None` when `needed` fits neither the adapter nor the budget.
+    #[inline]
     pub(super) fn region_size(self, demand: Demand) -> Option<u64> {
         let most = round_down(demand.max_region.min(demand.headroom));
         if demand.needed > most {

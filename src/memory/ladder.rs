@@ -188,20 +188,17 @@ impl<S: RegionSource> Pool<S> {
         {
             return Ok(block);
         }
-        let region = self
-            .config
-            .growth
-            .region_size(demand(&self.config, &self.account, bytes));
+        let region = self.next_region(bytes);
         let reserved = self.account.reserved();
         self.remaking
             .grows(in_use, reserved.saturating_add(region.unwrap_or(bytes)));
-        let mut outcome = self.grow(bytes);
+        let mut outcome = self.grow(bytes, region);
         let refused = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
         let returned = refused && self.returning_idle_makes_room(bytes);
         if returned {
             self.return_idle();
-            outcome = self.grow(bytes);
+            outcome = self.grow(bytes, self.next_region(bytes));
         }
         // Fourth rung: blocks move together.
         let mut moved = false;
@@ -212,7 +209,7 @@ impl<S: RegionSource> Pool<S> {
                 outcome = Ok(());
             } else if self.headroom() >= bytes {
                 // Regions went back, and their memory may be free only later: that is a refusal.
-                outcome = self.grow(bytes);
+                outcome = self.grow(bytes, self.next_region(bytes));
             }
         }
         if returned || moved {
@@ -260,16 +257,16 @@ impl<S: RegionSource> Pool<S> {
         idle > 0 && self.config.headroom(stays) >= bytes
     }
 
+    /// The size of a region for a request of `bytes`, where the budget allows one.
+    fn next_region(&self, bytes: u64) -> Option<u64> {
+        let demand = demand(&self.config, &self.account, bytes);
+        self.config.growth.region_size(demand)
+    }
+
     /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
     /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
-    fn grow(&mut self, bytes: u64) -> Result<(), FullReason> {
-        let Some(mut size) =
-            self.config
-                .growth
-                .region_size(demand(&self.config, &self.account, bytes))
-        else {
-            return Err(FullReason::OverBudget);
-        };
+    fn grow(&mut self, bytes: u64, wanted: Option<u64>) -> Result<(), FullReason> {
+        let mut size = wanted.ok_or(FullReason::OverBudget)?;
         loop {
             match self.source.create(size) {
                 Ok(region) => {

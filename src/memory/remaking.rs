@@ -106,6 +106,7 @@ impl Remaking {
     }
 
     /// `idle` bytes of regions go back.
+    #[inline]
     pub(super) fn goes_back(&mut self, idle: u64) {
         self.outgrown(self.most);
         self.bytes = self.bytes.saturating_add(idle);
@@ -251,6 +252,7 @@ impl Remaking {
 
     /// A further region is needed for a request, with which `in_use` bytes are in use and `reserved` are
     /// reserved: if others were to do, they may be found not to.
+    #[inline]
     pub(super) fn grows(&mut self, in_use: u64, reserved: u64) {
         if let State::Settled {
             most,

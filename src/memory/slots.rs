@@ -108,8 +108,11 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new() -> Self {
+        // 8 KiB: it need not be moved while chunks are few.
+        let mut slots = Vec::with_capacity(128);
+        slots.push(Slot::END);
         Slots {
-            slots: vec![Slot::END],
+            slots,
             vacant: NONE,
         }
     }
