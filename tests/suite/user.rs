@@ -927,6 +927,29 @@ fn sources_refused() -> Result<()> {
     let main = "@compute @workgroup_size(1) fn main() {}";
     let out = "@group(0) @binding(0) var<storage, read_write> out: array<f32>;";
     refused("@compute fn main( {", &["^"]);
+    // Params above 256 bytes, which naga cannot count: written to, and of what they have no numbers of.
+    let long = (0..80)
+        .map(|at| format!("m{at}: u32, "))
+        .collect::<String>();
+    for (more, body, parts) in [
+        ("", "params.m70 = 1u; out[0] = 1.0;", &["^"][..]),
+        (
+            "more: array<u32, 70>",
+            "out[0] = f32(params.more[65]);",
+            &["no f32, i32, u32"],
+        ),
+        (
+            "more: array<u32, 1000000000>",
+            "out[0] = f32(params.more[65]);",
+            &[],
+        ),
+        ("more: array<u32>", "out[0] = f32(params.more[65]);", &[]),
+        ("more: bool", "out[0] = select(1.0, 2.0, params.more);", &[]),
+    ] {
+        let params = format!("struct Params {{ {long} {more} }} var<immediate> params: Params;");
+        let main = format!("@compute @workgroup_size(1) fn main() {{ {body} }}");
+        refused(&format!("{params} {out} {main}"), parts);
+    }
     refused(
         &SAXPY.replace("params.a *", "params.b *"),
         &["^", "params.b", "9 │"],
