@@ -4,19 +4,20 @@
 // body               `fn apply(a0: F, ...) -> F`, of the types below; `old` is what the output held
 // buffers            the dtype of each binding, apart by spaces; bits alone: "bits8", "bits16", "u32",
 //                    "vec2<u32>"
-// operands           "dtype/binding/inner" of each input, then of the output; with vector 4 `inner`
-//                    is the inner stride, 1 or 0 (one value for all four)
+// operands           "dtype/binding/inner" of each input, then of the output; with a vector `inner`
+//                    is the inner stride, 1 or 0 (one value for all of it)
 // reads_old          1: what the output holds is an argument too, after the inputs
 // scalars            words of numbers at the end of the params
-// vector             4: four neighbours of the innermost dimension per step; then every outer
-//                    stride, the offsets and the inner size count in fours
+// vector             4 or 8: as many neighbours of the innermost dimension per step; then every outer
+//                    stride, the offsets and the inner size count in vectors. Eights are two fours, of
+//                    every other element; those of 32 bits need words of 64
 // rank               dimensions after merging; the outermost size is not needed
 // strided_out        1: out has an offset and strides as the others (pieces of large tensors, views);
 //                    0: it is new, and written at i
 // per_thread         steps per invocation, a workgroup apart, so that neighbours read neighbours
 //
 // Elements narrower than a word are written in whole words where out is new, else bit by bit.
-{% set four = vector == 4 -%}
+{% set four = vector > 1 -%}
 {% set operands = operands | split -%}
 {% set inputs = operands[:-1] -%}
 {% set walked = operands if strided_out == 1 else inputs -%}
@@ -45,14 +46,35 @@ struct Params {
     {%- endfor %}
 }
 {{ params_var }}
+{% macro applied(half) -%}
+apply({% for _ in inputs %}a{{ loop.index0 }}_{{ half }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ half if reads_old == 1 }})
+{%- endmacro -%}
+{# The result as it is stored. -#}
+{% macro stored() -%}
+{%- if vector == 8 %}
+    {%- set parted = storage.parted(out_dtype, vector, "index") %}
+    let result_0 = result.first{{ parted }};
+    let result_1 = result.second{{ parted }};
+{%- else %}
+    let result_0 = result;
+{%- endif %}
+    buffer{{ out_slot }}[{{ "out_index" if strided_out == 1 else "index" }}] = {{ storage.stored_unit(out_dtype, vector, "result") }};
+{%- endmacro -%}
 {% for dtype in buffers | split %}
-{%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit(dtype, four) %}
+{%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit_of(dtype, vector) %}
 @group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ unit }}>;
 {%- endfor %}
 {% include "part/body" %}
 
+{% set result = {"f32": "F", "i32": "I", "u32": "U", "bool": "B", "f64": "D"}[storage.value(out_dtype)] | default(out_dtype) -%}
+{% if vector == 8 -%}
+struct Halves {
+    first: {{ result }},
+    second: {{ result }},
+}
+{% endif -%}
 // The arguments at a step, and what becomes of them.
-fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% endif %}) -> {{ {"f32": "F", "i32": "I", "u32": "U", "bool": "B", "f64": "D"}[storage.value(out_dtype)] | default(out_dtype) }} {
+fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% endif %}) -> {{ "Halves" if vector == 8 else result }} {
     {%- for _ in walked %}
     var index_{{ loop.index0 }} = params.offset_{{ loop.index0 }};
     {%- endfor %}
@@ -80,32 +102,33 @@ fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% en
     {%- endfor %}
     {%- for operand in inputs %}
     {%- set dtype, slot, inner = operand | split("/") %}
-    {%- set buffer = "buffer" ~ slot %}
-    {%- set at = "index_" ~ loop.index0 %}
-    {%- if not four %}
-    let a{{ loop.index0 }} = {{ storage.load1(dtype, buffer, at) }};
-    {%- elif inner == "1" %}
-    let a{{ loop.index0 }} = {{ storage.load4(dtype, buffer, at) }};
+    {%- set name = "a" ~ loop.index0 %}
+    {%- if not four or inner == "1" %}
+    {{- storage.load_unit(dtype, vector, name, "buffer" ~ slot, "index_" ~ loop.index0) }}
     {%- else %}
-    // One value for all four; its index counts in elements.
-    let a{{ loop.index0 }} = vec4<{{ storage.value(dtype) }}>({{ storage.load_of4(dtype, buffer, at) }});
+    // One value for all of them; its index counts in elements.
+    let {{ name }}_0 = vec4<{{ storage.value(dtype) }}>({{ storage.load_of(dtype, vector, "buffer" ~ slot, "index_" ~ loop.index0) }});
+    {%- if vector == 8 %}
+    let {{ name }}_1 = {{ name }}_0;
+    {%- endif %}
     {%- endif %}
     {%- endfor %}
     {%- if strided_out == 1 %}
     *out_index = index_{{ out }};
     {%- endif %}
     {%- if reads_old == 1 %}
-    {%- set buffer = "buffer" ~ out_slot %}
     {%- set at = "index_" ~ out if strided_out == 1 else "index" %}
     {%- if atomic %}
-    let old = {{ storage.load_atomic(out_dtype, buffer, at) }};
-    {%- elif four %}
-    let old = {{ storage.load4(out_dtype, buffer, at) }};
+    let old_0 = {{ storage.load_atomic(out_dtype, "buffer" ~ out_slot, at) }};
     {%- else %}
-    let old = {{ storage.load1(out_dtype, buffer, at) }};
+    {{- storage.load_unit(out_dtype, vector, "old", "buffer" ~ out_slot, at) }}
     {%- endif %}
     {%- endif %}
-    return apply({% for _ in inputs %}a{{ loop.index0 }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old" if reads_old == 1 }});
+    {%- if vector == 8 %}
+    return Halves({{ applied(0) }}, {{ applied(1) }});
+    {%- else %}
+    return {{ applied(0) }};
+    {%- endif %}
 }
 
 fn step(index: u32) {
@@ -117,7 +140,8 @@ fn step(index: u32) {
     {%- endfor %}
     buffer{{ out_slot }}[index] = word;
     {%- elif strided_out == 0 %}
-    buffer{{ out_slot }}[index] = {% if four %}{{ storage.stored4(out_dtype, "value(index)") }}{% else %}value(index){% endif %};
+    let result = value(index);
+    {{- stored() }}
     {%- else %}
     var out_index = 0u;
     let result = value(index, &out_index);
@@ -128,10 +152,8 @@ fn step(index: u32) {
     let word = out_index / {{ lanes_of_word }}u;
     atomicAnd(&buffer{{ out_slot }}[word], ~({{ mask }} << shift));
     atomicOr(&buffer{{ out_slot }}[word], {{ storage.bits1(out_dtype, "result") }} << shift);
-    {%- elif four %}
-    buffer{{ out_slot }}[out_index] = {{ storage.stored4(out_dtype, "result") }};
     {%- else %}
-    buffer{{ out_slot }}[out_index] = result;
+    {{- stored() }}
     {%- endif %}
     {%- endif %}
 }

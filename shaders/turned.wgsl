@@ -223,7 +223,7 @@ fn main(
             {{- storage.load_unit(out_dtype, unit, "old", "buffer" ~ out_slot, "place") }}
             {%- endif %}
             {%- for half in range(side // 4) %}
-            let y_{{ half }} = apply({% for _ in inputs %}a{{ loop.index0 }}_{{ half }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ half if reads_old == 1 }});
+            let y_{{ half }} = apply({% for _ in inputs %}a{{ loop.index0 }}_{{ half }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ half if reads_old == 1 }}){{ storage.parted(out_dtype, unit, "inner_unit") }};
             {%- endfor %}
             buffer{{ out_slot }}[place] = {{ storage.stored_unit(out_dtype, unit, "y") }};
         }

@@ -2,7 +2,7 @@
 {# of them. NaN is told by its bits: shaders may assume that comparisons meet none. The twin has the same -#}
 {# algorithms; bounds are in docs/numerics.md. -#}
 {% macro each(name, count) -%}
-{% if vector == 4 -%}
+{% if vector > 1 -%}
 {% for lane in ["x", "y", "z", "w"] %}{{ name }}(a.{{ lane }}{{ ", b." ~ lane if count == 2 }}){{ ", " if not loop.last }}{% endfor %}
 {%- else -%}
 {{ name }}(a{{ ", b" if count == 2 }})
@@ -141,7 +141,7 @@ fn f32_of_U(x: U) -> F {
 {% for dtype in ["f16", "bf16"] -%}
 {% if "rounded_" ~ dtype in body -%}
 fn rounded_{{ dtype }}(x: F) -> F {
-    {%- if vector == 4 %}
+    {%- if vector > 1 %}
     return widened_{{ dtype }}(narrowed_{{ dtype }}(x));
     {%- else %}
     return widened_{{ dtype }}(narrowed_{{ dtype }}(vec4<f32>(x))).x;

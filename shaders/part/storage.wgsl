@@ -56,9 +56,9 @@
 bits_{{ dtype }}({{ value }})
 {%- endmacro -%}
 
-{# What holds eight neighbours, of 16 or of 32 bits each (the latter where there are words of 64). -#}
+{# What holds eight neighbours, of 8, 16 or 32 bits each (the last where there are words of 64). -#}
 {% macro unit8(dtype) -%}
-{{ "vec4<u32>" if dtype in ["f16", "bf16", "bits16"] else "vec4<u64>" }}
+{{ "vec2<u32>" if dtype in ["bool", "bits8"] else "vec4<u32>" if dtype in ["f16", "bf16", "bits16"] else "vec4<u64>" }}
 {%- endmacro -%}
 
 {# What holds one, four or eight neighbours. -#}
@@ -76,6 +76,11 @@ bits_{{ dtype }}({{ value }})
             {%- elif dtype == "bits16" %}
             let {{ name }}_0 = {{ name }} & vec4<u32>(0xffffu);
             let {{ name }}_1 = {{ name }} >> vec4<u32>(16u);
+            {%- elif dtype in ["bool", "bits8"] %}
+            let {{ name }}_pairs = vec4<u32>({{ name }}.x, {{ name }}.x >> 16u, {{ name }}.y, {{ name }}.y >> 16u);
+            {%- for half in range(2) %}
+            let {{ name }}_{{ half }} = ({{ name }}_pairs & vec4<u32>({{ "0xff00u" if half else "0xffu" }})){{ " != vec4<u32>(0u)" if dtype == "bool" else " >> vec4<u32>(8u)" if half }};
+            {%- endfor %}
             {%- else %}
             let {{ name }}_0 = bitcast<vec4<{{ dtype }}>>(vec4<u32>({{ name }}));
             let {{ name }}_1 = bitcast<vec4<{{ dtype }}>>(vec4<u32>({{ name }} >> vec4<u32>(32u)));
@@ -89,12 +94,12 @@ bits_{{ dtype }}({{ value }})
 
 {# One element of a buffer of units; `index` counts elements. -#}
 {% macro load_of(dtype, count, buffer, index) -%}
-{% if count == 1 %}{{ load1(dtype, buffer, index) }}{% elif count == 4 %}{{ load_of4(dtype, buffer, index) }}{% elif dtype in ["f16", "bf16", "bits16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 4u)){% else %}bitcast<{{ dtype }}>(u32({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 5u))){% endif %}
+{% if count == 1 %}{{ load1(dtype, buffer, index) }}{% elif count == 4 %}{{ load_of4(dtype, buffer, index) }}{% elif dtype in ["bool", "bits8"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 2u) & 1u] >> ((({{ index }}) & 3u) << 3u)){% elif dtype in ["f16", "bf16", "bits16"] %}one_{{ dtype }}({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 4u)){% else %}bitcast<{{ dtype }}>(u32({{ buffer }}[({{ index }}) >> 3u][(({{ index }}) >> 1u) & 3u] >> ((({{ index }}) & 1u) << 5u))){% endif %}
 {%- endmacro -%}
 
 {# Four values, or eight in two halves as `load_unit` gives them, as they are stored. -#}
 {% macro stored_unit(dtype, count, name) -%}
-{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 and dtype == "bits16" %}{{ name }}_0 | ({{ name }}_1 << vec4<u32>(16u)){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
+{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 and dtype == "bits16" %}{{ name }}_0 | ({{ name }}_1 << vec4<u32>(16u)){% elif count == 8 and dtype in ["bool", "bits8"] %}eight_{{ dtype }}({{ name }}_0, {{ name }}_1){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
 {%- endmacro -%}
 
 {# One value narrower than a word into a buffer of atomic words; its neighbours in the word belong to others. -#}
@@ -103,6 +108,12 @@ bits_{{ dtype }}({{ value }})
             let lane_ = ({{ index }}) % {{ lanes_of_word }}u * {{ 32 // lanes_of_word }}u;
             atomicAnd(&{{ buffer }}[({{ index }}) / {{ lanes_of_word }}u], ~({{ "0xffu" if lanes_of_word == 4 else "0xffffu" }} << lane_));
             atomicOr(&{{ buffer }}[({{ index }}) / {{ lanes_of_word }}u], {{ bits1(dtype, value) }} << lane_);
+{%- endmacro -%}
+
+{# Behind eight integers: those that are only moved would stay words of 64 bits, which takes llvmpipe twice as -#}
+{# long. A zero that it does not know of, a place's highest bit, parts them. -#}
+{% macro parted(dtype, count, place) -%}
+{% if count == 8 and dtype in ["i32", "u32"] %} ^ vec4<{{ dtype }}>(vec4<u32>({{ place }} >> 31u)){% endif %}
 {%- endmacro -%}
 
 {# What the macros above call, for one dtype narrower than a word. -#}
@@ -121,6 +132,12 @@ fn packed_bool(values: vec4<bool>) -> u32 {
     let bits = select(vec4<u32>(0u), vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u), values);
     return bits.x | bits.y | bits.z | bits.w;
 }
+// Every other one of eight.
+fn eight_bool(even: vec4<bool>, odd: vec4<bool>) -> vec2<u32> {
+    let bits = select(vec4<u32>(0u), vec4<u32>(1u, 0x10000u, 1u, 0x10000u), even)
+        | select(vec4<u32>(0u), vec4<u32>(0x100u, 0x1000000u, 0x100u, 0x1000000u), odd);
+    return bits.xz | bits.yw;
+}
 {%- elif dtype == "bits8" -%}
 fn one_bits8(bits: u32) -> u32 {
     return bits & 0xffu;
@@ -133,6 +150,11 @@ fn bits_bits8(value: u32) -> u32 {
 }
 fn packed_bits8(values: vec4<u32>) -> u32 {
     return values.x | (values.y << 8u) | (values.z << 16u) | (values.w << 24u);
+}
+// Every other one of eight.
+fn eight_bits8(even: vec4<u32>, odd: vec4<u32>) -> vec2<u32> {
+    let pairs = even | (odd << vec4<u32>(8u));
+    return pairs.xz | (pairs.yw << vec2<u32>(16u));
 }
 {%- elif dtype == "bits16" -%}
 fn one_bits16(bits: u32) -> u32 {

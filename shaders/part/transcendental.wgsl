@@ -242,7 +242,7 @@ fn turn_F(x: F) -> Turn {
     var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), ((x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.549789948768648e-8);
     let is_large = abs(x) > F(6000.0);
     if any(is_large) {
-        {%- if vector == 4 %}
+        {%- if vector > 1 %}
         for (var i = 0u; i < 4u; i++) {
             if is_large[i] {
                 let large = turn_large(x[i]);

@@ -120,7 +120,7 @@ impl Op for Copy {
             op: self.name(),
             code: copy_code(problem.output.dtype),
             bits: true,
-            is_light: true,
+            is_plain: true,
             reads_old: false,
             scalars: &[],
             flops: 0.0,

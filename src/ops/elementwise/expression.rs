@@ -134,11 +134,11 @@ impl Expression {
             .ok_or_else(|| Error::invalid(op, "an operand is missing"))
     }
 
-    /// Whether kernels may repeat it often: it has few steps, each of which is short.
-    pub(super) fn is_light(&self) -> bool {
-        let is_plain =
-            |node: &Node| !matches!(node, Node::Apply(function, _) if !function.is_plain());
-        self.nodes.len() <= 6 && self.nodes.iter().all(is_plain)
+    /// Whether each function takes a few instructions.
+    pub(super) fn is_plain(&self) -> bool {
+        let is_long =
+            |node: &Node| matches!(node, Node::Apply(function, _) if !function.is_plain());
+        !self.nodes.iter().any(is_long)
     }
 
     /// [`Expression::body`], kept for the next call of the same expression on this thread.

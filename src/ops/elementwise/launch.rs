@@ -23,8 +23,8 @@ pub(in crate::ops) struct Body<'a> {
     pub code: Arc<str>,
     /// Elements are moved bit by bit, whatever their dtype.
     pub bits: bool,
-    /// It takes a few instructions, so that a kernel may have it many times.
-    pub is_light: bool,
+    /// Each of its functions takes a few instructions.
+    pub is_plain: bool,
     /// What the output held is an argument too, after the inputs.
     pub reads_old: bool,
     /// The numbers of the expression.
@@ -84,6 +84,23 @@ impl Body<'_> {
             .collect()
     }
 
+    /// How many neighbours can be loaded as one vector, the best first. Software adapters load word by word, however
+    /// wide those are; in functions that take longer that does not count.
+    fn widths(&self, operands: &[Operand<'_>], capabilities: &Capabilities) -> &'static [usize] {
+        let has_eights = plan::is_software(capabilities)
+            && self.is_plain
+            && operands.iter().all(|operand| match operand.dtype.size() {
+                1 | 2 => true,
+                4 => capabilities.int64,
+                _ => false,
+            });
+        match (has_eights, self.vectors(operands)) {
+            (true, _) => &[8, 4],
+            (false, true) => &[4],
+            (false, false) => &[],
+        }
+    }
+
     /// Pairs of words have no vectors of four.
     pub(super) fn vectors(&self, operands: &[Operand<'_>]) -> bool {
         !self.bits || operands.iter().all(|operand| operand.dtype.size() <= 4)
@@ -113,12 +130,11 @@ impl Body<'_> {
         let (slots, bindings) = bound;
         let (flops, bytes) = work;
         let walked = operands.len() - usize::from(is_new);
-        let vectors: &[usize] = if self.vectors(operands) { &[4] } else { &[] };
         let walk = Walk::new(
             dims,
             &strides[..walked],
             &offsets[..walked],
-            vectors,
+            self.widths(operands, capabilities),
             is_new,
         );
         let mut words: Words = smallvec![walk.count];
@@ -136,7 +152,7 @@ impl Body<'_> {
         };
         let kernel = kernel(&self.code, &storages, &shape, self.scalars.len());
         let steps = u64::from(walk.count);
-        let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
+        let per_workgroup = WORKGROUP * u64::from(per_thread(walk.vector));
         let limit = capabilities.max_workgroups;
         Ok(Launch {
             kernel,
@@ -149,11 +165,20 @@ impl Body<'_> {
     }
 }
 
+/// Steps per invocation, of as many elements in fours as in eights.
+fn per_thread(vector: u32) -> u32 {
+    if vector == 8 {
+        PER_THREAD / 2
+    } else {
+        PER_THREAD
+    }
+}
+
 /// What of a launch's layouts its kernel depends on.
 pub(super) struct KernelShape<'a> {
     pub vector: u32,
     pub rank: u32,
-    /// With vector 4, of each walked operand: its inner stride is 1, or 0.
+    /// With a vector, of each walked operand: its inner stride is 1, or 0.
     pub inner: &'a [u32],
     /// The binding of each operand, the output last.
     pub slots: &'a [usize],
@@ -202,7 +227,7 @@ pub(super) fn kernel(
 ) -> KernelKey {
     // New outputs are written at the step's number.
     let inner = |at: usize| shape.inner.get(at).copied();
-    let inner = |at: usize| inner(at).unwrap_or(u32::from(shape.vector == 4));
+    let inner = |at: usize| inner(at).unwrap_or(u32::from(shape.vector > 1));
     let (operands, buffers, bound) = bound(storages, shape.slots, inner);
     let walked = (storages.len() - usize::from(!shape.strided_out)) as u32;
     let words = 1 + walked + (shape.rank - 1) + walked * shape.rank;
@@ -217,7 +242,7 @@ pub(super) fn kernel(
             ("vector", shape.vector.into()),
             ("rank", shape.rank.into()),
             ("strided_out", u32::from(shape.strided_out).into()),
-            ("per_thread", PER_THREAD.into()),
+            ("per_thread", per_thread(shape.vector).into()),
         ]
         .into_iter()
         .collect(),

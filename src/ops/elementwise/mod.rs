@@ -262,7 +262,7 @@ impl Op for Elementwise {
             op: self.name,
             code,
             bits: false,
-            is_light: self.expression.is_light(),
+            is_plain: self.expression.is_plain(),
             reads_old: old.is_some(),
             scalars: &self.words(&types)?,
             flops: self.expression.nodes.len() as f64,

@@ -71,7 +71,7 @@ fn body(code: Arc<str>, bits: bool) -> Body<'static> {
         op: "",
         code,
         bits,
-        is_light: true,
+        is_plain: true,
         reads_old: false,
         scalars: &[],
         flops: 0.0,
@@ -132,8 +132,8 @@ fn turned(
 /// Inputs in one buffer or each in its own, new outputs and pieces, with vectors and without.
 fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str], ranks: u32) {
     let inputs = storages.len() - 1;
-    let vectors = !storages[0].starts_with("vec");
-    let ways = if vectors { 1 << inputs } else { 0 };
+    let widths = widths(storages);
+    let ways = 0..1 << inputs;
     for rank in 1..=ranks {
         for shared in 0..inputs {
             for strided_out in [false, true] {
@@ -151,12 +151,15 @@ fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]
                     reads_old: false,
                 };
                 all.push(kernel(code, storages, &shape, 0));
-                shape.vector = 4;
-                for way in 0..ways {
+                for (vector, way) in widths
+                    .iter()
+                    .flat_map(|&width| ways.clone().map(move |way| (width, way)))
+                {
                     let inner: SmallVec<[u32; 4]> = (0..inputs)
                         .map(|input| (way >> input) & 1)
                         .chain([1])
                         .collect();
+                    shape.vector = vector;
                     let shape = KernelShape {
                         inner: &inner,
                         ..shape
@@ -168,12 +171,23 @@ fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]
     }
 }
 
+/// How many neighbours there are vectors of.
+fn widths(storages: &[&'static str]) -> &'static [u32] {
+    if storages.iter().any(|storage| storage.starts_with("vec")) {
+        &[]
+    } else if storages.contains(&"f64") {
+        &[4]
+    } else {
+        &[4, 8]
+    }
+}
+
 fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]) {
     let slots: SmallVec<[usize; 4]> = (0..storages.len()).collect();
     for rank in [1, 2] {
-        for vector in [1, 4] {
+        for &vector in [1].iter().chain(widths(storages)) {
             let inner: SmallVec<[u32; 4]> =
-                storages.iter().map(|_| u32::from(vector == 4)).collect();
+                storages.iter().map(|_| u32::from(vector > 1)).collect();
             for strided_out in [false, true] {
                 let shape = KernelShape {
                     vector,

@@ -16,6 +16,8 @@ const LEAST: usize = 8;
 /// A hardware workgroup's square, and the bytes of workgroup memory that every adapter has.
 const TILE: usize = 32;
 const TILE_BYTES: usize = 16 << 10;
+/// Operations that a kernel may have for each element of a square, one after another.
+const LIGHT: f64 = 6.0;
 /// Invocations of a workgroup that turns squares in registers.
 const WORKGROUP: u64 = 64;
 
@@ -257,7 +259,8 @@ impl Square<'_> {
         if least < LEAST {
             return None;
         }
-        let has_eights = self.body.is_light
+        let has_eights = self.body.is_plain
+            && self.body.flops <= LIGHT
             && self
                 .operands
                 .iter()
