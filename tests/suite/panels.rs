@@ -66,7 +66,7 @@ fn places(rng: &mut Rng, size: usize, per_binding: usize) -> Vec<usize> {
             edges.extend((1..parts).map(|part| part * panel));
         }
     }
-    edges.extend((1..4).map(|nth| nth * per_binding));
+    edges.extend((1..4).map(|nth: usize| nth.saturating_mul(per_binding)));
     edges.extend((0..20).map(|_| rng.below(size)));
     let mut all: Vec<usize> = edges
         .into_iter()

@@ -6,7 +6,7 @@ use orlop::{DType, Result, Tensor, with_hardware_plans};
 use crate::adapters::{Context, full, runs_hardwares, stored_alone};
 use crate::elementwise;
 use crate::number::{Arithmetic, Number, for_each_dtype};
-use crate::operand::Operand;
+use crate::operand::{Operand, same};
 use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
 
@@ -21,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("turned::in_place", Scope::Kernels, in_place),
         Test::new("turned::fused", Scope::Gpu, fused),
+        Test::new("turned::order", Scope::Device, order),
         Test::new("turned::many_workgroups", Scope::Large, many_workgroups),
     ];
     for_each_dtype!(all, Scope::Kernels, "turned::copies", copies);
@@ -130,6 +131,17 @@ fn sums<T: Number>(context: &Context) -> Result<()> {
             let op = elementwise::some_op(context, rng);
             elementwise::check(context, op, &turned, second)?;
             elementwise::check(context, op, second, &turned)?;
+            // What agrees on an order is not turned, but beside a straight one; between these nothing is rounded.
+            let between = |turned: &Tensor| {
+                orlop::fused(|e| {
+                    let (x, low) = (e.input(turned), e.input(&second.tensor));
+                    x.maximum(low).minimum(e.input(&straight.tensor))
+                })?
+                .to_vec::<T>()
+            };
+            let (got, want) = (between(&turned.tensor)?, between(&turned.tensor.copy()?)?);
+            let wrong = (0..want.len()).find(|&at| got[at].bits() != want[at].bits());
+            assert_eq!(wrong, None, "{} and {}", turned.story(), second.story());
         }
         let square = Operand::<T>::random(device, rng, &[16, 16])?;
         elementwise::check(context, Arithmetic::Sub, &square, &square.transpose(0, 1)?)
@@ -178,11 +190,13 @@ fn fused(context: &Context) -> Result<()> {
         for (rows, columns) in [(16, 32), (33, 20), (40, 24)] {
             let values: Vec<f32> = (0..rows * columns).map(|at| at as f32 - 300.0).collect();
             let x = Tensor::from_slice(device, &values, [rows, columns])?.transpose(0, 1)?;
+            // Beside what lies by rows the others are turned.
+            let zero = &Tensor::zeros(device, [columns, rows], DType::F32)?;
             let source = |at: usize| values[at % rows * columns + at / rows];
             let all = 0..rows * columns;
             let got = orlop::fused(|e| {
                 let x = e.input(&x);
-                ((x * 2.0 + 1.0) * x - 0.5).maximum(0.0) * 0.25
+                ((x * 2.0 + 1.0) * x - 0.5).maximum(e.input(zero)) * 0.25
             })?;
             let f = |x: f32| ((x * 2.0 + 1.0) * x - 0.5).max(0.0) * 0.25;
             let got = got.to_vec::<f32>()?;
@@ -195,10 +209,10 @@ fn fused(context: &Context) -> Result<()> {
                 all.clone()
                     .all(|at| halves[at] == orlop::bf16::from_f32(source(at)))
             );
-            let positive = x.gt(0.0)?.to_vec::<bool>()?;
+            let positive = x.gt(zero)?.to_vec::<bool>()?;
             assert!(all.clone().all(|at| positive[at] == (source(at) > 0.0)));
             let numbers = x
-                .gt(0.0)?
+                .gt(zero)?
                 .transpose(0, 1)?
                 .cast(DType::I32)?
                 .to_vec::<i32>()?;
@@ -211,6 +225,66 @@ fn fused(context: &Context) -> Result<()> {
     };
     body()?;
     with_hardware_plans(body)
+}
+
+/// What is computed of tensors of one order lies in it too, in no more memory than it takes, and in place.
+fn order(context: &Context) -> Result<()> {
+    let device = &context.open();
+    cases(context.times(6), |rng| {
+        let rank = rng.between(2, 5);
+        let shape: Vec<usize> = (0..rank).map(|_| rng.between(2, 6)).collect();
+        let mut axes = rng.shuffled(rank);
+        while axes.is_sorted() {
+            axes = rng.shuffled(rank);
+        }
+        let mut back = vec![0; rank];
+        for (at, &axis) in axes.iter().enumerate() {
+            back[axis] = at;
+        }
+        let whole = Operand::<f32>::random(device, rng, &shape)?;
+        let x = whole.permute(&axes)?;
+        let y = Operand::<f32>::random(device, rng, &shape)?.permute(&axes)?;
+        let row = Operand::<f32>::random(device, rng, &x.shape()[rank - 1..])?;
+        let lies_so = |tensor: &Tensor| tensor.permute(&back).is_ok_and(|t| t.is_contiguous());
+        let before = device.memory().allocated;
+        let sum = x.tensor.add(&y.tensor)?;
+        let taken = device.memory().allocated - before;
+        assert_eq!(taken, (4 * sum.elements() as u64).next_multiple_of(256));
+        let with_row = x.tensor.mul(&row.tensor)?;
+        let is_less = x.tensor.lt(&y.tensor)?;
+        let halves = x.tensor.cast(DType::BF16)?;
+        let flipped = x.flip(&[0])?;
+        let back_to_front = flipped.tensor.neg()?;
+        for made in [&sum, &with_row, &is_less, &halves, &back_to_front] {
+            assert!(lies_so(made), "{made:?} of {:?}", x.tensor);
+        }
+        let (a, b) = (x.values(), y.values());
+        let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+        let last = x.shape()[rank - 1];
+        let rows = row.values();
+        let products: Vec<f32> = (0..a.len()).map(|at| a[at] * rows[at % last]).collect();
+        same(&sum, &want)?;
+        same(&with_row, &products)?;
+        let less: Vec<bool> = a.iter().zip(&b).map(|(a, b)| a < b).collect();
+        assert_eq!(is_less.to_vec::<bool>()?, less);
+        let turned_back: Vec<f32> = flipped.values().iter().map(|x| -x).collect();
+        same(&back_to_front, &turned_back)?;
+        // With one that lies by rows it lies by rows; in place each stays as it is.
+        let straight = Tensor::zeros(device, x.shape(), DType::F32)?;
+        assert!(straight.add(&sum)?.is_contiguous() && sum.add(&straight)?.is_contiguous());
+        straight.add_assign(&sum)?;
+        same(&straight, &want)?;
+        sum.mul_assign(&row.tensor)?;
+        let products: Vec<f32> = (0..a.len()).map(|at| want[at] * rows[at % last]).collect();
+        same(&sum, &products)?;
+        let before = device.memory();
+        let negated = sum.into_fused(|_, x| -x)?;
+        assert_eq!(device.memory().allocated, before.allocated, "{negated:?}");
+        assert!(lies_so(&negated));
+        let products: Vec<f32> = products.iter().map(|x| -x).collect();
+        same(&negated, &products)?;
+        whole.check()
+    })
 }
 
 /// More of them than one dimension of a grid has, in squares of 4 and in tiles.

@@ -110,6 +110,20 @@ in_place! {
 impl Tensor {
     /// `self + other`, elementwise with NumPy's broadcasting. Integers wrap.
     ///
+    /// The result of this and all other elementwise functions lies in memory as its operands do, where those that
+    /// are not broadcast agree on an order (PyTorch's rule): of transposed matrices it is a transposed one, and nothing
+    /// is moved. Else it lies by rows. [`Tensor::contiguous`] gives rows in any case.
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let rows = Tensor::ones(&Device::cpu(), [3, 2], DType::F32)?;
+    /// let turned = rows.transpose(0, 1)?;
+    /// assert!(turned.add(1.0)?.transpose(0, 1)?.is_contiguous());
+    /// assert!(turned.add(&Tensor::ones(&Device::cpu(), [2, 3], DType::F32)?)?.is_contiguous());
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
     /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),

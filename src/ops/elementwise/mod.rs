@@ -9,6 +9,7 @@ mod function;
 mod fused;
 mod launch;
 mod methods;
+mod order;
 mod real;
 mod specialisations;
 mod turned;
@@ -29,6 +30,7 @@ pub(super) use function::Function;
 pub use fused::{Expr, ExprArgument, Fusion, fused};
 pub(super) use launch::Body;
 pub use methods::Argument;
+use order::Order;
 pub(super) use specialisations::specialisations;
 
 /// An expression with its numbers.
@@ -111,14 +113,26 @@ impl Elementwise {
         let numbers = self.numbers_as_tensors(inputs, None)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain(&numbers).collect();
         if inputs.iter().all(|input| *input.shape() == shape) {
-            return road::run(&self, &inputs);
+            return self.run_in_order(&inputs);
         }
         let views = inputs
             .iter()
             .map(|input| input.broadcast_to(&shape))
             .collect::<Result<SmallVec<[Tensor; 4]>>>()?;
-        let inputs: SmallVec<[&Tensor; 4]> = views.iter().collect();
-        road::run(&self, &inputs)
+        self.run_in_order(&views.iter().collect::<SmallVec<[&Tensor; 4]>>())
+    }
+
+    /// Runs it on tensors of one shape: what it gives lies in memory as they do, where they agree.
+    fn run_in_order(&self, inputs: &[&Tensor]) -> Result<Tensor> {
+        let Some(order) = Order::of(inputs.iter().map(|input| input.layout())) else {
+            return road::run(self, inputs);
+        };
+        let views = inputs
+            .iter()
+            .map(|input| order.view(input))
+            .collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+        let views: SmallVec<[&Tensor; 4]> = views.iter().collect();
+        order.restored(&road::run(self, &views)?)
     }
 
     /// What inputs, and what is written into, broadcast to.

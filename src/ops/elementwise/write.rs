@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Argument, Elementwise, Expression, Function, Node, is_same};
+use super::{Argument, Elementwise, Expression, Function, Node, Order, is_same};
 use crate::error::Result;
 use crate::road;
 use crate::tensor::Tensor;
@@ -25,17 +25,31 @@ impl Elementwise {
     /// Writes what it gives into a tensor's own memory: [`Node::Old`] is what that held.
     pub(super) fn assign_to(mut self, into: &Tensor, inputs: &[&Tensor]) -> Result<()> {
         into.check_distinct(self.name)?;
-        self.into = Some((into.shape().clone(), into.dtype()));
         for input in inputs {
             // In `infer` the shapes broadcast either way.
             input.layout().broadcast_to(into.shape())?;
         }
+        // It is gone through in the order of its memory.
+        let order = Order::of(std::iter::once(into.layout()));
+        let shape = into.shape();
+        let ordered;
+        let into = match &order {
+            None => into,
+            Some(order) => {
+                ordered = order.view(into)?;
+                &ordered
+            }
+        };
+        self.into = Some((into.shape().clone(), into.dtype()));
         let numbers = self.numbers_as_tensors(inputs, Some(into))?;
         // What lies in the same storage: the tensor itself is read where it is written, other parts
         // of it before.
         let mut views: SmallVec<[Tensor; 4]> = SmallVec::new();
         for input in inputs.iter().copied().chain(&numbers) {
-            let view = input.broadcast_to(into.shape())?;
+            let mut view = input.broadcast_to(shape)?;
+            if let Some(order) = &order {
+                view = order.view(&view)?;
+            }
             views.push(match input.shares_storage(into) && !is_same(input, into) {
                 true => view.copy_at_home()?,
                 false => view,
@@ -90,8 +104,12 @@ pub(super) fn can_be_taken_over<'a>(
     tensor: &Tensor,
     mut others: impl Iterator<Item = &'a Tensor>,
 ) -> Result<bool> {
+    let is_dense = || match Order::of(std::iter::once(tensor.layout())) {
+        Some(order) => order.view(tensor).is_ok_and(|view| view.is_contiguous()),
+        None => tensor.is_contiguous(),
+    };
     let is_ours = tensor.storage().is_held_once()
-        && tensor.is_contiguous()
+        && is_dense()
         && road::home(name, &[tensor])? == *tensor.device();
     let shape = tensor.shape();
     Ok(is_ours
