@@ -225,7 +225,8 @@ fn call_sites(context: &Context) -> Result<()> {
     let made = asks_for_memory(&device)?;
     let live = device.live_tensors();
     let site = live[0].call_site.as_deref().unwrap_or_default();
-    assert!(site.contains("snapshots::asks_for_memory"), "{site}");
+    // Builds with tables of lines alone know no paths of functions.
+    assert!(site.contains("asks_for_memory"), "{site}");
     let snapshot = device.memory_snapshot();
     let mut sites = snapshot.history.iter().filter_map(|event| {
         let site = event.call_site.as_ref()?;

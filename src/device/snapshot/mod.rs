@@ -141,9 +141,19 @@ impl Device {
     }
 }
 
+/// This file in a backtrace, as paths are compared.
+const THIS: &str = "src/device/snapshot/mod.rs:";
+
 /// The first frame outside of orlop, from a backtrace as the standard library prints it: a line
-/// `12: path::of::function`, then, where there is debug information, `at file.rs:34:5`.
+/// `12: path::of::function`, then, where there is debug information, `at file.rs:34:5`. Where there are tables of lines
+/// alone, functions that were inlined have no path: files tell whose they are.
 fn call_site(backtrace: &str) -> Option<CallSite> {
+    let compared = |at: &str| at["at ".len()..].replace('\\', "/");
+    let ours = backtrace.lines().map(str::trim).find_map(|line| {
+        let file = line.starts_with("at ").then(|| compared(line))?;
+        let (root, _) = file.split_once(THIS)?;
+        Some(format!("{root}src/"))
+    });
     let mut lines = backtrace.lines().map(str::trim).peekable();
     let mut inside = false;
     while let Some(line) = lines.next() {
@@ -154,14 +164,19 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
             continue;
         }
         let at = lines.next_if(|next| next.starts_with("at "));
-        let is_ours = function.starts_with("orlop::") || function.starts_with("<orlop::");
+        let file = at.map(compared).unwrap_or_default();
+        let is_ours = function.starts_with("orlop::")
+            || function.starts_with("<orlop::")
+            || ours.as_ref().is_some_and(|ours| file.starts_with(ours));
         inside |= is_ours;
         // Before the first frame of orlop's are those that made the backtrace.
         let is_system = [
             "std::", "core::", "alloc::", "<alloc::", "<core::", "<std::",
         ]
         .iter()
-        .any(|name| function.starts_with(name));
+        .any(|name| function.starts_with(name))
+            || file.starts_with("/rustc/")
+            || file.contains("/rustlib/src/rust/library/");
         if !inside || is_ours || is_system {
             continue;
         }
@@ -201,6 +216,17 @@ mod tests {
         let without_debug_information = "0: orlop::f\n 1: net::g\n 2: main\n";
         let site = call_site(without_debug_information).unwrap();
         assert_eq!((site.to_string().as_str(), site.line), ("net::g", 0));
+        let tables_of_lines_alone = "   0: record_call_site
+             at /cargo/orlop-0.1.0/src/device/snapshot/mod.rs:133:35
+   1: {closure#0}
+             at /cargo/orlop-0.1.0/src/device/mod.rs:9:5
+   2: map<&str, i32>
+             at /rustc/1/library/core/src/option.rs:1:2
+   3: forward
+             at ./src/layer.rs:34:5
+";
+        let site = call_site(tables_of_lines_alone).unwrap();
+        assert_eq!(site.to_string(), "forward at ./src/layer.rs:34");
         assert_eq!(call_site("disabled backtrace"), None);
         assert_eq!(call_site("0: orlop::f\n"), None);
     }
