@@ -1,6 +1,7 @@
 //! The native CPU's memory and its parallel loops.
 
 pub(crate) mod arena;
+mod few;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod simd;

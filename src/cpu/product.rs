@@ -10,8 +10,9 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 
+use super::few::{FEW, Few};
 use super::parallel;
-use super::simd::{Floats, Small};
+use super::simd::Small;
 
 /// Multiply-adds below which one thread has the product before another wakes up.
 pub(crate) const ALONE: usize = 100 * 100 * 100;
@@ -23,6 +24,13 @@ const SMALL: usize = 64 * 64 * 64;
 const SMALL_RIGHT: usize = 8 << 10;
 /// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
 const VECTOR_ALONE: usize = 2 << 20;
+
+/// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows and elements that it has then
+/// at least, and the elements of a vector that the caches hold.
+const MOST_FEW: [usize; 2] = [8, 16];
+const LEAST_ROWS: usize = 16;
+const LEAST_FEW: usize = 64 * 64;
+const LONGEST_FEW: usize = 1 << 18;
 
 /// Terms of a sum with a vector that are added one to the other: longer ones are sums of parts, so that
 /// what comes last is not lost in what is there.
@@ -111,7 +119,7 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Floats + std::ops::AddAssign {
+pub(crate) trait GemmElement: Few + std::ops::AddAssign {
     const ONE: Self;
     const ZERO: Self;
     /// The best kernel for this processor.
@@ -174,6 +182,9 @@ pub(crate) fn multiply<T: GemmElement>(
             k,
             n,
         });
+    }
+    if times_few(c, a, b, size, on_all_cores) {
+        return;
     }
     let threads = match on_all_cores && size.work() > ALONE {
         true => parallel::threads(),
@@ -323,6 +334,71 @@ fn times_vector<T: GemmElement>(
     true
 }
 
+/// A product of which one operand has few rows or columns: in one pass over the other one, where that has rows or
+/// columns of neighbours. False where it is no such product: nothing has happened.
+fn times_few<T: GemmElement>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+    on_all_cores: bool,
+) -> bool {
+    // `matrix` has `rows`, the others are vectors: rows of a, turned, or columns of b.
+    let (matrix, rows, few, vectors) = match n <= m {
+        true => (a, m, b.turned(), n),
+        false => (b.turned(), n, a, m),
+    };
+    let is_straight = matrix.column == 1;
+    let is_worth_it = vectors <= MOST_FEW[usize::from(!is_straight)]
+        && rows >= LEAST_ROWS
+        && rows.saturating_mul(k) >= LEAST_FEW
+        && k <= LONGEST_FEW
+        && (is_straight || matrix.row == 1 && k <= LONGEST_SUM);
+    if !is_worth_it {
+        return false;
+    }
+    let padded = vectors.next_multiple_of(FEW);
+    let mut x = vec![T::ZERO; padded * k];
+    for (nth, x) in x.chunks_exact_mut(k).take(vectors).enumerate() {
+        let start = nth * few.row as usize;
+        for (at, x) in x.iter_mut().enumerate() {
+            *x = few.elements[start + at * few.column as usize];
+        }
+    }
+    let work = |start: usize, y: &mut [T]| match is_straight {
+        true => {
+            let stride = matrix.row as usize;
+            T::rows_times_few(&matrix.elements[start * stride..], stride, &x, y, padded);
+        }
+        false => {
+            let stride = matrix.column as usize;
+            T::columns_times_few(&matrix.elements[start..], stride, &x, y, padded);
+        }
+    };
+    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
+    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
+    let each = match is_much {
+        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
+        false => rows,
+    };
+    let mut y = vec![T::ZERO; padded * rows];
+    let pieces = y.chunks_mut(padded * each).enumerate();
+    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
+    for (at, y) in y.chunks(padded * each).enumerate() {
+        let (first, rows) = (at * each, y.len() / padded);
+        for (nth, y) in y.chunks_exact(rows).take(vectors).enumerate() {
+            for (row, &y) in (first..).zip(y) {
+                let place = match n <= m {
+                    true => row * n + nth,
+                    false => nth * n + row,
+                };
+                c[place] = y;
+            }
+        }
+    }
+    true
+}
+
 /// Where a product goes: a row-major matrix of `row` columns.
 #[derive(Clone, Copy)]
 struct Target<T> {
@@ -446,6 +522,12 @@ mod tests {
             [1, 700, 1500],
             [17, 9000, 1],
             [1, 1, 1],
+            [1500, 700, 2],
+            [8, 700, 1501],
+            [4099, 67, 7],
+            [16, 67, 4099],
+            [17, 300, 5],
+            [3, 300, 16],
         ] {
             let values = |count: usize, turn: usize| -> Vec<f32> {
                 (0..count)

@@ -76,7 +76,7 @@ pub(crate) struct Small<'a, T> {
 }
 
 /// Rows that one pass over `x` takes.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 /// Sums of a row that go on side by side.
 const SUMS: usize = 4;
 /// Columns that one pass over `y` takes.
@@ -337,11 +337,11 @@ floats!(
 );
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Small integers, so that every sum is exact.
-    fn values(count: usize) -> Vec<f32> {
+    pub(in crate::cpu) fn values(count: usize) -> Vec<f32> {
         (0..count)
             .map(|at| ((at * 7 + at / 5) % 11) as f32 - 5.0)
             .collect()
