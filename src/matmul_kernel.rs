@@ -96,11 +96,11 @@ const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
     }
 }
 
-const fn wide(tile_m: u32) -> MatmulKernel {
+const fn wide(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Wide,
         tile_m,
-        tile_n: 8 * WIDE,
+        tile_n,
     }
 }
 
@@ -145,8 +145,10 @@ pub(crate) const SUBGROUP_8_SMALL: MatmulKernel = subgroup(32, 32, 8);
 pub(crate) const SUBGROUP_8_WIDE: MatmulKernel = subgroup(8, 64, 8);
 pub(crate) const SUBGROUP_8_TALL: MatmulKernel = subgroup(48, 8, 8);
 pub(crate) const SUBGROUP_8_LONG: MatmulKernel = subgroup(16, 32, 8);
-pub(crate) const WIDE_32: MatmulKernel = wide(32);
-pub(crate) const WIDE_16: MatmulKernel = wide(16);
+pub(crate) const WIDE_32: MatmulKernel = wide(32, 64);
+pub(crate) const WIDE_16: MatmulKernel = wide(16, 64);
+pub(crate) const WIDE_4: MatmulKernel = wide(4, 256);
+pub(crate) const WIDE_8: MatmulKernel = wide(8, 128);
 pub(crate) const TEXEL_16: MatmulKernel = texel(16, 64);
 pub(crate) const TEXEL_FEW: MatmulKernel = texel(32, 32);
 pub(crate) const WIDE_VECTOR_ROWS: MatmulKernel = wide_vector(8, true);
@@ -162,7 +164,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 30] = [
+    pub(crate) const ALL: [MatmulKernel; 32] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_LARGE_ONE,
@@ -188,6 +190,8 @@ impl MatmulKernel {
         SUBGROUP_4_SMALL,
         WIDE_32,
         WIDE_16,
+        WIDE_8,
+        WIDE_4,
         TEXEL_16,
         TEXEL_FEW,
         WIDE_VECTOR_ROWS,
@@ -224,7 +228,7 @@ impl MatmulKernel {
     pub(crate) fn may_accumulate(&self) -> bool {
         match self.kind {
             Kernel::Workgroup { .. } | Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
-            Kernel::Wide => *self == WIDE_16,
+            Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
             Kernel::Texel => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
             Kernel::Subgroup { .. } => {

@@ -6,9 +6,11 @@
 // Requires features SUBGROUP and SHADER_INT64, and subgroups of exactly 8 invocations. A and B are
 // vectors of eight along an axis of unit stride, whole ones at the edges too; k is a multiple of 8.
 //
-// tile_m, tile_n           block of C per workgroup: a multiple of 8; 64
+// tile_m, tile_n           block of C per workgroup: 4 or a multiple of 8; 64, of rows of B (fast_b "n") multiples of it
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which loads run
-{% set groups_m = tile_m // 8 -%}
+{% set rows = 4 if tile_m == 4 else 8 -%}
+{% set groups_m = tile_m // rows -%}
+{% set groups_n = tile_n // 64 -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% from "matmul/part/load" import load8 -%}
@@ -39,41 +41,53 @@ fn main(
     {%- endfor %}
     {%- else %}
     let b_row = params.b_row / 8u;
-    var b_at = (b_base + min(column_first, (params.n - 1u) / 8u * 8u)) / 8u;
+    {%- for h in range(groups_n) %}
+    let b_column_{{ h }} = (b_base + min(column_first + {{ 64 * h }}u, (params.n - 1u) / 8u * 8u)) / 8u;
+    {%- endfor %}
+    var b_at = 0u;
     {%- endif %}
+    {%- for h in range(groups_n) %}
     {%- for i in range(tile_m) %}
     {%- for j in range(8) %}
-    var sum_{{ i }}_{{ j }} = {{ accumulator }}();
+    var sum_{{ h }}_{{ i }}_{{ j }} = {{ accumulator }}();
+    {%- endfor %}
     {%- endfor %}
     {%- endfor %}
 
     {% if fast_a == "m" %}var a_at = 0u;
     {% endif -%}
     for (var k = 0u; k < params.k / 8u; k += 1u) {
-        {%- for step in range(8) %}
-        {%- if fast_b == "k" %}
-        {{- load8("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
-        {%- else %}
-        {{- load8("b_" ~ step, slot_b, "b_at") }}
-        b_at += b_row;
-        {%- endif %}
-        {%- endfor %}
-        {%- for g in range(groups_m) %}
+        {%- for h in range(groups_n) %}
         {
-            {{- load8("a", slot_a, "a_row_" ~ g ~ (" + k" if fast_a == "k" else " + a_at")) }}
-            {%- for i in range(8) %}
+            {%- for step in range(8) %}
+            {%- if fast_b == "k" %}
+            {{- load8("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
+            {%- else %}
+            {{- load8("b_" ~ step, slot_b, "b_column_" ~ h ~ " + b_at + b_row * " ~ step ~ "u") }}
+            {%- endif %}
+            {%- endfor %}
+            {%- for g in range(groups_m) %}
             {
-                {%- for step in range(8) %}
-                let a_all_{{ step }} = subgroupShuffle({% if fast_a == "k" %}a_{{ step }}, {{ i }}u{% else %}a_{{ i }}, {{ step }}u{% endif %});
-                {%- endfor %}
-                {%- for j in range(8) %}
-                sum_{{ g * 8 + i }}_{{ j }} = sum_{{ g * 8 + i }}_{{ j }}
-                {%- for step in range(8) %} + a_all_{{ step }} * {% if fast_b == "k" %}b_{{ j }}_{{ step }}{% else %}b_{{ step }}_{{ j }}{% endif %}{% endfor %};
+                {{- load8("a", slot_a, "a_row_" ~ g ~ (" + k" if fast_a == "k" else " + a_at")) }}
+                {%- for i in range(rows) %}
+                {
+                    {%- for step in range(8) %}
+                    let a_all_{{ step }} = subgroupShuffle({% if fast_a == "k" %}a_{{ step }}, {{ i }}u{% else %}a_{{ i }}, {{ step }}u{% endif %});
+                    {%- endfor %}
+                    {%- for j in range(8) %}
+                    {%- set sum = "sum_" ~ h ~ "_" ~ (g * 8 + i) ~ "_" ~ j %}
+                    {{ sum }} = {{ sum }}
+                    {%- for step in range(8) %} + a_all_{{ step }} * {% if fast_b == "k" %}b_{{ j }}_{{ step }}{% else %}b_{{ step }}_{{ j }}{% endif %}{% endfor %};
+                    {%- endfor %}
+                }
                 {%- endfor %}
             }
             {%- endfor %}
         }
         {%- endfor %}
+        {%- if fast_b == "n" %}
+        b_at += b_row * 8u;
+        {%- endif %}
         {%- if fast_a == "m" %}
         a_at += params.a_column;
         {%- endif %}
@@ -81,8 +95,10 @@ fn main(
     {% for i in range(tile_m) %}
     if tile_row + {{ i }}u < params.m {
         let row_start = c_base + (tile_row + {{ i }}u) * params.c_row;
+        {%- for h in range(groups_n) %}
         {%- for j in range(2) %}
-        store(row_start, tile_row + {{ i }}u, column_first + {{ 4 * j }}u, {{ quad }}({% for c in range(4) %}sum_{{ i }}_{{ 4 * j + c }}{{ ", " if not loop.last }}{% endfor %}));
+        store(row_start, tile_row + {{ i }}u, column_first + {{ 64 * h + 4 * j }}u, {{ quad }}({% for c in range(4) %}sum_{{ h }}_{{ i }}_{{ 4 * j + c }}{{ ", " if not loop.last }}{% endfor %}));
+        {%- endfor %}
         {%- endfor %}
     }
     {%- endfor %}

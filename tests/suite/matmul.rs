@@ -11,6 +11,9 @@ use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
     let mut all = vec![
+        Test::new("matmul::few", Scope::Kernels, few::<f32>),
+        Test::new("matmul::few::i32", Scope::Device, few::<i32>),
+        Test::new("matmul::few::f64", Scope::Device, few::<f64>),
         Test::new("matmul::larger", Scope::Kernels, larger),
         Test::new("matmul::many_workgroups", Scope::Kernels, many_workgroups),
         Test::new("matmul::specials", Scope::Kernels, specials),
@@ -237,6 +240,36 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
             let right = wide.slice(&[0..size, 3..size + 3])?;
             check(context, &left, &right)?;
             check(context, &left, &right.transpose(0, 1)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// Few rows or columns, on both sides of where they end, times matrices as they lie and turned, of whole vectors and not.
+fn few<T: Factor>(context: &Context) -> Result<()> {
+    let device = context.device();
+    cases(1, |rng| {
+        let sizes: &[usize] = if context.is_slow() {
+            &[130]
+        } else {
+            &[120, 136, 264, 515, 520]
+        };
+        for &n in sizes {
+            for few in [2, 3, 4, 5, 7, 8, 9, 16, 17] {
+                let k = *rng.pick(&[8, 64, 67, 200]);
+                let rows = Operand::<T>::random(device, rng, &[few, k])?;
+                let turned = Operand::<T>::random(device, rng, &[k, few])?.transpose(0, 1)?;
+                let a = if rng.one_in(2) { &rows } else { &turned };
+                let b = match rng.one_in(2) {
+                    true => Operand::<T>::random(device, rng, &[k, n])?,
+                    false => Operand::<T>::random(device, rng, &[n, k])?.transpose(0, 1)?,
+                };
+                check(context, a, &b)?;
+                check(context, &b.transpose(0, 1)?, &a.transpose(0, 1)?)?;
+            }
+            let a = Operand::<T>::random(device, rng, &[3, 3, 40])?;
+            check(context, &a, &Operand::random(device, rng, &[40, n])?)?;
+            check(context, &a, &Operand::random(device, rng, &[3, 40, n])?)?;
         }
         Ok(())
     })

@@ -14,6 +14,7 @@ mod parts;
 mod plan;
 mod product;
 mod rule;
+mod software;
 mod streamed;
 mod texels;
 

@@ -1,35 +1,11 @@
 //! Which kernel multiplies, with which tile: a pure function of the device's capabilities and the
 //! problem. `docs/matmul.md` has the measurements behind it.
 
-use super::hardware;
 use super::kernel::{element_name, packs, stores_vectors};
+use super::{hardware, software};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
-use crate::matmul_kernel::{
-    Kernel, MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE,
-    SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG,
-    SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_16,
-    WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
-};
-
-/// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
-/// wide tile and for texels. Measured: `docs/matmul.md`.
-const PACKED: f64 = 48.0;
-const PACKED_TEXELS: f64 = 48.0;
-/// The same where the wide tile reads them as they lie.
-const PACKED_WIDE: f64 = 150.0;
-/// Multiplications from which texels are worth a copy and the passes around it, and the part of the
-/// tiles that has to be filled.
-const TEXELS: f64 = 1e6;
-const FILLED_TEXELS: f64 = 0.5;
-/// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
-const FILLED: [f64; 2] = [0.6, 0.8];
-
-/// Multiplications up to which a program multiplies thousands of times before SwiftShader's large
-/// tile has made up for the time that it takes to compile.
-const SMALL: f64 = 64.0 * 64.0 * 64.0;
-/// The same where there are no subgroups: up to there the small tile is as fast.
-const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
+use crate::matmul_kernel::{Kernel, MatmulKernel, WIDE};
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +46,12 @@ pub struct MatmulProblem {
 
 impl MatmulProblem {
     /// Both operands and the result can go by vectors of four.
-    fn all_vectors(&self) -> bool {
+    pub(super) fn all_vectors(&self) -> bool {
         self.a.width >= 4 && self.b.width >= 4 && self.n.is_multiple_of(4)
     }
 
     /// An operand can be loaded by vectors along k.
-    fn vectors_along_k(&self) -> bool {
+    pub(super) fn vectors_along_k(&self) -> bool {
         [self.a, self.b]
             .iter()
             .any(|operand| operand.along_k && operand.width >= 4)
@@ -116,13 +92,13 @@ impl MatmulProblem {
     }
 
     /// Copying rows and columns takes less than their products save.
-    fn is_worth_packing(&self, least: f64) -> bool {
+    pub(super) fn is_worth_packing(&self, least: f64) -> bool {
         let [m, n] = [self.m, self.n].map(|size| size as f64);
         self.may_pack && m * n / (m + n) >= least
     }
 
     /// Multiplications of all batches.
-    fn sums(&self) -> f64 {
+    pub(super) fn sums(&self) -> f64 {
         [self.m, self.n, self.k, self.batches]
             .iter()
             .map(|&size| size as f64)
@@ -159,29 +135,9 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     if let Some(plan) = measured(capabilities, problem) {
         return plan;
     }
-    if capabilities.kind != DeviceKind::Software {
-        return hardware::plan(capabilities, problem);
-    }
-    if problem.n == 1 {
-        return software_vector(capabilities, problem);
-    }
-    if TEXEL_16.takes(problem.dtype)
-        && TEXEL_16.fits(capabilities, problem.dtype)
-        && let Some(plan) = texels(problem)
-    {
-        return plan;
-    }
-    if WIDE_32.takes(problem.dtype)
-        && WIDE_32.fits(capabilities, problem.dtype)
-        && (problem.is_wide() || problem.is_worth_packing(PACKED))
-        && let Some(plan) = wide_8(problem)
-    {
-        return plan;
-    }
-    match capabilities.subgroup_sizes {
-        Some((8, 8)) if problem.dtype != DType::F64 => subgroup_8(problem),
-        Some((4, 4)) if problem.dtype != DType::F64 => subgroup_4(problem),
-        _ => registers(problem),
+    match capabilities.kind {
+        DeviceKind::Software => software::plan(capabilities, problem),
+        _ => hardware::plan(capabilities, problem),
     }
 }
 
@@ -249,6 +205,9 @@ pub(super) fn plan_by(
         Kernel::WideVector { along_k } if !problem.is_wide_vector(along_k) => {
             Err("the operands do not lie in vectors of eight, as it loads them".to_owned())
         }
+        Kernel::Wide if kernel.tile_m < WIDE && !problem.a.along_k => Err(
+            "it has fewer rows than the left operand's vectors, which lie across them".to_owned(),
+        ),
         Kernel::Wide if problem.is_wide() || problem.may_pack => Ok(MatmulPlan {
             pack: problem.lacks_vectors(),
             ..plan
@@ -271,102 +230,12 @@ pub(super) fn plan_by(
     }
 }
 
-fn software_vector(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
-    let wide = WIDE_VECTOR_ROWS.takes(problem.dtype)
-        && WIDE_VECTOR_ROWS.fits(capabilities, problem.dtype)
-        && problem.is_wide_vector(problem.a.along_k);
-    match (wide, problem.a.along_k, problem.m) {
-        (true, true, _) => because(WIDE_VECTOR_ROWS, "a matrix of rows, by vectors of eight"),
-        (true, false, 2048..) => because(
-            WIDE_VECTOR_COLUMNS,
-            "a matrix of columns, by vectors of eight",
-        ),
-        (true, false, _) => because(WIDE_VECTOR_FEW, "short columns, by vectors of eight"),
-        (false, ..) => because(SOFTWARE_VECTOR, "a matrix times a vector"),
-    }
-}
-
-/// Where the operands have room in texels, and little of the tile lies past the edge.
-fn texels(problem: &MatmulProblem) -> Option<MatmulPlan> {
-    let pack = problem.lacks_texels();
-    let packs = pack != [false; 2];
-    let kernel = if problem.n <= 32 { TEXEL_FEW } else { TEXEL_16 };
-    let least = if problem.is_wide() {
-        PACKED_WIDE
-    } else {
-        PACKED_TEXELS
-    };
-    let worth = !problem.accumulates
-        && problem.k <= kernel.max_k()
-        && problem.sums() >= TEXELS
-        && (!packs || problem.is_worth_packing(least))
-        && problem.fills(kernel) >= FILLED_TEXELS;
-    worth.then_some(MatmulPlan {
-        pack,
-        ..because(kernel, "loads of texels have no branches")
-    })
-}
-
-/// Where little of the tile lies past the edge.
-fn wide_8(problem: &MatmulProblem) -> Option<MatmulPlan> {
-    let plan = if problem.accumulates || problem.m <= 16 {
-        because(WIDE_16, "eight elements at a time, few rows or parts of k")
-    } else {
-        because(WIDE_32, "eight elements at a time")
-    };
-    let pack = problem.lacks_vectors();
-    let least = FILLED[usize::from(pack != [false; 2])];
-    (problem.fills(plan.kernel) >= least).then_some(MatmulPlan { pack, ..plan })
-}
-
-fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
-    let vectors = problem.all_vectors();
-    if problem.accumulates {
-        let kernel = if vectors {
-            SUBGROUP_8_SMALL
-        } else {
-            SUBGROUP_8_LONG
-        };
-        return because(kernel, "parts of k");
-    }
-    match (problem.m, problem.n) {
-        (0..=8, _) => because(SUBGROUP_8_WIDE, "few rows"),
-        // It stores no vectors, which 16 bits want.
-        (_, 0..=8) if problem.dtype.size() == 4 || !problem.n.is_multiple_of(4) => {
-            because(SUBGROUP_8_TALL, "few columns")
-        }
-        (0..=32, _) => because(SUBGROUP_8_SMALL, "up to 32 rows"),
-        (33..=64, _) if vectors => because(SUBGROUP_8_BATCHES, "up to 64 rows, by vectors"),
-        (33..=64, _) => because(SUBGROUP_8_SMALL, "up to 64 rows"),
-        _ => because(SUBGROUP_8, "subgroups of eight: shuffles are cheap"),
-    }
-}
-
-fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
-    if !problem.accumulates && problem.sums() <= SMALL {
-        return because(SUBGROUP_4_SMALL, "small: compiled sooner");
-    }
-    because(SUBGROUP_4, "subgroups of four: shuffles are cheap")
-}
-
-fn registers(problem: &MatmulProblem) -> MatmulPlan {
-    if problem.accumulates || problem.m <= 8 {
-        because(REGISTER_SMALL, "few rows, or parts of k")
-    } else if problem.sums() <= SMALL_REGISTERS {
-        because(REGISTER_SMALL, "small: compiled sooner")
-    } else if problem.all_vectors() && problem.dtype == DType::F32 && problem.n > 64 {
-        because(REGISTER_WIDE, "no subgroups; all by vectors")
-    } else if problem.vectors_along_k() {
-        because(REGISTER, "no subgroups; vectors along k")
-    } else {
-        because(REGISTER_SCALAR, "no subgroups")
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::matmul_kernel::{HARDWARE_TALL, HARDWARE_VECTOR_ROWS};
+    use crate::matmul_kernel::{
+        HARDWARE_TALL, HARDWARE_VECTOR_ROWS, REGISTER, SUBGROUP_4, SUBGROUP_8, SUBGROUP_8_TALL,
+    };
     use crate::matmul_table::MatmulChoice;
 
     /// Adapters of several kinds.
