@@ -6,7 +6,7 @@
 // Requires features SUBGROUP and SHADER_INT64, and subgroups of exactly 8 invocations. A and B are
 // vectors of eight along an axis of unit stride, whole ones at the edges too; k is a multiple of 8.
 //
-// tile_m, tile_n           block of C per workgroup: 4 or a multiple of 8; 64, of rows of B (fast_b "n") multiples of it
+// tile_m, tile_n           block of C per workgroup: 4 or a multiple of 8; a multiple of 64
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which loads run
 {% set rows = 4 if tile_m == 4 else 8 -%}
 {% set groups_m = tile_m // rows -%}
@@ -36,8 +36,10 @@ fn main(
     {%- endif %}
     {%- endfor %}
     {%- if fast_b == "k" %}
+    {%- for h in range(groups_n) %}
     {%- for j in range(8) %}
-    let b_column_{{ j }} = (b_base + min(column_first + {{ j }}u, params.n - 1u) * params.b_column) / 8u;
+    let b_column_{{ h }}_{{ j }} = (b_base + min(column_first + {{ 64 * h + j }}u, params.n - 1u) * params.b_column) / 8u;
+    {%- endfor %}
     {%- endfor %}
     {%- else %}
     let b_row = params.b_row / 8u;
@@ -61,7 +63,7 @@ fn main(
         {
             {%- for step in range(8) %}
             {%- if fast_b == "k" %}
-            {{- load8("b_" ~ step, slot_b, "b_column_" ~ step ~ " + k") }}
+            {{- load8("b_" ~ step, slot_b, "b_column_" ~ h ~ "_" ~ step ~ " + k") }}
             {%- else %}
             {{- load8("b_" ~ step, slot_b, "b_column_" ~ h ~ " + b_at + b_row * " ~ step ~ "u") }}
             {%- endif %}

@@ -132,6 +132,8 @@ fn forced(context: &Context) -> Result<()> {
             let shapes = [
                 [1, 1, 1, 1],
                 [1, 67, 35, 131],
+                // Several groups of columns a tile, few rows of it.
+                [2, 6, 64, 200],
                 [2, 64, 64, 64],
                 [1, 33, 7, 65],
                 [1, 257, 40, 1],
@@ -152,7 +154,7 @@ fn forced(context: &Context) -> Result<()> {
                         continue;
                     }
                     let rare = if context.is_slow() { 4 } else { 3 };
-                    if at > 2 && !rng.one_in(rare) {
+                    if at > 3 && !rng.one_in(rare) {
                         continue;
                     }
                     let a = Matrix::new(device, rng, [batch, m, k], ways[0])?;
