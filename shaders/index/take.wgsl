@@ -5,12 +5,14 @@
 // signed    1: negative indices count from the end of the axis
 // keep      1: an earlier launch saw another part of the table; only what is in this part is written
 // rank      dimensions after merging; the outermost size is not needed
+// four      1: four neighbours a step, of "u32": indices that follow each other, from multiples of four
 // per_thread   steps per invocation, a workgroup apart
 //
 // All positions count in elements of that kind; they wrap, so strides may be negative.
-{% set lanes = 4 if element == "u8" else 2 if element == "u16" else 1 -%}
+{% set lanes = 4 if element == "u8" or four == 1 else 2 if element == "u16" else 1 -%}
 {% set bits = 32 // lanes -%}
 {% set stored = "u32" if lanes > 1 else element -%}
+{% set several = "vec4<u32>" if four == 1 else "u32" -%}
 struct Params {
     // Of the output: the first element, one past the last, and that which its binding starts with.
     first: u32,
@@ -35,11 +37,11 @@ struct Params {
 {{ params_var }}
 
 @group(0) @binding(0) var<storage, read_write> table: array<{{ stored }}>;
-@group(0) @binding(1) var<storage, read_write> indices: array<u32>;
-@group(0) @binding(2) var<storage, read_write> out: array<{{ stored }}>;
+@group(0) @binding(1) var<storage, read_write> indices: array<{{ several }}>;
+@group(0) @binding(2) var<storage, read_write> out: array<{{ several if four == 1 else stored }}>;
 
-// Where output element `i` is in the table's binding, or `table_count`, and whether its index is in range.
-fn source(i: u32) -> vec2<u32> {
+// Where output element `i` is in the table's binding but for what its index adds, and where the index is.
+fn places(i: u32) -> vec2<u32> {
     var place = params.table_first;
     var at = params.index_first;
     var rest = i;
@@ -52,18 +54,39 @@ fn source(i: u32) -> vec2<u32> {
     {%- endfor %}
     place += rest * params.table_stride_0;
     at += rest * params.index_stride_0;
-    {%- if signed == 1 %}
-    let given = indices[at];
-    let taken = given + select(0u, params.axis_size, given >= 0x80000000u);
-    {%- else %}
-    let taken = indices[at];
-    {%- endif %}
-    place += taken * params.axis_stride;
-    return vec2<u32>(place, u32(taken < params.axis_size && place < params.table_count));
+    return vec2<u32>(place, at);
 }
 
+// Where an element is in the table's binding, and whether it is there and its index in range.
+fn found(first: u32, given: u32) -> vec2<u32> {
+    {%- if signed == 1 %}
+    let taken = given + select(0u, params.axis_size, given >= 0x80000000u);
+    {%- else %}
+    let taken = given;
+    {%- endif %}
+    let place = first + taken * params.axis_stride;
+    return vec2<u32>(place, u32(taken < params.axis_size && place < params.table_count));
+}
+{% if four == 0 %}
+fn source(i: u32) -> vec2<u32> {
+    let at = places(i);
+    return found(at.x, indices[at.y]);
+}
+{% endif %}
 fn step(i: u32) {
-    {%- if lanes == 1 %}
+    {%- if four == 1 %}
+    let at = places(i);
+    let given = indices[at.y / 4u];
+    let word = (i - params.out_base) / 4u;
+    var value = {{ "out[word]" if keep == 1 else "vec4<u32>()" }};
+    {%- for lane in range(4) %}
+    let origin_{{ lane }} = found(at.x + {{ lane }}u * params.table_stride_{{ rank - 1 }}, given[{{ lane }}]);
+    if origin_{{ lane }}.y == 1u {
+        value[{{ lane }}] = table[origin_{{ lane }}.x];
+    }
+    {%- endfor %}
+    out[word] = value;
+    {%- elif lanes == 1 %}
     let origin = source(i);
     {%- if keep == 1 %}
     if origin.y == 1u {

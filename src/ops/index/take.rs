@@ -347,6 +347,19 @@ impl Walk<'_> {
         Ok(launches)
     }
 
+    /// Whether four neighbours of a range have their indices side by side, from a multiple of four.
+    fn by_fours(&self, range: &std::ops::Range<usize>) -> bool {
+        let is_whole = |step: isize| step % 4 == 0;
+        let Some((&1, outer)) = self.index.split_last() else {
+            return false;
+        };
+        let starts = [range.start, range.end, self.offsets[INDEX]];
+        self.element_bytes == 4
+            && self.dims.last().is_some_and(|size| size.is_multiple_of(4))
+            && starts.into_iter().all(|start| start.is_multiple_of(4))
+            && outer.iter().all(|&step| is_whole(step))
+    }
+
     fn launch(
         &self,
         range: &std::ops::Range<usize>,
@@ -377,7 +390,9 @@ impl Walk<'_> {
         ];
         words.extend(ranges::size_words(self.dims));
         words.extend(self.table.iter().chain(self.index).map(|&s| s as u32));
-        let steps = (range.len() / ranges::lanes(size) + 2) as u64;
+        let four = self.by_fours(range);
+        let lanes = if four { 4 } else { ranges::lanes(size) };
+        let steps = (range.len() / lanes + 2) as u64;
         let per_workgroup = WORKGROUP * u64::from(PER_THREAD);
         let bound = |operand| Bound {
             operand,
@@ -386,8 +401,7 @@ impl Walk<'_> {
         Ok(Launch {
             kernel: key(
                 ranges::moved(size),
-                self.signed,
-                keep,
+                [self.signed, keep, four],
                 self.dims.len() as u32,
             ),
             operands: smallvec![bound(TABLE), bound(INDEX), bound(OUT)],
@@ -405,9 +419,10 @@ impl Walk<'_> {
     }
 }
 
-fn key(element: &'static str, signed: bool, keep: bool, rank: u32) -> KernelKey {
+fn key(element: &'static str, [signed, keep, four]: [bool; 3], rank: u32) -> KernelKey {
     let values = [
         ("element", element.into()),
+        ("four", u32::from(four).into()),
         ("signed", u32::from(signed).into()),
         ("keep", u32::from(keep).into()),
         ("rank", rank.into()),
@@ -426,7 +441,10 @@ pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     for element in ranges::MOVED {
         for rank in 1..=ranks {
             for (signed, keep) in [(false, false), (false, true), (true, false), (true, true)] {
-                all.push(key(element, signed, keep, rank));
+                all.push(key(element, [signed, keep, false], rank));
+                if element == "u32" {
+                    all.push(key(element, [signed, keep, true], rank));
+                }
             }
         }
     }
