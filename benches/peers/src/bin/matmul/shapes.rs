@@ -62,7 +62,7 @@ const fn many(batch: usize, m: usize, k: usize, n: usize) -> Problem {
     }
 }
 
-pub const PROBLEMS: [Problem; 25] = [
+pub const PROBLEMS: [Problem; 27] = [
     one(8, 8, 8),
     one(16, 16, 16),
     one(32, 32, 32),
@@ -92,6 +92,8 @@ pub const PROBLEMS: [Problem; 25] = [
         ..one(4096, 4096, 1)
     },
     one(1, 4096, 4096),
+    one(4096, 4096, 4),
+    one(4, 4096, 4096),
     one(512, 512, 1),
     many(8, 1024, 1024, 1),
 ];
