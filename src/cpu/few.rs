@@ -5,8 +5,10 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::simd::{Floats, ROWS};
 
-/// Vectors that are multiplied side by side, and columns of the matrix that they take at a time.
+/// Vectors that are multiplied side by side.
 pub(crate) const FEW: usize = 4;
+/// Columns of the matrix that they take at a time: so many streams from memory.
+const COLUMNS: usize = 8;
 /// Rows of which the sums of columns stay in the first cache.
 const FEW_ROWS: usize = 1024;
 
@@ -151,17 +153,18 @@ macro_rules! floats {
                                     .map_or(&mut [][..], |line| &mut line[first..last])
                             });
                             // Past the last columns come none: these are multiplied by zero.
-                            for column in (0..k).step_by(FEW) {
+                            for column in (0..k).step_by(COLUMNS) {
                                 let at = |nth: usize| (column + nth).min(k - 1);
-                                let columns: [&[$float]; FEW] = std::array::from_fn(|nth| {
+                                let columns: [&[$float]; COLUMNS] = std::array::from_fn(|nth| {
                                     &matrix[at(nth) * stride + first..][..last - first]
                                 });
-                                let factors: [[$float; FEW]; FEW] = std::array::from_fn(|few| {
-                                    std::array::from_fn(|nth| match column + nth < k {
-                                        true => x[few * k + column + nth],
-                                        false => 0.0,
-                                    })
-                                });
+                                let factors: [[$float; COLUMNS]; FEW] =
+                                    std::array::from_fn(|few| {
+                                        std::array::from_fn(|nth| match column + nth < k {
+                                            true => x[few * k + column + nth],
+                                            false => 0.0,
+                                        })
+                                    });
                                 add_few::<S>(simd, columns, factors, &mut lines);
                             }
                         }
@@ -172,23 +175,23 @@ macro_rules! floats {
             #[inline(always)]
             fn add_few<S: Simd>(
                 simd: S,
-                columns: [&[$float]; FEW],
-                factors: [[$float; FEW]; FEW],
+                columns: [&[$float]; COLUMNS],
+                factors: [[$float; COLUMNS]; FEW],
                 lines: &mut [&mut [$float]; FEW],
             ) {
                 let rows = columns[0].len();
                 let body = rows / S::$lanes;
-                let bodies: [&[S::$vector]; FEW] =
+                let bodies: [&[S::$vector]; COLUMNS] =
                     std::array::from_fn(|nth| &S::$of(columns[nth]).0[..body]);
-                let splats: [[S::$vector; FEW]; FEW] = std::array::from_fn(|few| {
+                let splats: [[S::$vector; COLUMNS]; FEW] = std::array::from_fn(|few| {
                     std::array::from_fn(|nth| simd.$splat(factors[few][nth]))
                 });
                 let sums = lines.each_mut().map(|line| S::$of_mut(line));
                 for at in 0..body {
-                    let a: [S::$vector; FEW] = std::array::from_fn(|nth| bodies[nth][at]);
+                    let a: [S::$vector; COLUMNS] = std::array::from_fn(|nth| bodies[nth][at]);
                     for few in 0..FEW {
                         let mut sum = sums[few].0[at];
-                        for nth in 0..FEW {
+                        for nth in 0..COLUMNS {
                             sum = simd.$mul_add(a[nth], splats[few][nth], sum);
                         }
                         sums[few].0[at] = sum;
@@ -198,7 +201,7 @@ macro_rules! floats {
                 if tail < rows {
                     for few in 0..FEW {
                         let mut sum = simd.$load(sums[few].1);
-                        for nth in 0..FEW {
+                        for nth in 0..COLUMNS {
                             let a = simd.$load(&columns[nth][tail..]);
                             sum = simd.$mul_add(a, splats[few][nth], sum);
                         }
