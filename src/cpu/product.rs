@@ -26,7 +26,7 @@ const SMALL_RIGHT: usize = 8 << 10;
 const VECTOR_ALONE: usize = 2 << 20;
 
 /// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows and elements that it has then
-/// at least, and the elements of a vector that the caches hold.
+/// at least, and the rows and columns up to which vectors and their products, set apart, are no more than 16 MiB.
 const MOST_FEW: [usize; 2] = [8, 16];
 const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
@@ -352,7 +352,7 @@ fn times_few<T: GemmElement>(
     let is_worth_it = vectors <= MOST_FEW[usize::from(!is_straight)]
         && rows >= LEAST_ROWS
         && rows.saturating_mul(k) >= LEAST_FEW
-        && k <= LONGEST_FEW
+        && rows.max(k) <= LONGEST_FEW
         && (is_straight || matrix.row == 1 && k <= LONGEST_SUM);
     if !is_worth_it {
         return false;

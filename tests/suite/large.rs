@@ -154,7 +154,7 @@ fn made<T: Number>(device: &Device, shape: [usize; 2], salt: u32) -> Result<Tens
     Tensor::from_vec(device, values, shape)
 }
 
-/// Ranges of a contiguous tensor: around every multiple of the binding limit, the first and the
+/// Ranges of a tensor's elements by rows: around every multiple of the binding limit, the first and the
 /// last elements, and many at random.
 fn samples(device: &Device, count: usize, element_bytes: usize) -> Vec<Range<usize>> {
     let limit = device.capabilities().max_binding_bytes as usize / element_bytes;
@@ -173,9 +173,9 @@ fn samples(device: &Device, count: usize, element_bytes: usize) -> Vec<Range<usi
 
 /// Reads samples and asks whether each, by its index, is right.
 fn check<T: Number>(story: &str, tensor: &Tensor, right: impl Fn(usize, T) -> bool) -> Result<()> {
-    assert!(tensor.is_contiguous(), "{story}");
+    // What is computed of transposed ones alone lies as they do.
     let count = tensor.elements();
-    let flat = tensor.reshape([count])?;
+    let flat = tensor.contiguous()?.reshape([count])?;
     for range in samples(tensor.device(), count, size_of::<T>()) {
         let got = flat.slice(range.clone())?.to_vec::<T>()?;
         for (at, got) in range.zip(got) {
