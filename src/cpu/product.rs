@@ -31,6 +31,9 @@ const MOST_FEW: [usize; 2] = [8, 16];
 const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
 const LONGEST_FEW: usize = 1 << 18;
+/// Terms that one lane, or one sum, takes one after the other at most, by rows and by columns.
+const LONGEST_FEW_ROWS: usize = 1 << 14;
+const FEW_TERMS: usize = 512;
 
 /// Terms of a sum with a vector that are added one to the other: longer ones are sums of parts, so that
 /// what comes last is not lost in what is there.
@@ -353,7 +356,10 @@ fn times_few<T: GemmElement>(
         && rows >= LEAST_ROWS
         && rows.saturating_mul(k) >= LEAST_FEW
         && rows.max(k) <= LONGEST_FEW
-        && (is_straight || matrix.row == 1 && k <= LONGEST_SUM);
+        && match is_straight {
+            true => (1024..=LONGEST_FEW_ROWS).contains(&k),
+            false => matrix.row == 1 && (64..=LONGEST_SUM).contains(&k),
+        };
     if !is_worth_it {
         return false;
     }
@@ -372,7 +378,18 @@ fn times_few<T: GemmElement>(
         }
         false => {
             let stride = matrix.column as usize;
-            T::columns_times_few(&matrix.elements[start..], stride, &x, y, padded);
+            // Sums of parts of k, added up: one after the other in f32 they would lose what comes last.
+            let mut part = vec![T::ZERO; y.len()];
+            for first in (0..k).step_by(FEW_TERMS) {
+                let last = k.min(first + FEW_TERMS);
+                let lines = x.chunks_exact(k).flat_map(|line| &line[first..last]);
+                let terms: Vec<T> = lines.copied().collect();
+                let columns = &matrix.elements[start + first * stride..];
+                T::columns_times_few(columns, stride, &terms, &mut part, padded);
+                for (sum, &part) in y.iter_mut().zip(&part) {
+                    *sum += part;
+                }
+            }
         }
     };
     let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
