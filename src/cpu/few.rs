@@ -3,7 +3,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::simd::{Floats, ROWS};
+use super::simd::{Floats, ROWS, each_float};
 
 /// Vectors that are multiplied side by side.
 pub(crate) const FEW: usize = 4;
@@ -30,7 +30,7 @@ pub(crate) trait Few: Floats {
 macro_rules! floats {
     (
         $module:ident, $float:ty, $vector:ident, $lanes:ident, $splat:ident, $mul_add:ident,
-        $reduce:ident, $load:ident, $store:ident, $of:ident, $of_mut:ident
+        $add:ident, $reduce:ident, $load:ident, $store:ident, $of:ident, $of_mut:ident
     ) => {
         mod $module {
             use super::*;
@@ -213,32 +213,7 @@ macro_rules! floats {
     };
 }
 
-floats!(
-    singles,
-    f32,
-    f32s,
-    F32_LANES,
-    splat_f32s,
-    mul_add_f32s,
-    reduce_sum_f32s,
-    partial_load_f32s,
-    partial_store_f32s,
-    as_simd_f32s,
-    as_mut_simd_f32s
-);
-floats!(
-    doubles,
-    f64,
-    f64s,
-    F64_LANES,
-    splat_f64s,
-    mul_add_f64s,
-    reduce_sum_f64s,
-    partial_load_f64s,
-    partial_store_f64s,
-    as_simd_f64s,
-    as_mut_simd_f64s
-);
+each_float!(floats);
 
 #[cfg(test)]
 mod tests {

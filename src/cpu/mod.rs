@@ -2,10 +2,12 @@
 
 pub(crate) mod arena;
 mod few;
+pub(crate) mod matrix;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod simd;
 pub(crate) mod single;
+mod vectors;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
 pub(crate) use simd::{Loops, vectorised};

@@ -10,9 +10,11 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 
-use super::few::{FEW, Few};
+use super::few::Few;
+use super::matrix::{Matrix, Size};
 use super::parallel;
 use super::simd::Small;
+use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_vector};
 
 /// Multiply-adds below which one thread has the product before another wakes up.
 pub(crate) const ALONE: usize = 100 * 100 * 100;
@@ -22,80 +24,6 @@ const LARGE: usize = 400 * 400 * 400;
 const SMALL: usize = 64 * 64 * 64;
 /// Elements of a right operand that the first cache holds for a small product.
 const SMALL_RIGHT: usize = 8 << 10;
-/// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
-const VECTOR_ALONE: usize = 2 << 20;
-
-/// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows and elements that it has then
-/// at least, and the rows and columns up to which vectors and their products, set apart, are no more than 16 MiB.
-const MOST_FEW: [usize; 2] = [8, 16];
-const LEAST_ROWS: usize = 16;
-const LEAST_FEW: usize = 64 * 64;
-const LONGEST_FEW: usize = 1 << 18;
-/// Terms that one lane, or one sum, takes one after the other at most, by rows and by columns.
-const LONGEST_FEW_ROWS: usize = 1 << 14;
-const FEW_TERMS: usize = 512;
-
-/// Terms of a sum with a vector that are added one to the other: longer ones are sums of parts, so that
-/// what comes last is not lost in what is there.
-const LONGEST_SUM: usize = 1 << 16;
-
-/// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a, T> {
-    pub elements: &'a [T],
-    pub row: isize,
-    pub column: isize,
-}
-
-impl<T> Matrix<'_, T> {
-    /// The part from an element on.
-    pub(crate) fn from(self, row: usize, column: usize) -> Self {
-        let start = row as isize * self.row + column as isize * self.column;
-        Self {
-            elements: self.elements.get(start as usize..).unwrap_or_default(),
-            ..self
-        }
-    }
-
-    /// Rows as columns.
-    fn turned(self) -> Self {
-        Self {
-            row: self.column,
-            column: self.row,
-            ..self
-        }
-    }
-
-    /// True when every element of `rows x columns` lies inside the slice.
-    fn holds(&self, rows: usize, columns: usize) -> bool {
-        let reach = |count: usize, stride: isize| {
-            isize::try_from(count.saturating_sub(1))
-                .ok()?
-                .checked_mul(stride)
-        };
-        let last = reach(rows, self.row)
-            .zip(reach(columns, self.column))
-            .and_then(|(down, across)| down.checked_add(across));
-        self.row >= 0
-            && self.column >= 0
-            && last.is_some_and(|last| (last as usize) < self.elements.len())
-    }
-}
-
-/// m, k, n: `[m, k] x [k, n]`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
-    pub m: usize,
-    pub k: usize,
-    pub n: usize,
-}
-
-impl Size {
-    /// Multiply-adds.
-    pub(crate) fn work(&self) -> usize {
-        self.m.saturating_mul(self.k).saturating_mul(self.n)
-    }
-}
 
 /// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
 /// whether it is read; both operands with column and row stride; alpha, beta; conjugations.
@@ -122,16 +50,14 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Few + std::ops::AddAssign {
+pub(crate) trait GemmElement: Few {
     const ONE: Self;
-    const ZERO: Self;
     /// The best kernel for this processor.
     fn gemm() -> Gemm<Self>;
 }
 
 impl GemmElement for f32 {
     const ONE: f32 = 1.0;
-    const ZERO: f32 = 0.0;
     fn gemm() -> Gemm<f32> {
         gemm_f32::gemm::f32::get_gemm_fn()
     }
@@ -139,7 +65,6 @@ impl GemmElement for f32 {
 
 impl GemmElement for f64 {
     const ONE: f64 = 1.0;
-    const ZERO: f64 = 0.0;
     fn gemm() -> Gemm<f64> {
         gemm_f64::gemm::f64::get_gemm_fn()
     }
@@ -162,10 +87,9 @@ pub(crate) fn multiply<T: GemmElement>(
         c.fill(T::ZERO);
         return;
     }
-    // Rows of neighbours have many sums at a time.
     let straight = a.column == 1 && b.row == 1;
-    if (m == 1 || n == 1) && k > LONGEST_SUM && !straight {
-        return in_parts(c, a, b, size, on_all_cores);
+    if (m == 1 || n == 1) && k > LONGEST_VECTOR && !straight {
+        return in_parts(c, a, b, size, LONGEST_VECTOR, on_all_cores);
     }
     if n == 1 && times_vector(c, a, (b.elements, b.row), [m, k], on_all_cores) {
         return;
@@ -174,6 +98,9 @@ pub(crate) fn multiply<T: GemmElement>(
         return;
     }
     if b.column == 1 && n > 1 && size.work() <= SMALL && k * n <= SMALL_RIGHT {
+        if k > longest_run(k) {
+            return in_parts(c, a, b, size, longest_run(k), on_all_cores);
+        }
         return T::small(Small {
             c,
             a: a.elements,
@@ -216,24 +143,14 @@ fn in_parts<T: GemmElement>(
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     size: Size,
+    terms: usize,
     on_all_cores: bool,
 ) {
-    let mut sums = vec![T::ZERO; c.len()];
-    c.fill(T::ZERO);
-    for start in (0..size.k).step_by(LONGEST_SUM) {
-        let k = LONGEST_SUM.min(size.k - start);
-        let part = Size { k, ..size };
-        multiply(
-            &mut sums,
-            a.from(0, start),
-            b.from(start, 0),
-            part,
-            on_all_cores,
-        );
-        for (all, &sum) in c.iter_mut().zip(&sums) {
-            *all += sum;
-        }
-    }
+    by_parts(c, size.k, terms, |terms, c| {
+        let (a, b) = (a.from(0, terms.start), b.from(terms.start, 0));
+        let k = terms.len();
+        multiply(c, a, b, Size { k, ..size }, on_all_cores);
+    });
 }
 
 /// `c += a x b`, `c` row-major without gaps, on the caller's thread.
@@ -247,6 +164,11 @@ pub(crate) fn multiply_add<T: GemmElement>(
     if size.k > 0
         && let Some(c) = checked(c, a, b, size)
     {
+        if size.m == 1 || size.n == 1 {
+            let mut product = vec![T::ZERO; c.len()];
+            multiply(&mut product, a, b, size, false);
+            return add(c, &product);
+        }
         let target = Target {
             start: c.as_mut_ptr(),
             row: size.n,
@@ -270,150 +192,24 @@ fn checked<'a, T>(
     c.get_mut(..entries).filter(|_| inside)
 }
 
-/// Pieces of a result along its longer side, a few for each thread.
+/// Pieces of a result along its longer side, a few for each thread. The last one takes the next few lines, too: a single
+/// one would be a vector.
 fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send {
+    const FEW_LINES: usize = 8;
     let down = m >= n;
     let length = m.max(n);
     let each = length.div_ceil(2 * parallel::width()).next_multiple_of(16);
-    (0..length).step_by(each).map(move |start| {
-        let range = start..(start + each).min(length);
+    let starts = (0..length.saturating_sub(FEW_LINES).max(1)).step_by(each);
+    starts.map(move |start| {
+        let range = match start + each + FEW_LINES >= length {
+            true => start..length,
+            false => start..start + each,
+        };
         match down {
             true => [range, 0..n],
             false => [0..m, range],
         }
     })
-}
-
-/// `y = matrix x vector` in one pass over the matrix, where its rows or columns are of neighbours, or there
-/// is but one row. False where they are not: nothing has happened.
-fn times_vector<T: GemmElement>(
-    y: &mut [T],
-    matrix: Matrix<'_, T>,
-    (vector, step): (&[T], isize),
-    [rows, k]: [usize; 2],
-    on_all_cores: bool,
-) -> bool {
-    let gather = |elements: &[T], step: isize| -> Vec<T> {
-        (0..k).map(|at| elements[at * step as usize]).collect()
-    };
-    let row: Vec<T>;
-    let matrix = match rows == 1 && matrix.column != 1 {
-        true => {
-            row = gather(matrix.elements, matrix.column);
-            Matrix {
-                elements: &row,
-                row: k as isize,
-                column: 1,
-            }
-        }
-        false => matrix,
-    };
-    if matrix.column != 1 && matrix.row != 1 {
-        return false;
-    }
-    let gathered: Vec<T>;
-    let x = match step {
-        1 => &vector[..k],
-        _ => {
-            gathered = gather(vector, step);
-            &gathered
-        }
-    };
-    let work = |start: usize, y: &mut [T]| match matrix.column {
-        1 => {
-            let stride = matrix.row as usize;
-            T::rows_times(&matrix.elements[start * stride..], stride, x, y);
-        }
-        _ => T::columns_times(&matrix.elements[start..], matrix.column as usize, x, y),
-    };
-    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
-    let each = match is_much {
-        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
-        false => rows.max(1),
-    };
-    let pieces = y.chunks_mut(each).enumerate();
-    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
-    true
-}
-
-/// A product of which one operand has few rows or columns: in one pass over the other one, where that has rows or
-/// columns of neighbours. False where it is no such product: nothing has happened.
-fn times_few<T: GemmElement>(
-    c: &mut [T],
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    Size { m, k, n }: Size,
-    on_all_cores: bool,
-) -> bool {
-    // `matrix` has `rows`, the others are vectors: rows of a, turned, or columns of b.
-    let (matrix, rows, few, vectors) = match n <= m {
-        true => (a, m, b.turned(), n),
-        false => (b.turned(), n, a, m),
-    };
-    let is_straight = matrix.column == 1;
-    let is_worth_it = vectors <= MOST_FEW[usize::from(!is_straight)]
-        && rows >= LEAST_ROWS
-        && rows.saturating_mul(k) >= LEAST_FEW
-        && rows.max(k) <= LONGEST_FEW
-        && match is_straight {
-            true => (1024..=LONGEST_FEW_ROWS).contains(&k),
-            false => matrix.row == 1 && (64..=LONGEST_SUM).contains(&k),
-        };
-    if !is_worth_it {
-        return false;
-    }
-    let padded = vectors.next_multiple_of(FEW);
-    let mut x = vec![T::ZERO; padded * k];
-    for (nth, x) in x.chunks_exact_mut(k).take(vectors).enumerate() {
-        let start = nth * few.row as usize;
-        for (at, x) in x.iter_mut().enumerate() {
-            *x = few.elements[start + at * few.column as usize];
-        }
-    }
-    let work = |start: usize, y: &mut [T]| match is_straight {
-        true => {
-            let stride = matrix.row as usize;
-            T::rows_times_few(&matrix.elements[start * stride..], stride, &x, y, padded);
-        }
-        false => {
-            let stride = matrix.column as usize;
-            // Sums of parts of k, added up: one after the other in f32 they would lose what comes last.
-            let mut part = vec![T::ZERO; y.len()];
-            for first in (0..k).step_by(FEW_TERMS) {
-                let last = k.min(first + FEW_TERMS);
-                let lines = x.chunks_exact(k).flat_map(|line| &line[first..last]);
-                let terms: Vec<T> = lines.copied().collect();
-                let columns = &matrix.elements[start + first * stride..];
-                T::columns_times_few(columns, stride, &terms, &mut part, padded);
-                for (sum, &part) in y.iter_mut().zip(&part) {
-                    *sum += part;
-                }
-            }
-        }
-    };
-    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
-    let each = match is_much {
-        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
-        false => rows,
-    };
-    let mut y = vec![T::ZERO; padded * rows];
-    let pieces = y.chunks_mut(padded * each).enumerate();
-    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
-    for (at, y) in y.chunks(padded * each).enumerate() {
-        let (first, rows) = (at * each, y.len() / padded);
-        for (nth, y) in y.chunks_exact(rows).take(vectors).enumerate() {
-            for (row, &y) in (first..).zip(y) {
-                let place = match n <= m {
-                    true => row * n + nth,
-                    false => nth * n + row,
-                };
-                c[place] = y;
-            }
-        }
-    }
-    true
 }
 
 /// Where a product goes: a row-major matrix of `row` columns.
@@ -427,7 +223,8 @@ struct Target<T> {
 unsafe impl<T: Send> Sync for Target<T> {}
 
 impl<T: GemmElement> Target<T> {
-    /// Hands the pointers over, for some rows and columns of the product.
+    /// Hands the pointers over, for some rows and columns of the product: a single one would be a matrix times a vector to
+    /// `gemm`, which adds all of k up in a row then.
     fn call(
         &self,
         a: Matrix<'_, T>,
@@ -473,6 +270,19 @@ impl<T: GemmElement> Target<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// By rows, or by columns.
+    fn whole(elements: &[f32], rows: usize, columns: usize, by_columns: bool) -> Matrix<'_, f32> {
+        let by_rows = |length: usize| Matrix {
+            elements,
+            row: length as isize,
+            column: 1,
+        };
+        match by_columns {
+            false => by_rows(columns),
+            true => by_rows(rows).turned(),
+        }
+    }
 
     #[test]
     fn products_are_right_and_out_of_range_ones_refused() {
@@ -528,6 +338,44 @@ mod tests {
         }
     }
 
+    /// Terms of one size lose as much each time: in one long sum far more than by chance.
+    #[test]
+    fn long_sums_of_equal_terms_are_within_their_bound() {
+        for [m, k, n] in [
+            [2, 4000, 2],
+            [3, 5000, 1],
+            [300, 9000, 1],
+            [1, 1 << 21, 3],
+            [64, 1 << 16, 1],
+            [16, 1 << 16, 2],
+            [17, 1 << 16, 17],
+            [300, 9000, 8],
+            [8, 9000, 300],
+            [100, 9000, 100],
+        ] {
+            for value in [1.7616894f32, 1.1, 1.0 / 3.0] {
+                let (ones, values) = (vec![1.0; m * k], vec![value; k * n]);
+                for turned in 0..4 {
+                    let left = whole(&ones, m, k, turned & 1 == 1);
+                    let right = whole(&values, k, n, turned & 2 == 2);
+                    let (mut c, mut added) = (vec![9.0; m * n], vec![0.0; m * n]);
+                    let size = Size { m, k, n };
+                    multiply(&mut c, left, right, size, true);
+                    multiply_add(&mut added, left, right, size);
+                    let want = k as f64 * f64::from(value);
+                    let bound = 4.0 * (k as f64).sqrt() * f64::from(f32::EPSILON) * want;
+                    for sum in c.into_iter().chain(added) {
+                        let error = (f64::from(sum) - want).abs();
+                        assert!(
+                            error < bound,
+                            "{size:?}, turned {turned}: {sum}, not {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
     /// In pieces, on all cores and by vectors: the same sums of small integers, in every layout.
     #[test]
     fn every_way_gives_the_same() {
@@ -552,21 +400,9 @@ mod tests {
                     .collect()
             };
             let (a, b) = (values(m * k, 7), values(k * n, 3));
-            let matrix = |elements, rows, columns, turned| match turned {
-                false => Matrix {
-                    elements,
-                    row: columns as isize,
-                    column: 1,
-                },
-                true => Matrix {
-                    elements,
-                    row: 1,
-                    column: rows as isize,
-                },
-            };
             for turned in 0..4 {
-                let left: Matrix<'_, f32> = matrix(&a, m, k, turned & 1 == 1);
-                let right = matrix(&b, k, n, turned & 2 == 2);
+                let left = whole(&a, m, k, turned & 1 == 1);
+                let right = whole(&b, k, n, turned & 2 == 2);
                 let mut c = vec![9.0f32; m * n];
                 let size = Size { m, k, n };
                 multiply(&mut c, left, right, size, true);

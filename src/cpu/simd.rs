@@ -50,7 +50,9 @@ pub(crate) fn vectorised<L: Loops>(loops: L) {
 }
 
 /// A float type with its loops.
-pub(crate) trait Floats: Copy + Send + Sync + 'static {
+pub(crate) trait Floats: Copy + std::ops::AddAssign + Send + Sync + 'static {
+    const ZERO: Self;
+
     /// `y[i] = sum_j matrix[i * stride + j] * x[j]`: rows of neighbours.
     fn rows_times(matrix: &[Self], stride: usize, x: &[Self], y: &mut [Self]);
 
@@ -91,6 +93,8 @@ macro_rules! floats {
             use super::*;
 
             impl Floats for $float {
+                const ZERO: Self = 0.0;
+
                 fn rows_times(matrix: &[$float], stride: usize, x: &[$float], y: &mut [$float]) {
                     Arch::new().dispatch(Rows(matrix, stride, x, y));
                 }
@@ -307,34 +311,42 @@ macro_rules! floats {
     };
 }
 
-floats!(
-    singles,
-    f32,
-    f32s,
-    F32_LANES,
-    splat_f32s,
-    mul_add_f32s,
-    add_f32s,
-    reduce_sum_f32s,
-    partial_load_f32s,
-    partial_store_f32s,
-    as_simd_f32s,
-    as_mut_simd_f32s
-);
-floats!(
-    doubles,
-    f64,
-    f64s,
-    F64_LANES,
-    splat_f64s,
-    mul_add_f64s,
-    add_f64s,
-    reduce_sum_f64s,
-    partial_load_f64s,
-    partial_store_f64s,
-    as_simd_f64s,
-    as_mut_simd_f64s
-);
+/// Loops for both types: in the module, the type, its vector, and `pulp`'s names of what is done with them.
+macro_rules! each_float {
+    ($loops:ident) => {
+        $loops!(
+            singles,
+            f32,
+            f32s,
+            F32_LANES,
+            splat_f32s,
+            mul_add_f32s,
+            add_f32s,
+            reduce_sum_f32s,
+            partial_load_f32s,
+            partial_store_f32s,
+            as_simd_f32s,
+            as_mut_simd_f32s
+        );
+        $loops!(
+            doubles,
+            f64,
+            f64s,
+            F64_LANES,
+            splat_f64s,
+            mul_add_f64s,
+            add_f64s,
+            reduce_sum_f64s,
+            partial_load_f64s,
+            partial_store_f64s,
+            as_simd_f64s,
+            as_mut_simd_f64s
+        );
+    };
+}
+pub(super) use each_float;
+
+each_float!(floats);
 
 #[cfg(test)]
 pub(super) mod tests {

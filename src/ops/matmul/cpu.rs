@@ -6,8 +6,9 @@ use half::{bf16, f16};
 use super::finish::{Finisher, Sum, Term};
 use super::halves::{self, Halves};
 use super::rule::Finish;
+use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
-use crate::cpu::product::{self, ALONE, Matrix, Size};
+use crate::cpu::product::{self, ALONE};
 use crate::dtype::{DType, Element};
 use crate::road::{HostInput, HostOutput};
 

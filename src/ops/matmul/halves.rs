@@ -5,8 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::finish::Term;
+use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
-use crate::cpu::product::{self, ALONE, Matrix, Size};
+use crate::cpu::product::{self, ALONE};
 
 /// Steps of k that are widened at a time.
 const STEPS: usize = 512;

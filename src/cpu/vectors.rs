@@ -1,0 +1,189 @@
+//! Products of a matrix and vectors, one or a few, in one pass over the matrix as it lies; and sums over k by parts, so that
+//! long ones lose no more than short ones.
+
+use std::ops::Range;
+
+use super::few::{FEW, Few};
+use super::matrix::{Matrix, Size};
+use super::parallel;
+
+/// Bytes of a matrix below which one thread has it multiplied with a vector before another wakes up.
+const VECTOR_ALONE: usize = 2 << 20;
+
+/// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows, elements and terms that it
+/// has then at least, and the rows and columns up to which vectors and their products, set apart, are no more than 16 MiB.
+const MOST_FEW: [usize; 2] = [8, 16];
+const LEAST_ROWS: usize = 16;
+const LEAST_FEW: usize = 64 * 64;
+const LEAST_TERMS: [usize; 2] = [1024, 64];
+const LONGEST_FEW: usize = 1 << 18;
+
+/// Terms of a product with a vector that is set apart as a whole.
+pub(super) const LONGEST_VECTOR: usize = 1 << 16;
+
+/// Terms of k that are added one to the other at most; longer sums are sums of such parts. A sum of t terms of one size
+/// loses up to t / 6 ulps (half of one each time, and half as much of the whole while the sum was half as large): of 512
+/// terms 85, where 4 sqrt(512) = 90 are allowed.
+pub(super) fn longest_run(k: usize) -> usize {
+    512.max(k.isqrt())
+}
+
+/// `y` of all `k` terms from `sums`, which sets `y` to that of some, `terms` at a time.
+pub(super) fn by_parts<T: Few>(
+    y: &mut [T],
+    k: usize,
+    terms: usize,
+    mut sums: impl FnMut(Range<usize>, &mut [T]),
+) {
+    sums(0..terms.min(k), y);
+    if k <= terms {
+        return;
+    }
+    let mut part = vec![T::ZERO; y.len()];
+    for first in (terms..k).step_by(terms) {
+        sums(first..k.min(first + terms), &mut part);
+        add(y, &part);
+    }
+}
+
+/// `sums += terms`, element by element.
+pub(super) fn add<T: Few>(sums: &mut [T], terms: &[T]) {
+    for (sum, &term) in sums.iter_mut().zip(terms) {
+        *sum += term;
+    }
+}
+
+/// `y = matrix x vector` in one pass over the matrix, where its rows or columns are of neighbours, or there
+/// is but one row. False where they are not: nothing has happened.
+pub(super) fn times_vector<T: Few>(
+    y: &mut [T],
+    matrix: Matrix<'_, T>,
+    (vector, step): (&[T], isize),
+    [rows, k]: [usize; 2],
+    on_all_cores: bool,
+) -> bool {
+    let gather = |elements: &[T], step: isize| -> Vec<T> {
+        (0..k).map(|at| elements[at * step as usize]).collect()
+    };
+    let row: Vec<T>;
+    let matrix = match rows == 1 && matrix.column != 1 {
+        true => {
+            row = gather(matrix.elements, matrix.column);
+            Matrix {
+                elements: &row,
+                row: k as isize,
+                column: 1,
+            }
+        }
+        false => matrix,
+    };
+    if matrix.column != 1 && matrix.row != 1 {
+        return false;
+    }
+    let gathered: Vec<T>;
+    let x = match step {
+        1 => &vector[..k],
+        _ => {
+            gathered = gather(vector, step);
+            &gathered
+        }
+    };
+    // Rows have several sums at a time.
+    let terms = match matrix.column {
+        1 => 16 * longest_run(k),
+        _ => longest_run(k),
+    };
+    let work = |start: usize, y: &mut [T]| {
+        by_parts(y, k, terms, |terms, y| {
+            let elements = matrix.from(start, terms.start).elements;
+            match matrix.column {
+                1 => T::rows_times(elements, matrix.row as usize, &x[terms], y),
+                _ => T::columns_times(elements, matrix.column as usize, &x[terms], y),
+            }
+        });
+    };
+    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
+    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
+    let each = match is_much {
+        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
+        false => rows.max(1),
+    };
+    let pieces = y.chunks_mut(each).enumerate();
+    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
+    true
+}
+
+/// A product of which one operand has few rows or columns: in one pass over the other one, where that has rows or
+/// columns of neighbours. False where it is no such product: nothing has happened.
+pub(super) fn times_few<T: Few>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+    on_all_cores: bool,
+) -> bool {
+    // `matrix` has `rows`, the others are vectors: rows of a, turned, or columns of b.
+    let (matrix, rows, few, vectors) = match n <= m {
+        true => (a, m, b.turned(), n),
+        false => (b.turned(), n, a, m),
+    };
+    let is_straight = matrix.column == 1;
+    let is_worth_it = vectors <= MOST_FEW[usize::from(!is_straight)]
+        && rows >= LEAST_ROWS
+        && rows.saturating_mul(k) >= LEAST_FEW
+        && k >= LEAST_TERMS[usize::from(!is_straight)]
+        && rows.max(k) <= LONGEST_FEW
+        && (is_straight || matrix.row == 1);
+    if !is_worth_it {
+        return false;
+    }
+    let padded = vectors.next_multiple_of(FEW);
+    // The vectors' parts of k one after the other, as they are asked for.
+    let terms = match is_straight {
+        true => 2 * longest_run(k),
+        false => longest_run(k),
+    };
+    let mut x = vec![T::ZERO; padded * k];
+    for (part, x) in x.chunks_mut(padded * terms).enumerate() {
+        let few = few.from(0, part * terms);
+        let terms = x.len() / padded;
+        for (nth, x) in x.chunks_exact_mut(terms).take(vectors).enumerate() {
+            let line = few.from(nth, 0).elements;
+            for (at, x) in x.iter_mut().enumerate() {
+                *x = line[at * few.column as usize];
+            }
+        }
+    }
+    let work = |start: usize, y: &mut [T]| {
+        by_parts(y, k, terms, |terms, y| {
+            let elements = matrix.from(start, terms.start).elements;
+            let x = &x[padded * terms.start..padded * terms.end];
+            match is_straight {
+                true => T::rows_times_few(elements, matrix.row as usize, x, y, padded),
+                false => T::columns_times_few(elements, matrix.column as usize, x, y, padded),
+            }
+        });
+    };
+    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
+    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
+    let each = match is_much {
+        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
+        false => rows,
+    };
+    let mut y = vec![T::ZERO; padded * rows];
+    let pieces = y.chunks_mut(padded * each).enumerate();
+    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
+    for (at, y) in y.chunks(padded * each).enumerate() {
+        let (first, rows) = (at * each, y.len() / padded);
+        for (nth, y) in y.chunks_exact(rows).take(vectors).enumerate() {
+            for (row, &y) in (first..).zip(y) {
+                let place = match n <= m {
+                    true => row * n + nth,
+                    false => nth * n + row,
+                };
+                c[place] = y;
+            }
+        }
+    }
+    true
+}
