@@ -15,7 +15,7 @@ const VECTOR_ALONE: usize = 2 << 20;
 const MOST_FEW: [usize; 2] = [8, 16];
 const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
-const LEAST_TERMS: [usize; 2] = [1024, 64];
+const LEAST_TERMS: [usize; 2] = [256, 64];
 const LONGEST_FEW: usize = 1 << 18;
 
 /// Terms of a product with a vector that is set apart as a whole.

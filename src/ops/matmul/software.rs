@@ -4,10 +4,10 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4,
-    SUBGROUP_4_SMALL, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL,
-    SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8, WIDE_16, WIDE_32,
-    WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
+    MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR,
+    SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG,
+    SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8,
+    WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
@@ -16,9 +16,9 @@ const PACKED: f64 = 48.0;
 const PACKED_TEXELS: f64 = 48.0;
 /// The same where the wide tile reads them as they lie.
 const PACKED_WIDE: f64 = 150.0;
-/// Multiplications from which texels are worth a copy and the passes around it, and the part of the
-/// tiles that has to be filled.
-const TEXELS: f64 = 1e6;
+/// Multiplications from which copies are worth the passes that they take, and the part of the tiles of texels that has
+/// to be filled.
+const PASSES: f64 = 4e6;
 const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
@@ -48,7 +48,7 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
     if WIDE_32.takes(problem.dtype)
         && WIDE_32.fits(capabilities, problem.dtype)
-        && (problem.is_wide() || problem.is_worth_packing(PACKED))
+        && (problem.is_wide() || problem.sums() >= PASSES && problem.is_worth_packing(PACKED))
         && let Some(plan) = wide_8(problem)
     {
         return plan;
@@ -98,7 +98,7 @@ fn texels(problem: &MatmulProblem) -> Option<MatmulPlan> {
     };
     let worth = !problem.accumulates
         && problem.k <= kernel.max_k()
-        && problem.sums() >= TEXELS
+        && problem.sums() >= PASSES
         && (!packs || problem.is_worth_packing(least))
         && problem.fills(kernel) >= FILLED_TEXELS;
     worth.then_some(MatmulPlan {
@@ -129,15 +129,17 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
         };
         return because(kernel, "parts of k");
     }
+    // A row of the smaller tile takes a tenth more.
+    let rows = |kernel: MatmulKernel| problem.m.next_multiple_of(kernel.tile_m as usize);
+    let is_short = rows(SUBGROUP_8_SMALL) * 11 < rows(SUBGROUP_8) * 10;
     match (problem.m, problem.n) {
         (0..=8, _) => because(SUBGROUP_8_WIDE, "few rows"),
         // It stores no vectors, which 16 bits want.
         (_, 0..=8) if problem.dtype.size() == 4 || !problem.n.is_multiple_of(4) => {
             because(SUBGROUP_8_TALL, "few columns")
         }
-        (0..=32, _) => because(SUBGROUP_8_SMALL, "up to 32 rows"),
-        (33..=64, _) if vectors => because(SUBGROUP_8_BATCHES, "up to 64 rows, by vectors"),
-        (33..=64, _) => because(SUBGROUP_8_SMALL, "up to 64 rows"),
+        (49..=64, _) if vectors => because(SUBGROUP_8_BATCHES, "up to 64 rows, by vectors"),
+        _ if is_short => because(SUBGROUP_8_SMALL, "rows that fill tiles of 32"),
         _ => because(SUBGROUP_8, "subgroups of eight: shuffles are cheap"),
     }
 }
