@@ -36,7 +36,7 @@ fi
 temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-layers.XXXXXX")
 trap 'rm -rf "$temp"' EXIT
 binary() { # test
-    cargo test --release --all-features --locked --test "$1" --no-run --message-format=json-render-diagnostics \
+    cargo test --profile checked --all-features --locked --test "$1" --no-run --message-format=json-render-diagnostics \
         | sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -1
 }
 suite=$(binary suite)

@@ -29,7 +29,7 @@ fi
 
 pages="${CARGO_TARGET_DIR:-target}/tmp"
 if [ ! -s "$pages/bare.html" ]; then
-    cargo test --release --all-features --locked --test snapshots the_page
+    cargo test --profile checked --all-features --locked --test snapshots the_page
 fi
 home=$(mktemp -d "${TMPDIR:-/tmp}/orlop-page.XXXXXX")
 trap 'rm -rf "$home"' EXIT

@@ -4,6 +4,7 @@
 //! example.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -26,9 +27,14 @@ fn built() -> HashMap<String, PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo.args(["build", "--examples", "--message-format=json", "--quiet"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
+    // target/<profile>/deps/<this test>.
+    let this = std::env::current_exe().expect("the test's own path");
+    let profile = this.ancestors().nth(2).and_then(Path::file_name);
+    cargo.arg("--profile");
+    cargo.arg(match profile.expect("a folder for the profile") {
+        debug if debug == "debug" => OsStr::new("dev"),
+        name => name,
+    });
     // As this test was, so that nothing is built twice.
     if cfg!(feature = "npy") {
         cargo.arg("--all-features");

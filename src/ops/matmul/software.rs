@@ -130,8 +130,11 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
         return because(kernel, "parts of k");
     }
     // A row of the smaller tile takes a tenth more.
-    let rows = |kernel: MatmulKernel| problem.m.next_multiple_of(kernel.tile_m as usize);
-    let is_short = rows(SUBGROUP_8_SMALL) * 11 < rows(SUBGROUP_8) * 10;
+    let rows = |kernel: MatmulKernel| {
+        let tile = f64::from(kernel.tile_m);
+        (problem.m as f64 / tile).ceil() * tile
+    };
+    let is_short = rows(SUBGROUP_8_SMALL) * 1.1 < rows(SUBGROUP_8);
     match (problem.m, problem.n) {
         (0..=8, _) => because(SUBGROUP_8_WIDE, "few rows"),
         // It stores no vectors, which 16 bits want.
