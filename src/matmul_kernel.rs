@@ -30,6 +30,8 @@ pub(crate) enum Kernel {
     /// As the register tile, one subgroup of `lanes` a workgroup, rows of A handed out by shuffles:
     /// software adapters with subgroups of one known size.
     Subgroup { lanes: u32 },
+    /// One subgroup of four a workgroup, rows of A handed round by swaps: SwiftShader.
+    Quad,
     /// As the subgroup tile for 8 lanes, everything loaded eight elements at a time: software
     /// adapters with 64-bit integers.
     Wide,
@@ -80,6 +82,14 @@ const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> Ma
 const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Subgroup { lanes },
+        tile_m,
+        tile_n,
+    }
+}
+
+const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Quad,
         tile_m,
         tile_n,
     }
@@ -157,6 +167,11 @@ pub(crate) const WIDE_VECTOR_FEW: MatmulKernel = wide_vector(128, false);
 pub(crate) const SUBGROUP_4: MatmulKernel = subgroup(16, 32, 4);
 /// A quarter of the code: SwiftShader compiles it in a quarter of the time.
 pub(crate) const SUBGROUP_4_SMALL: MatmulKernel = subgroup(8, 16, 4);
+pub(crate) const QUAD: MatmulKernel = quad(16, 32);
+/// A quarter of the code.
+pub(crate) const QUAD_SMALL: MatmulKernel = quad(8, 16);
+pub(crate) const QUAD_TALL: MatmulKernel = quad(32, 4);
+pub(crate) const QUAD_WIDE: MatmulKernel = quad(4, 64);
 
 impl MatmulKernel {
     /// Every kernel that [`plan_matmul`](crate::plan_matmul) can choose.
@@ -164,7 +179,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 32] = [
+    pub(crate) const ALL: [MatmulKernel; 36] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_LARGE_ONE,
@@ -188,6 +203,10 @@ impl MatmulKernel {
         SUBGROUP_8_LONG,
         SUBGROUP_4,
         SUBGROUP_4_SMALL,
+        QUAD,
+        QUAD_SMALL,
+        QUAD_TALL,
+        QUAD_WIDE,
         WIDE_32,
         WIDE_16,
         WIDE_8,
@@ -215,6 +234,8 @@ impl MatmulKernel {
                 Kernel::Register { unroll, .. } => unroll,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
                 Kernel::Wide => SUBGROUP_UNROLL,
+                // Tails go step by step.
+                Kernel::Quad => 1,
                 // What the texels have rows for.
                 Kernel::Texel => return TEXEL_ROWS as usize,
                 Kernel::Vector { k_threads, .. } => k_threads,
@@ -229,7 +250,7 @@ impl MatmulKernel {
         match self.kind {
             Kernel::Workgroup { .. } | Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
             Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
-            Kernel::Texel => false,
+            Kernel::Texel | Kernel::Quad => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
             Kernel::Subgroup { .. } => {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
@@ -250,6 +271,8 @@ impl MatmulKernel {
             Kernel::Subgroup { .. } => dtype != DType::F64,
             // Elements are made of the halves of 64-bit words.
             Kernel::Wide | Kernel::WideVector { .. } => dtype.size() == 4,
+            // It stores one by one, which 16 bits do not want.
+            Kernel::Quad => dtype.size() == 4,
             Kernel::Texel => dtype == DType::F32,
             _ => true,
         }
@@ -283,7 +306,12 @@ impl MatmulKernel {
                 (WIDE, 0)
             }
             Kernel::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
-            Kernel::Subgroup { .. } | Kernel::Wide | Kernel::WideVector { .. } | Kernel::Texel => {
+            Kernel::Quad if lanes(4) => (4, 0),
+            Kernel::Subgroup { .. }
+            | Kernel::Wide
+            | Kernel::WideVector { .. }
+            | Kernel::Texel
+            | Kernel::Quad => {
                 return false;
             }
         };
@@ -293,6 +321,9 @@ impl MatmulKernel {
 
 /// Steps of k per turn of the subgroup tile.
 pub(crate) const SUBGROUP_UNROLL: u32 = 4;
+
+/// The same of the quad tile.
+pub(crate) const QUAD_UNROLL: u32 = 8;
 
 /// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
 pub(crate) const WIDE: u32 = 8;
@@ -331,6 +362,7 @@ impl fmt::Display for MatmulKernel {
             Kernel::Subgroup { lanes } => {
                 write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
             }
+            Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
             Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),
             Kernel::WideVector { along_k } => {

@@ -230,7 +230,7 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
             let words = profile.capabilities.contains(Capabilities::SHADER_INT64);
             let runs = match *family {
                 "matmul/wide_tile" | "matmul/wide_vector" => profile.subgroups && words,
-                "matmul/texel_tile" => profile.subgroups,
+                "matmul/quad_tile" | "matmul/texel_tile" => profile.subgroups,
                 "matmul/pack" => words,
                 _ => profile.subgroups || !family.contains("subgroup"),
             };

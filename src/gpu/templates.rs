@@ -47,6 +47,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/part/rows",
     "matmul/part/store",
     "matmul/part/tile",
+    "matmul/quad_tile",
     "matmul/reduce",
     "matmul/register_tile",
     "matmul/subgroup_tile",

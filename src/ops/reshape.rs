@@ -38,7 +38,8 @@ impl From<()> for Sizes {
 
 impl Tensor {
     /// The same elements in row-major order under another shape; one size may be -1. A view where
-    /// the strides allow it, else a copy.
+    /// the strides allow it, else a copy: so of transposed tensors, and of what elementwise functions make of
+    /// them, which lies as they do.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the element counts differ or more than one size is -1; what

@@ -9,7 +9,7 @@ use super::rule::{Activation, Finish};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
-use crate::matmul_kernel::{Kernel, MatmulKernel, SUBGROUP_UNROLL, WIDE};
+use crate::matmul_kernel::{Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE};
 
 /// What a kernel is specialised by, beside the plan and the dtype.
 #[derive(Clone, Copy)]
@@ -66,6 +66,7 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
             [load(along_k[0], thread_m), load(along_k[1], thread_n)]
         }
         Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
+        Kernel::Quad => along_k,
         Kernel::Wide => return [WIDE; 2],
         // It binds none of them.
         Kernel::Texel => return [0; 2],
@@ -84,7 +85,7 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
         Kernel::Workgroup { .. } | Kernel::Wide | Kernel::Texel => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
-        Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
+        Kernel::Quad | Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
     }
 }
 
@@ -156,6 +157,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             "matmul/subgroup_tile",
             &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
         ),
+        Kernel::Quad => ("matmul/quad_tile", &[("unroll", QUAD_UNROLL)]),
         Kernel::Wide => ("matmul/wide_tile", &[]),
         Kernel::WideVector { .. } => ("matmul/wide_vector", &[]),
         Kernel::Texel => ("matmul/texel_tile", &[("texels", 1)]),

@@ -4,10 +4,11 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    MatmulKernel, REGISTER, REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR,
-    SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG,
-    SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8,
-    WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
+    MatmulKernel, QUAD, QUAD_SMALL, QUAD_TALL, QUAD_WIDE, REGISTER, REGISTER_SCALAR,
+    REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8,
+    SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE,
+    TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8, WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS,
+    WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
@@ -148,10 +149,20 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
 }
 
 fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
-    if !problem.accumulates && problem.sums() <= SMALL {
-        return because(SUBGROUP_4_SMALL, "small: compiled sooner");
+    let is_small = !problem.accumulates && problem.sums() <= SMALL;
+    if !QUAD.takes(problem.dtype) || problem.accumulates || problem.k > QUAD.max_k() {
+        return match is_small {
+            true => because(SUBGROUP_4_SMALL, "small: compiled sooner"),
+            false => because(SUBGROUP_4, "subgroups of four: shuffles are cheap"),
+        };
     }
-    because(SUBGROUP_4, "subgroups of four: shuffles are cheap")
+    match (problem.m, problem.n) {
+        (0..=4, _) => because(QUAD_WIDE, "few rows"),
+        (_, 0..=8) => because(QUAD_TALL, "few columns"),
+        (0..=8, _) | (_, 0..=16) => because(QUAD_SMALL, "few rows or columns"),
+        _ if is_small => because(QUAD_SMALL, "small: compiled sooner"),
+        _ => because(QUAD, "subgroups of four: swaps are cheap"),
+    }
 }
 
 fn registers(problem: &MatmulProblem) -> MatmulPlan {
