@@ -4,11 +4,11 @@
 #   ORLOP_TEST_FULL=1   ten times as many schedules
 #   ORLOP_TEST_SEED=N   others
 #
-# The flag goes to this crate alone: what it depends on is built as for the other tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-binary=$(cargo rustc --all-features --locked --lib --profile bench --message-format=json-render-diagnostics -- --cfg orlop_model \
+binary=$(RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/model-rustc.sh" \
+    cargo test --profile checked --all-features --locked --lib --no-run --message-format=json-render-diagnostics \
     | sed -n 's/.*"name":"orlop".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 [ -n "$binary" ] || { echo "model: nothing was built"; exit 1; }
 # No adapter is looked for: the no-op one is enough, and the same everywhere.

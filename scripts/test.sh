@@ -74,18 +74,22 @@ trials() {
 
 stage_format() { cargo fmt --check; }
 
+# One profile (release, where overflows panic) and all features for all that runs; clippy, check and doc share the metadata
+# of the dev profile.
+built=(--profile checked --all-features --locked)
+
 stage_lints() {
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo check --locked --no-default-features --lib
 }
 
 stage_shaders() {
-    cargo test --profile checked --all-features --locked --test shaders | tee "$temp/shaders"
+    cargo test "${built[@]}" --test shaders | tee "$temp/shaders"
     some_passed "$temp/shaders"
 }
 
 stage_docs() {
-    cargo test --profile checked --all-features --locked --doc
+    cargo test "${built[@]}" --doc
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features --locked
 }
 
@@ -100,12 +104,12 @@ stage_tests() {
         case "$name" in shaders | suite) continue ;; esac
         targets+=(--test "$name")
     done
-    cargo test --profile checked --all-features --locked --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
+    cargo test "${built[@]}" --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
 }
 
 stage_suite() {
     local status=0
-    cargo test --profile checked --all-features --locked --test suite | tee "$suite_log" || status=$?
+    cargo test "${built[@]}" --test suite | tee "$suite_log" || status=$?
     some_passed "$suite_log" || status=1
     if [ "$(results "$suite_log")" != "$(trials "$suite_log" | awk '{ p += $2; f += $3; i += $4 } END { printf "%d %d %d\n", p, f, i }')" ]; then
         echo "the suite's trials and its result line do not agree: see $suite_log"
@@ -132,12 +136,12 @@ stage_miri() { scripts/miri.sh; }
 stage_fuzz() { scripts/fuzz.sh 60; }
 
 stage_examples() {
-    cargo run --profile checked --all-features --locked --example devices
-    cargo run --profile checked --all-features --locked --example matmul -- --size 256
-    cargo run --profile checked --all-features --locked --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
+    cargo run "${built[@]}" --example devices
+    cargo run "${built[@]}" --example matmul -- --size 256
+    cargo run "${built[@]}" --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
     cat "$temp/matmul.json"
     check_json "$temp/matmul.json"
-    local tune=(cargo run --profile checked --all-features --locked --example tune -- --device soft:0 --sizes 16,64 --rounds 1)
+    local tune=(cargo run "${built[@]}" --example tune -- --device soft:0 --sizes 16,64 --rounds 1)
     "${tune[@]}" --margin -1000 --out "$temp/table.toml"
     grep -q '^kernel = ' "$temp/table.toml"
     # What it wrote, it reads.
@@ -233,8 +237,6 @@ started=$SECONDS
 source scripts/adapters.sh
 printf '%s\t%d\n' adapters $((SECONDS - started)) >>"$temp/times"
 
-# One profile (checked: release, and overflows end in a panic) and all features for all that runs; clippy, check and doc share
-# the metadata of the dev profile.
 run_stage format stage_format
 run_stage lints stage_lints
 run_stage shaders stage_shaders

@@ -27,13 +27,16 @@ fn built() -> HashMap<String, PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo.args(["build", "--examples", "--message-format=json", "--quiet"]);
-    // target/<profile>/deps/<this test>.
+    // <profile>/deps/<this test>.
     let this = std::env::current_exe().expect("the test's own path");
-    let profile = this.ancestors().nth(2).and_then(Path::file_name);
+    let mut folders = this
+        .ancestors()
+        .skip_while(|folder| !folder.ends_with("deps"));
     cargo.arg("--profile");
-    cargo.arg(match profile.expect("a folder for the profile") {
-        debug if debug == "debug" => OsStr::new("dev"),
-        name => name,
+    cargo.arg(match folders.nth(1).and_then(Path::file_name) {
+        Some(name) if name != "debug" => name,
+        None if !cfg!(debug_assertions) => OsStr::new("release"),
+        _ => OsStr::new("dev"),
     });
     // As this test was, so that nothing is built twice.
     if cfg!(feature = "npy") {

@@ -22,6 +22,8 @@ pub(crate) const ALONE: usize = 100 * 100 * 100;
 const LARGE: usize = 400 * 400 * 400;
 /// Multiply-adds up to which packing costs more than it gives.
 const SMALL: usize = 64 * 64 * 64;
+/// Terms up to which `gemm`'s parts of k, of 512 or more, are added one to the other.
+const LONGEST: usize = 1 << 20;
 /// Elements of a right operand that the first cache holds for a small product.
 const SMALL_RIGHT: usize = 8 << 10;
 
@@ -115,6 +117,14 @@ pub(crate) fn multiply<T: GemmElement>(
     }
     if times_few(c, a, b, size, on_all_cores) {
         return;
+    }
+    // `gemm` adds up its parts of k in a row, and takes a single row or column of neighbours for a vector.
+    let longest = match m == 1 || n == 1 {
+        true => longest_run(k),
+        false => LONGEST,
+    };
+    if k > longest {
+        return in_parts(c, a, b, size, longest, on_all_cores);
     }
     let threads = match on_all_cores && size.work() > ALONE {
         true => parallel::threads(),
@@ -223,8 +233,8 @@ struct Target<T> {
 unsafe impl<T: Send> Sync for Target<T> {}
 
 impl<T: GemmElement> Target<T> {
-    /// Hands the pointers over, for some rows and columns of the product: a single one would be a matrix times a vector to
-    /// `gemm`, which adds all of k up in a row then.
+    /// Hands the pointers over, for some rows and columns of the product: a single one of neighbours would be a matrix times a
+    /// vector to `gemm`, which adds all of k up in a row then.
     fn call(
         &self,
         a: Matrix<'_, T>,
@@ -351,6 +361,7 @@ mod tests {
             [17, 1 << 16, 17],
             [300, 9000, 8],
             [8, 9000, 300],
+            [100, 1024, 100],
             [100, 9000, 100],
         ] {
             for value in [1.7616894f32, 1.1, 1.0 / 3.0] {
@@ -364,6 +375,15 @@ mod tests {
                     multiply_add(&mut added, left, right, size);
                     let want = k as f64 * f64::from(value);
                     let bound = 4.0 * (k as f64).sqrt() * f64::from(f32::EPSILON) * want;
+                    // No neighbours: one element for all.
+                    let mut apart = vec![9.0; m * n];
+                    let one = Matrix {
+                        row: 0,
+                        column: 0,
+                        ..left
+                    };
+                    multiply(&mut apart, one, right, size, true);
+                    c.extend(apart);
                     for sum in c.into_iter().chain(added) {
                         let error = (f64::from(sum) - want).abs();
                         assert!(

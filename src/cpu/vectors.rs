@@ -11,19 +11,21 @@ use super::parallel;
 const VECTOR_ALONE: usize = 2 << 20;
 
 /// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows, elements and terms that it
-/// has then at least, and the rows and columns up to which vectors and their products, set apart, are no more than 16 MiB.
+/// has then at least, and the rows and columns up to which vectors, their products and parts of these, set apart, are 16 MiB of f32 each.
 const MOST_FEW: [usize; 2] = [8, 16];
 const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
 const LEAST_TERMS: [usize; 2] = [256, 64];
 const LONGEST_FEW: usize = 1 << 18;
 
+/// Entries of a matrix times a vector at a time: parts of them are set apart.
+const ENTRIES: usize = 1 << 16;
+
 /// Terms of a product with a vector that is set apart as a whole.
 pub(super) const LONGEST_VECTOR: usize = 1 << 16;
 
-/// Terms of k that are added one to the other at most; longer sums are sums of such parts. A sum of t terms of one size
-/// loses up to t / 6 ulps (half of one each time, and half as much of the whole while the sum was half as large): of 512
-/// terms 85, where 4 sqrt(512) = 90 are allowed.
+/// Terms of k that are added one to the other at most; longer sums are sums of such parts. A sum of t equal terms loses up
+/// to t / 8 ulps: of 512 terms 64, where 4 sqrt(512) = 90 are allowed.
 pub(super) fn longest_run(k: usize) -> usize {
     512.max(k.isqrt())
 }
@@ -94,13 +96,15 @@ pub(super) fn times_vector<T: Few>(
         _ => longest_run(k),
     };
     let work = |start: usize, y: &mut [T]| {
-        by_parts(y, k, terms, |terms, y| {
-            let elements = matrix.from(start, terms.start).elements;
-            match matrix.column {
-                1 => T::rows_times(elements, matrix.row as usize, &x[terms], y),
-                _ => T::columns_times(elements, matrix.column as usize, &x[terms], y),
-            }
-        });
+        for (at, y) in y.chunks_mut(ENTRIES).enumerate() {
+            by_parts(y, k, terms, |terms, y| {
+                let elements = matrix.from(start + at * ENTRIES, terms.start).elements;
+                match matrix.column {
+                    1 => T::rows_times(elements, matrix.row as usize, &x[terms], y),
+                    _ => T::columns_times(elements, matrix.column as usize, &x[terms], y),
+                }
+            });
+        }
     };
     let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
     let is_much = on_all_cores && bytes >= VECTOR_ALONE;
