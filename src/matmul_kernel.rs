@@ -30,7 +30,7 @@ pub(crate) enum Kernel {
     /// As the register tile, one subgroup of `lanes` a workgroup, rows of A handed out by shuffles:
     /// software adapters with subgroups of one known size.
     Subgroup { lanes: u32 },
-    /// One subgroup of four a workgroup, rows of A handed round by swaps: SwiftShader.
+    /// As the subgroup tile for 4 lanes and 32 bits, rows of A handed round by swaps: SwiftShader.
     Quad,
     /// As the subgroup tile for 8 lanes, everything loaded eight elements at a time: software
     /// adapters with 64-bit integers.
@@ -170,6 +170,7 @@ pub(crate) const SUBGROUP_4_SMALL: MatmulKernel = subgroup(8, 16, 4);
 pub(crate) const QUAD: MatmulKernel = quad(16, 32);
 /// A quarter of the code.
 pub(crate) const QUAD_SMALL: MatmulKernel = quad(8, 16);
+/// One column a lane.
 pub(crate) const QUAD_TALL: MatmulKernel = quad(32, 4);
 pub(crate) const QUAD_WIDE: MatmulKernel = quad(4, 64);
 

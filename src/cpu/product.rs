@@ -202,8 +202,8 @@ fn checked<'a, T>(
     c.get_mut(..entries).filter(|_| inside)
 }
 
-/// Pieces of a result along its longer side, a few for each thread. The last one takes the next few lines, too: a single
-/// one would be a vector.
+/// Pieces of a result along its longer side, a few for each thread. The last one takes the next few lines, too: of a single
+/// one `gemm` would make a vector.
 fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send {
     const FEW_LINES: usize = 8;
     let down = m >= n;
@@ -233,8 +233,8 @@ struct Target<T> {
 unsafe impl<T: Send> Sync for Target<T> {}
 
 impl<T: GemmElement> Target<T> {
-    /// Hands the pointers over, for some rows and columns of the product: a single one of neighbours would be a matrix times a
-    /// vector to `gemm`, which adds all of k up in a row then.
+    /// Hands the pointers over, for some rows and columns of the product: a single one of neighbours would be a matrix times
+    /// a vector to `gemm`, which adds all of k up in a row then.
     fn call(
         &self,
         a: Matrix<'_, T>,

@@ -11,7 +11,8 @@ use super::parallel;
 const VECTOR_ALONE: usize = 2 << 20;
 
 /// Vectors up to which a matrix of rows, or of columns, is gone through as it lies; the rows, elements and terms that it
-/// has then at least, and the rows and columns up to which vectors, their products and parts of these, set apart, are 16 MiB of f32 each.
+/// has then at least; and the rows and columns up to which vectors, their products and parts of these, set apart, are 16 MiB
+/// of f32 each.
 const MOST_FEW: [usize; 2] = [8, 16];
 const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
