@@ -3,7 +3,6 @@
 #
 #   ORLOP_TEST_FULL=1   ten times as many schedules
 #   ORLOP_TEST_SEED=N   others
-#
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

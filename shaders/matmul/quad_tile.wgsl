@@ -13,7 +13,8 @@
 {% set columns = tile_n // 4 -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
-{% set fours = vector_a == 4 or vector_b == 4 -%}
+{# Steps of a turn at the end: k is a multiple of four where vec4 run along it. -#}
+{% set rest = 4 if vector_a == 4 or vector_b == 4 else 1 -%}
 {% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
 
@@ -87,12 +88,10 @@ fn main(
         {{- turn(unroll) }}
         k += {{ unroll }}u;
     }
-    {%- if not fours or unroll > 4 %}
     while k < params.k {
-        {{- turn(4 if fours else 1) }}
-        k += {{ 4 if fours else 1 }}u;
+        {{- turn(rest) }}
+        k += {{ rest }}u;
     }
-    {%- endif %}
     {% for i in range(tile_m) %}
     let row_{{ i }} = tile_row + {{ i // 4 * 4 }}u + (lane ^ {{ i % 4 }}u);
     if row_{{ i }} < params.m {

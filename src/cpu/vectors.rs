@@ -28,7 +28,12 @@ pub(super) const LONGEST_VECTOR: usize = 1 << 16;
 /// Terms of k that are added one to the other at most; longer sums are sums of such parts. A sum of t equal terms loses up
 /// to t / 8 ulps: of 512 terms 64, where 4 sqrt(512) = 90 are allowed.
 pub(super) fn longest_run(k: usize) -> usize {
-    512.max(k.isqrt())
+    const RUN: usize = 512;
+    // Small products ask, too: no root for them.
+    match k <= RUN * RUN {
+        true => RUN,
+        false => k.isqrt(),
+    }
 }
 
 /// `y` of all `k` terms from `sums`, which sets `y` to that of some, `terms` at a time.
@@ -53,6 +58,15 @@ pub(super) fn by_parts<T: Few>(
 pub(super) fn add<T: Few>(sums: &mut [T], terms: &[T]) {
     for (sum, &term) in sums.iter_mut().zip(terms) {
         *sum += term;
+    }
+}
+
+/// Whether threads share the rows of a matrix, and how many each takes.
+fn shares<T>(rows: usize, k: usize, on_all_cores: bool) -> (bool, usize) {
+    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
+    match on_all_cores && bytes >= VECTOR_ALONE {
+        true => (true, rows.div_ceil(parallel::width()).next_multiple_of(16)),
+        false => (false, rows.max(1)),
     }
 }
 
@@ -107,12 +121,7 @@ pub(super) fn times_vector<T: Few>(
             });
         }
     };
-    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
-    let each = match is_much {
-        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
-        false => rows.max(1),
-    };
+    let (is_much, each) = shares::<T>(rows, k, on_all_cores);
     let pieces = y.chunks_mut(each).enumerate();
     parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
     true
@@ -169,12 +178,7 @@ pub(super) fn times_few<T: Few>(
             }
         });
     };
-    let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    let is_much = on_all_cores && bytes >= VECTOR_ALONE;
-    let each = match is_much {
-        true => rows.div_ceil(parallel::width()).next_multiple_of(16),
-        false => rows,
-    };
+    let (is_much, each) = shares::<T>(rows, k, on_all_cores);
     let mut y = vec![T::ZERO; padded * rows];
     let pieces = y.chunks_mut(padded * each).enumerate();
     parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
