@@ -40,6 +40,8 @@ const PURE: &str = "memory";
 const MOST_LINES: usize = 600;
 const UNSAFE: &[&str] = &[
     "cpu/arena.rs",
+    "cpu/arena/region.rs",
+    "cpu/pages.rs",
     "cpu/product.rs",
     "gpu/hal.rs",
     "gpu/pipelines.rs",

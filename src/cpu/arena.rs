@@ -1,99 +1,28 @@
 //! Host memory in the same kind of pool as a GPU's: regions, chunks, budget, statistics.
 //!
-//! The one place where host memory is handled by pointer. Soundness rests on three facts:
+//! The one place, with its regions, where host memory is handled by pointer. Soundness rests on three facts:
 //! chunks of live blocks never overlap (the pool's invariant), a region outlives every block in it
 //! (it is returned only when idle) and is never moved, and each block has a lock that keeps
 //! readers, the one writer, and who moves it to another chunk apart.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+mod region;
+
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use crate::background::Background;
-use crate::faults::{Fault, FaultHook, INJECTED};
+use crate::faults::FaultHook;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover, OwnedPool,
-    Place, Pool, PoolConfig, QUANTUM, Refused, RegionSource, Request, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover, OwnedPool, Pool,
+    PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::turns::Turns;
 
-/// Regions start at multiples of this many bytes: chunks are then aligned to the quantum.
-const REGION_ALIGNMENT: usize = 4096;
-const _: () = assert!(REGION_ALIGNMENT.is_multiple_of(QUANTUM as usize));
-
-/// One block of host memory, zeros when it was taken.
-struct HostRegion {
-    /// The first multiple of `REGION_ALIGNMENT` in what the system gave.
-    start: NonNull<u8>,
-    bytes: usize,
-    given: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: a region is plain memory; every access goes through a block's lock.
-unsafe impl Send for HostRegion {}
-
-impl HostRegion {
-    fn new(bytes: u64) -> Result<Self, Refused> {
-        let refused = || Refused(format!("the system has no {bytes} bytes of memory to give"));
-        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
-        let bytes = bytes.ok_or_else(refused)?;
-        // Of no more than the usual alignment: only such memory is taken from the system as pages that it makes when
-        // they are written; all else is written with zeros here, under the pool's lock.
-        let layout = bytes
-            .checked_add(REGION_ALIGNMENT)
-            .and_then(|most| Layout::from_size_align(most, align_of::<u64>()).ok())
-            .ok_or_else(refused)?;
-        // SAFETY: the layout's size is not zero. Zeroed, so that every byte is initialised.
-        let given = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        let address = given.addr().get();
-        let before = address.next_multiple_of(REGION_ALIGNMENT) - address;
-        Ok(Self {
-            // SAFETY: less than `REGION_ALIGNMENT`, which was asked for besides the bytes.
-            start: unsafe { given.add(before) },
-            bytes,
-            given,
-            layout,
-        })
-    }
-}
-
-impl Drop for HostRegion {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, freed once.
-        unsafe { dealloc(self.given.as_ptr(), self.layout) }
-    }
-}
-
-/// Takes regions from the system; the device's seat in the host's ledger.
-struct HostRegions {
-    claim: Claim,
-    faults: FaultHook,
-}
-
-impl RegionSource for HostRegions {
-    type Region = HostRegion;
-
-    fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
-        if self.faults.strikes(Fault::Region) {
-            return Err(Refused(INJECTED.to_owned()));
-        }
-        self.claim.take(bytes)?;
-        let region = HostRegion::new(bytes);
-        if region.is_err() {
-            self.claim.give(bytes);
-        }
-        region
-    }
-
-    fn destroy(&mut self, region: HostRegion) {
-        self.claim.give(region.bytes as u64);
-    }
-}
+use region::{HostRegion, HostRegions};
 
 /// A pool of host memory, and the threads of its device.
 pub(crate) struct HostPool {
@@ -110,7 +39,7 @@ impl HostPool {
         claim: Claim,
         faults: FaultHook,
     ) -> Arc<Self> {
-        let pool = Pool::new(HostRegions { claim, faults }, config);
+        let pool = Pool::new(HostRegions::new(claim, faults), config);
         Arc::new(Self {
             pool: Mutex::new(OwnedPool::new(pool)),
             moves: when_full != WhenFull::Fail,
@@ -135,7 +64,9 @@ impl HostPool {
         };
         let found = memory.place(id).and_then(|place| {
             let region = memory.region(place.region)?;
-            chunk_start(region, place).map(|start| (start, place.bytes as usize))
+            region
+                .chunk(place)
+                .map(|start| (start, place.bytes as usize))
         });
         let (start, bytes) = found.unwrap_or((NonNull::dangling(), 0));
         let block = Arc::new(HostBlock {
@@ -176,16 +107,6 @@ impl HostPool {
     pub(crate) fn trim_to(&self, bytes: u64) {
         self.pool.lock().trim_to(bytes);
     }
-}
-
-/// The address of a chunk, if it lies inside its region.
-fn chunk_start(region: &HostRegion, place: Place) -> Option<NonNull<u8>> {
-    let end = place.offset.checked_add(place.bytes)?;
-    if end > region.bytes as u64 {
-        return None;
-    }
-    // SAFETY: offset + bytes lies inside the region's allocation, checked above.
-    Some(unsafe { region.start.add(place.offset as usize) })
 }
 
 /// Where a chunk starts.
@@ -259,8 +180,8 @@ impl Mover<HostRegion> for Still<'_> {
 
     fn move_block(&mut self, moved: Move<'_, HostRegion>) {
         let places = (
-            chunk_start(moved.from_region, moved.from),
-            chunk_start(moved.to_region, moved.to),
+            moved.from_region.chunk(moved.from),
+            moved.to_region.chunk(moved.to),
         );
         let (Some(still), (Some(from), Some(to))) = (self.held.get_mut(&moved.block), places)
         else {
@@ -364,7 +285,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::memory::{Growth, Ledger};
+    use crate::memory::{Growth, Ledger, QUANTUM};
 
     thread_local! {
         static ELSEWHERE: RefCell<Vec<Arc<HostBlock>>> = const { RefCell::new(Vec::new()) };

@@ -3,6 +3,7 @@
 pub(crate) mod arena;
 mod few;
 pub(crate) mod matrix;
+mod pages;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod simd;
@@ -14,14 +15,17 @@ pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};
 
-/// An empty vector with room for `count` elements.
+/// An empty vector with room for `count` elements, in large pages where it is large.
 ///
 /// # Errors
 /// `OutOfMemory` of the host, where the system would end the program.
 pub(crate) fn host_vec<T>(op: &'static str, count: usize) -> Result<Vec<T>> {
-    let mut room = Vec::new();
+    let mut room: Vec<T> = Vec::new();
     match room.try_reserve_exact(count) {
-        Ok(()) => Ok(room),
+        Ok(()) => {
+            pages::prefer_large(room.spare_capacity_mut());
+            Ok(room)
+        }
         Err(_) => Err(Error::host_memory(
             op,
             (count as u64).saturating_mul(size_of::<T>() as u64),

@@ -1,0 +1,110 @@
+//! Regions of host memory, taken from the system.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use crate::cpu::pages::{self, LARGE};
+use crate::faults::{Fault, FaultHook, INJECTED};
+use crate::memory::{Claim, Place, QUANTUM, Refused, RegionSource};
+
+/// Regions start at multiples of this many bytes: chunks are then aligned to the quantum.
+const REGION_ALIGNMENT: usize = 4096;
+const _: () = assert!(REGION_ALIGNMENT.is_multiple_of(QUANTUM as usize));
+
+/// One block of host memory, zeros when it was taken.
+pub(super) struct HostRegion {
+    /// The first multiple of the alignment in what the system gave.
+    start: NonNull<u8>,
+    bytes: usize,
+    given: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a region is plain memory; every access goes through a block's lock.
+unsafe impl Send for HostRegion {}
+
+impl HostRegion {
+    fn new(bytes: u64) -> Result<Self, Refused> {
+        let refused = || Refused(format!("the system has no {bytes} bytes of memory to give"));
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+        let bytes = bytes.ok_or_else(refused)?;
+        // A large one begins with a large page; what that skips is never touched.
+        let alignment = match bytes >= 2 * LARGE {
+            true => LARGE,
+            false => REGION_ALIGNMENT,
+        };
+        // Of no more than the usual alignment: only such memory is taken from the system as pages that it makes when
+        // they are written; all else is written with zeros here, under the pool's lock.
+        let layout = bytes
+            .checked_add(alignment)
+            .and_then(|most| Layout::from_size_align(most, align_of::<u64>()).ok())
+            .ok_or_else(refused)?;
+        // SAFETY: the layout's size is not zero. Zeroed, so that every byte is initialised.
+        let given = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let address = given.addr().get();
+        let before = address.next_multiple_of(alignment) - address;
+        // SAFETY: less than `alignment`, which was asked for besides the bytes.
+        let start = unsafe { given.add(before) };
+        // SAFETY: inside of what was given, which nobody else has yet; its bytes are initialised.
+        let all = unsafe {
+            std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<u8>>().as_ptr(), bytes)
+        };
+        pages::prefer_large(all);
+        Ok(Self {
+            start,
+            bytes,
+            given,
+            layout,
+        })
+    }
+
+    /// The address of a chunk, if it lies inside.
+    pub(super) fn chunk(&self, place: Place) -> Option<NonNull<u8>> {
+        let end = place.offset.checked_add(place.bytes)?;
+        if end > self.bytes as u64 {
+            return None;
+        }
+        // SAFETY: offset + bytes lies inside the region's allocation, checked above.
+        Some(unsafe { self.start.add(place.offset as usize) })
+    }
+}
+
+impl Drop for HostRegion {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, freed once.
+        unsafe { dealloc(self.given.as_ptr(), self.layout) }
+    }
+}
+
+/// Takes regions from the system; the device's seat in the host's ledger.
+pub(super) struct HostRegions {
+    claim: Claim,
+    faults: FaultHook,
+}
+
+impl HostRegions {
+    pub(super) fn new(claim: Claim, faults: FaultHook) -> Self {
+        Self { claim, faults }
+    }
+}
+
+impl RegionSource for HostRegions {
+    type Region = HostRegion;
+
+    fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
+        if self.faults.strikes(Fault::Region) {
+            return Err(Refused(INJECTED.to_owned()));
+        }
+        self.claim.take(bytes)?;
+        let region = HostRegion::new(bytes);
+        if region.is_err() {
+            self.claim.give(bytes);
+        }
+        region
+    }
+
+    fn destroy(&mut self, region: HostRegion) {
+        self.claim.give(region.bytes as u64);
+    }
+}
