@@ -43,6 +43,7 @@ const UNSAFE: &[&str] = &[
     "cpu/arena/region.rs",
     "cpu/pages.rs",
     "cpu/product.rs",
+    "cpu/stores.rs",
     "gpu/hal.rs",
     "gpu/pipelines.rs",
     "gpu/serial.rs",

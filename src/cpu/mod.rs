@@ -3,12 +3,15 @@
 pub(crate) mod arena;
 mod few;
 pub(crate) mod matrix;
+pub(crate) mod narrow;
 mod pages;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod simd;
 pub(crate) mod single;
+pub(crate) mod stores;
 mod vectors;
+pub(crate) mod whole;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
 pub(crate) use simd::{Loops, vectorised};

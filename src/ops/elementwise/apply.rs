@@ -37,8 +37,8 @@ impl Loops for Others<'_> {
             Kind::F32 => never(),
             Kind::F64 if chain::is_plain(function) => plain(function, values, out),
             Kind::F64 => real::<f64, FUSED>(function, values, out),
-            Kind::I32 => whole::<i32>(function, values, out),
-            Kind::U32 => whole::<u32>(function, values, out),
+            Kind::I32 => whole::<i32, FUSED>(function, values, out),
+            Kind::U32 => whole::<u32, FUSED>(function, values, out),
             Kind::Bool => bools(function, values, out),
         }
     }
@@ -149,7 +149,7 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
         };
     }
     match function {
-        Function::Rem => two::<T, T>(values, out, |a, b| a % b),
+        Function::Rem => rest::<T>(values, out),
         Function::Pow => two::<T, T>(
             values,
             out,
@@ -189,7 +189,7 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
     }
 }
 
-/// Elements that are looked at together for one that is large.
+/// Elements that are looked at together for one that vectors cannot have.
 const LOOKED_AT: usize = 64;
 
 /// In vectors, and then what is large one by one.
@@ -222,14 +222,37 @@ fn wave<T: Real, const FUSED: bool>(
     }
 }
 
+/// In vectors, and then one by one where the quotient is large, or no number.
 #[inline(always)]
-fn whole<T: Whole>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+fn rest<T: Real>(values: [&[u8]; 3], out: &mut [u8]) {
+    two::<T, T>(values, out, T::near_rest);
+    let (a, b): (&[T], &[T]) = (
+        bytemuck::cast_slice(values[0]),
+        bytemuck::cast_slice(values[1]),
+    );
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
+    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
+        let near = a.iter().zip(b).map(|(a, &b)| a.is_rest_near(b));
+        if near.fold(true, |all, near| all & near) {
+            continue;
+        }
+        for (out, (&a, &b)) in out.iter_mut().zip(a.iter().zip(b)) {
+            if !a.is_rest_near(b) {
+                *out = a % b;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn whole<T: Whole, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
     match function {
         Function::Add => two::<T, T>(values, out, T::wrapping_add),
         Function::Sub => two::<T, T>(values, out, T::wrapping_sub),
         Function::Mul => two::<T, T>(values, out, T::wrapping_mul),
-        Function::Div => two::<T, T>(values, out, T::divide),
-        Function::Rem => two::<T, T>(values, out, T::rest),
+        Function::Div => two::<T, T>(values, out, T::divide::<FUSED>),
+        Function::Rem => two::<T, T>(values, out, T::rest::<FUSED>),
         Function::Pow => two::<T, T>(values, out, T::power),
         Function::Min => two::<T, T>(values, out, T::min),
         Function::Max => two::<T, T>(values, out, T::max),

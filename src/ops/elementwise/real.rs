@@ -3,12 +3,16 @@
 use std::ops::{Mul, Rem};
 
 use crate::cpu::single;
+use crate::cpu::whole::quotient;
 
 /// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction, of f32.
 pub(super) trait Real:
     bytemuck::Pod + PartialOrd + Mul<Output = Self> + Rem<Output = Self>
 {
     const ZERO: Self;
+    /// Of the dividend's sign, where it [`Real::is_rest_near`].
+    fn near_rest(self, other: Self) -> Self;
+    fn is_rest_near(self, other: Self) -> bool;
     /// What is larger in size is [`Real::sin`]'s and [`Real::cos`]'s, not [`Real::wave`]'s.
     const LARGE: Self;
     fn abs(self) -> Self;
@@ -102,6 +106,18 @@ impl Real for f32 {
         softplus();
         pow(power);
     }
+    // Exact: a quotient of less than 29 bits, and so its product with the divisor. It is whole only where the true one
+    // is, since that is 2^-24 away from the next whole number.
+    #[inline(always)]
+    fn near_rest(self, other: Self) -> Self {
+        let (a, b) = (f64::from(self), f64::from(other));
+        (a - (a / b).trunc() * b).copysign(a) as f32
+    }
+    #[inline(always)]
+    fn is_rest_near(self, other: Self) -> bool {
+        let (a, b) = (f64::from(self).abs(), f64::from(other).abs());
+        a < 268_435_456.0 * b && b < f64::INFINITY
+    }
     #[inline(always)]
     fn wave<const FUSED: bool>(self, ahead: i32) -> Self {
         single::wave::<FUSED>(self, ahead)
@@ -135,6 +151,14 @@ impl Real for f64 {
     }
     fn log1p<const FUSED: bool>(self) -> Self {
         libm::log1p(self)
+    }
+    #[inline(always)]
+    fn near_rest(self, _other: Self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn is_rest_near(self, _other: Self) -> bool {
+        false
     }
     #[inline(always)]
     fn wave<const FUSED: bool>(self, _ahead: i32) -> Self {
@@ -187,9 +211,9 @@ pub(super) trait Whole: bytemuck::Pod + Ord + Default {
     fn wrapping_abs(self) -> Self;
     fn sign(self) -> Self;
     /// Toward zero; by zero it is 0.
-    fn divide(self, other: Self) -> Self;
+    fn divide<const FUSED: bool>(self, other: Self) -> Self;
     /// Of the dividend's sign; by zero it is 0.
-    fn rest(self, other: Self) -> Self;
+    fn rest<const FUSED: bool>(self, other: Self) -> Self;
     /// It wraps; to a negative power 1 and -1 stay whole, others are 0.
     fn power(self, power: Self) -> Self;
 }
@@ -222,20 +246,18 @@ macro_rules! whole {
                 $sign(self)
             }
             #[inline(always)]
-            fn divide(self, other: Self) -> Self {
-                if other == 0 {
-                    0
-                } else {
-                    self.wrapping_div(other)
+            fn divide<const FUSED: bool>(self, other: Self) -> Self {
+                match FUSED {
+                    true => quotient(self.into(), other.into()) as $rust,
+                    false if other == 0 => 0,
+                    false => self.wrapping_div(other),
                 }
             }
             #[inline(always)]
-            fn rest(self, other: Self) -> Self {
-                if other == 0 {
-                    0
-                } else {
-                    self.wrapping_rem(other)
-                }
+            fn rest<const FUSED: bool>(self, other: Self) -> Self {
+                let multiple = self.divide::<FUSED>(other).wrapping_mul(other);
+                let rest = $rust::wrapping_sub(self, multiple);
+                if other == 0 { 0 } else { rest }
             }
             fn power(self, power: Self) -> Self {
                 if !$is_below(power) {

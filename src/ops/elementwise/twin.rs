@@ -1,16 +1,18 @@
 //! Elementwise expressions on the CPU: in blocks that stay in the nearest cache, each node a loop that
 //! vectorises, or chains of nodes one loop.
 
-use half::slice::HalfFloatSliceExt;
+use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::chain::{self, Chain, Source};
+use super::chain::{self, Chain, Source, is_plain};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
+use crate::cpu::narrow;
 use crate::cpu::parallel::{self, Walk};
+use crate::cpu::stores::Stores;
 use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
@@ -33,6 +35,10 @@ pub(super) fn evaluate(
         let Some(out) = output.bytes.get_mut(range) else {
             return;
         };
+        let stores = match is_light(expression) {
+            true => Stores::of(out.len()),
+            false => Stores::Plain,
+        };
         parallel::elements(out, size, |from, piece| {
             let mut machine = machine();
             // Where nothing is kept between nodes, in one block.
@@ -40,9 +46,11 @@ pub(super) fn evaluate(
                 true => piece.len().max(size) / size,
                 false => BLOCK,
             };
-            for (at, block) in piece.chunks_mut(length * size).enumerate() {
-                machine.block(from + at * length, block);
-            }
+            stores.write(piece, BLOCK * size, |first, piece| {
+                for (at, block) in piece.chunks_mut(length * size).enumerate() {
+                    machine.block(from + first / size + at * length, block);
+                }
+            });
         });
         return;
     }
@@ -52,12 +60,23 @@ pub(super) fn evaluate(
     let mut block: Register = vec![0; BLOCK];
     for from in (0..layout.elements()).step_by(BLOCK) {
         let count = BLOCK.min(layout.elements() - from);
-        let block = &mut bytemuck::cast_slice_mut(&mut block)[..count * size];
+        let block = &mut cast_slice_mut(&mut block)[..count * size];
         let bytes = &mut *output.bytes;
         by_size!(output.dtype, Bits => {
         through::<Bits>(&walk, bytes, from, block, |block| machine.block(from, block))
         });
     }
+}
+
+/// Whether computing takes no longer than memory does: streaming stores of a block wait for each other, and nothing is
+/// computed meanwhile.
+fn is_light(expression: &Expression) -> bool {
+    expression.nodes.iter().all(|node| match *node {
+        Node::Apply(function, _) => is_plain(function),
+        Node::Input(_) | Node::Scalar(_) => true,
+        // Casts, and what the output holds, which is read.
+        Node::Cast(..) | Node::Old => false,
+    })
 }
 
 /// Changes elements of a view in a block of their own.
@@ -70,8 +89,8 @@ fn through<T: bytemuck::Pod>(
 ) {
     gather::<T>(walk, bytes, from, block);
     change(block);
-    let elements: &mut [T] = bytemuck::cast_slice_mut(bytes);
-    let block: &[T] = bytemuck::cast_slice(block);
+    let elements: &mut [T] = cast_slice_mut(bytes);
+    let block: &[T] = cast_slice(block);
     let stride = walk.inner_strides()[0];
     walk.runs(from, block.len(), &mut |first, starts, count| {
         let mut at = starts[0];
@@ -310,7 +329,7 @@ impl<'a> Machine<'a> {
                     }
                     if let Place::Register(register) = self.places[at] {
                         let mut target = std::mem::take(&mut self.registers[register]);
-                        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut target);
+                        let bytes: &mut [u8] = cast_slice_mut(&mut target);
                         let bytes = &mut bytes[..count * Kind::of(self.types[at]).bytes()];
                         self.compute(at, from, count, bytes);
                         self.registers[register] = target;
@@ -320,17 +339,8 @@ impl<'a> Machine<'a> {
         }
         let values = self.values(last, from, count);
         match dtype {
-            DType::F16 => {
-                let out: &mut [f16] = bytemuck::cast_slice_mut(out);
-                out.convert_from_f32_slice(bytemuck::cast_slice(values));
-            }
-            DType::BF16 => {
-                let values: &[f32] = bytemuck::cast_slice(values);
-                let out: &mut [bf16] = bytemuck::cast_slice_mut(out);
-                for (out, &value) in out.iter_mut().zip(values) {
-                    *out = bf16::from_f32(value);
-                }
-            }
+            DType::F16 => narrow::round::<f16>(cast_slice(values), cast_slice_mut(out)),
+            DType::BF16 => narrow::round::<bf16>(cast_slice(values), cast_slice_mut(out)),
             _ => out.copy_from_slice(values),
         }
     }
@@ -346,7 +356,7 @@ impl<'a> Machine<'a> {
             }
             Place::Number(_) | Place::Output => &[],
             Place::Register(register) => {
-                let bytes: &[u8] = bytemuck::cast_slice(&self.registers[register]);
+                let bytes: &[u8] = cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
             }
         }
@@ -359,15 +369,15 @@ impl<'a> Machine<'a> {
         };
         let (operand, dtype) = (&self.inputs[input], self.types[node]);
         let size = dtype.size();
-        let target: &mut [u8] = bytemuck::cast_slice_mut(&mut self.registers[register]);
+        let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
         let elements = match &self.walks[input] {
             Some(walk) => {
-                let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut self.raw);
+                let raw: &mut [u8] = cast_slice_mut(&mut self.raw);
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
                 by_size!(dtype, Bits => gather::<Bits>(walk, operand.bytes, from, into));
                 match is_narrow(dtype) {
-                    true => &bytemuck::cast_slice(&self.raw)[..count * size],
+                    true => &cast_slice(&self.raw)[..count * size],
                     false => return,
                 }
             }
@@ -378,16 +388,16 @@ impl<'a> Machine<'a> {
             // One value, spread at the start.
             None => return,
         };
-        widen(dtype, elements, bytemuck::cast_slice_mut(target));
+        widen(dtype, elements, cast_slice_mut(target));
     }
 
     /// Keeps what the output holds, before it is overwritten.
     fn keep(&mut self, node: usize, out: &[u8]) {
         if let Place::Register(register) = self.places[node] {
             let dtype = self.types[node];
-            let target: &mut [u8] = bytemuck::cast_slice_mut(&mut self.registers[register]);
+            let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
             match is_narrow(dtype) {
-                true => widen(dtype, out, bytemuck::cast_slice_mut(target)),
+                true => widen(dtype, out, cast_slice_mut(target)),
                 false => target[..out.len()].copy_from_slice(out),
             }
         }
@@ -396,9 +406,7 @@ impl<'a> Machine<'a> {
     /// A node that is neither input nor number, with those that flow into it.
     fn compute(&self, at: usize, from: usize, count: usize, out: &mut [u8]) {
         if let Role::Ends(start) = self.roles[at] {
-            return self
-                .chain(start, at, from, count)
-                .run(bytemuck::cast_slice_mut(out));
+            return self.chain(start, at, from, count).run(cast_slice_mut(out));
         }
         let node = self.expression.nodes[at];
         let mut values: [&[u8]; 3] = [&[]; 3];
@@ -412,6 +420,13 @@ impl<'a> Machine<'a> {
             }
             Node::Cast(to, source) => {
                 convert(self.types[usize::from(source)], to, values[0], out);
+                // The last one's are rounded when they are stored.
+                match to {
+                    _ if at + 1 == self.expression.nodes.len() => {}
+                    DType::F16 => narrow::round_in_place::<f16>(cast_slice_mut(out)),
+                    DType::BF16 => narrow::round_in_place::<bf16>(cast_slice_mut(out)),
+                    _ => {}
+                }
             }
             Node::Input(_) | Node::Old | Node::Scalar(_) => {}
         }
@@ -431,9 +446,7 @@ impl<'a> Machine<'a> {
                 *source = match self.places[read] {
                     _ if self.roles[read] == Role::Flows => None,
                     Place::Number(number) => Some(Source::Number(number)),
-                    _ => Some(Source::Values(bytemuck::cast_slice(
-                        self.values(read, from, count),
-                    ))),
+                    _ => Some(Source::Values(cast_slice(self.values(read, from, count)))),
                 };
             }
             chain.push(function, sources);
@@ -444,24 +457,15 @@ impl<'a> Machine<'a> {
 
 /// Halves as f32.
 fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
-    let target = &mut target[..elements.len() / 2];
     match dtype {
-        DType::F16 => {
-            let elements: &[f16] = bytemuck::cast_slice(elements);
-            elements.convert_to_f32_slice(target);
-        }
-        _ => {
-            let elements: &[bf16] = bytemuck::cast_slice(elements);
-            for (target, element) in target.iter_mut().zip(elements) {
-                *target = element.to_f32();
-            }
-        }
+        DType::F16 => narrow::widen::<f16>(cast_slice(elements), target),
+        _ => narrow::widen::<bf16>(cast_slice(elements), target),
     }
 }
 
 /// One element in all places of a block.
 fn fill_with<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
-    let places: &mut [T] = bytemuck::cast_slice_mut(register);
+    let places: &mut [T] = cast_slice_mut(register);
     if let Ok(element) = bytemuck::try_pod_read_unaligned(element) {
         places[..BLOCK].fill(element);
     }
@@ -473,8 +477,8 @@ fn bits16(element: &[u8]) -> u16 {
 
 /// Elements of a view from `from` on, as many as `into` holds.
 fn gather<T: bytemuck::Pod>(walk: &Walk, bytes: &[u8], from: usize, into: &mut [u8]) {
-    let elements: &[T] = bytemuck::cast_slice(bytes);
-    let into: &mut [T] = bytemuck::cast_slice_mut(into);
+    let elements: &[T] = cast_slice(bytes);
+    let into: &mut [T] = cast_slice_mut(into);
     let stride = walk.inner_strides()[0];
     let length = into.len();
     walk.runs(from, length, &mut |first, starts, count| {

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 
 use super::finish::{Finisher, Sum, Term};
-use super::halves::{self, Halves};
+use super::halves::{self, Half};
 use super::rule::Finish;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
@@ -54,7 +54,7 @@ fn floats<T: Term<Sum = T> + Sum + product::GemmElement>(
     });
 }
 
-fn through_f32<T: Halves>(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+fn through_f32<T: Half>(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
     let finisher = Finisher::<T>::new(finish, inputs);
     each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
         halves::multiply(c, a, b, size, all, |at, sums| {

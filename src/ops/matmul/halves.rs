@@ -1,11 +1,9 @@
 //! Products of halves on the CPU: sums in f32 over the whole of k, rounded once, in blocks that are
 //! widened as they are needed.
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use super::finish::Term;
 use crate::cpu::matrix::{Matrix, Size};
+use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
 
@@ -18,29 +16,14 @@ const SUMS: usize = 1 << 20;
 /// Rows of the result at a time: more make better use of what was widened.
 const ROWS: [usize; 2] = [64, 256];
 
-/// A half with conversions of whole slices.
-pub(super) trait Halves: Term<Sum = f32> {
-    fn widen(from: &[Self], to: &mut [f32]);
-    fn round(from: &[f32], to: &mut [Self]);
-}
+/// What is multiplied here.
+pub(super) trait Half: Term<Sum = f32> + Narrow {}
 
-macro_rules! halves {
-    ($($rust:ty),*) => {$(
-        impl Halves for $rust {
-            fn widen(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
-            }
-            fn round(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
-            }
-        }
-    )*};
-}
-halves!(f16, bf16);
+impl<T: Term<Sum = f32> + Narrow> Half for T {}
 
 /// `c = a x b`, `c` row-major without gaps; `finish(index of the first entry, sums)` before they are
 /// rounded.
-pub(super) fn multiply<T: Halves>(
+pub(super) fn multiply<T: Half>(
     c: &mut [T],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
@@ -69,7 +52,7 @@ pub(super) fn multiply<T: Halves>(
                 row.copy_from_slice(&panel[i * row.len()..][..row.len()]);
             }
             finish(i * n, &mut row);
-            T::round(&row, c);
+            narrow::round(&row, c);
         }
         return;
     }
@@ -86,14 +69,14 @@ pub(super) fn multiply<T: Halves>(
         };
         accumulate(&mut sums, a.from(at * rows, 0), b, size);
         finish(at * rows * n, &mut sums);
-        T::round(&sums, c);
+        narrow::round(&sums, c);
     };
     let bands = c.chunks_mut(rows * n).enumerate();
     parallel::share(in_parallel, bands, band);
 }
 
 /// `sums += a x b` on the caller's thread.
-fn accumulate<T: Halves>(sums: &mut [f32], a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) {
+fn accumulate<T: Half>(sums: &mut [f32], a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) {
     let Size { m, k, n } = size;
     let (mut left, mut right, mut part) = (Vec::new(), Vec::new(), Vec::new());
     for step in (0..k).step_by(STEPS) {
@@ -123,7 +106,7 @@ fn accumulate<T: Halves>(sums: &mut [f32], a: Matrix<'_, T>, b: Matrix<'_, T>, s
 }
 
 /// A matrix in f32, without gaps, along the way that its elements lie.
-fn widened<'a, T: Halves>(
+fn widened<'a, T: Half>(
     matrix: Matrix<'_, T>,
     [rows, columns]: [usize; 2],
     into: &'a mut Vec<f32>,
@@ -137,7 +120,7 @@ fn widened<'a, T: Halves>(
     for (line, out) in into.chunks_mut(length).enumerate() {
         let from = &matrix.elements[line * next as usize..];
         match step {
-            1 => T::widen(&from[..length], out),
+            1 => narrow::widen(&from[..length], out),
             _ => {
                 for (at, out) in out.iter_mut().enumerate() {
                     *out = from[at * step as usize].wide();
@@ -158,6 +141,8 @@ fn widened<'a, T: Halves>(
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     /// Blocks of k and of columns, bands and panels: sums of small integers, which f16 holds.

@@ -1,10 +1,9 @@
 //! The loops of reductions on the CPU: many elements to one state, the same bits whatever the number
 //! of threads.
 
-use half::slice::HalfFloatSliceExt;
-
 use super::number::Number;
 use super::space::Space;
+use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
 use crate::layout::place;
@@ -89,10 +88,7 @@ impl<W: Copy + Sync> Read<W> for Plain<'_, W> {
 /// f16 or bf16, taken as f32.
 pub(super) struct Halves<'a, T>(pub &'a [T]);
 
-impl<T: Number<Wide = f32>> Read<f32> for Halves<'_, T>
-where
-    [T]: HalfFloatSliceExt,
-{
+impl<T: Number<Wide = f32> + Narrow> Read<f32> for Halves<'_, T> {
     fn run<'a>(
         &'a self,
         start: isize,
@@ -102,7 +98,7 @@ where
     ) -> &'a [f32] {
         if stride == 1 {
             buffer.resize(count, 0.0);
-            self.0[start as usize..][..count].convert_to_f32_slice(buffer);
+            narrow::widen(&self.0[start as usize..][..count], buffer);
             return buffer;
         }
         gather(self.0, start, stride, count, T::wide, buffer)

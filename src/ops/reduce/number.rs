@@ -2,9 +2,8 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use half::slice::HalfFloatSliceExt;
-
 use super::fold::{FEW_LANES, Halves, LANES, LONGEST, Plain, Read};
+use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::single;
 use crate::dtype::Element;
 
@@ -192,12 +191,12 @@ macro_rules! narrow {
             i32,
             0.0,
             1.0,
-            <$number>::to_f32,
-            <$number>::from_f32,
+            Narrow::widened,
+            Narrow::rounded,
             Add::add,
             Mul::mul,
-            |x: Self, least, places| ordered!(i32, f32, x.to_f32(), least, places),
-            |key: i32, least| <$number>::from_f32(unordered!(i32, u32, f32, key, least)),
+            |x: Self, least, places| ordered!(i32, f32, x.widened(), least, places),
+            |key: i32, least| <$number>::rounded(unordered!(i32, u32, f32, key, least)),
             Halves,
             rounded
         );
@@ -254,14 +253,11 @@ fn straight<T: bytemuck::Pod>(out: &mut [u8], make: &mut dyn FnMut(&mut [T])) {
     make(bytemuck::cast_slice_mut(out));
 }
 
-fn rounded<T: Number<Wide = f32>>(out: &mut [u8], make: &mut dyn FnMut(&mut [f32]))
-where
-    [T]: HalfFloatSliceExt,
-{
+fn rounded<T: Number<Wide = f32> + Narrow>(out: &mut [u8], make: &mut dyn FnMut(&mut [f32])) {
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     let mut wide = vec![0.0; out.len()];
     make(&mut wide);
-    out.convert_from_f32_slice(&wide);
+    narrow::round(&wide, out);
 }
 
 /// The sum of `f`: in chains of 64 at most, whose sums are added in f64. `FUSED` as in [`Loops::run`].

@@ -1,0 +1,183 @@
+//! f16 and bf16 as f32 and back, in vectors: by bits, without branches, on every processor. (Instructions for it
+//! cannot be called from here without `unsafe`, and the `half` crate calls them for eight elements at a time.)
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+use super::simd::{Loops, vectorised};
+
+/// A float of 16 bits.
+pub(crate) trait Narrow: Pod + Send + Sync {
+    fn widened(self) -> f32;
+
+    /// To nearest even; NaN stays NaN.
+    fn rounded(x: f32) -> Self;
+}
+
+const SIGN: u32 = 1 << 31;
+const INFINITY: u32 = 0xff << 23;
+/// Of a NaN that no operation takes for a signalling one.
+const QUIET: u32 = 1 << 22;
+
+impl Narrow for f16 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
+        // The exponent of f32 counts from 127 instead of 15.
+        let normal = (rest << 13) + (112 << 23);
+        // Whole numbers of 2^-24.
+        let subnormal = (rest as i32 as f32 * f32::from_bits(103 << 23)).to_bits();
+        let (is_finite, is_nan) = (rest < 0x7c00, rest > 0x7c00);
+        let above = normal | INFINITY | if is_nan { QUIET } else { 0 };
+        let normal = if is_finite { normal } else { above };
+        f32::from_bits(sign | if rest < 0x0400 { subnormal } else { normal })
+    }
+
+    #[inline(always)]
+    fn rounded(x: f32) -> Self {
+        let bits = x.to_bits();
+        let (sign, rest) = (bits & SIGN, bits & !SIGN);
+        // What is added carries where the rest is above a half, or a half and the last bit is odd.
+        let odd = (rest >> 13) & 1;
+        let normal = rest.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
+        // The sum with 1/2 is a whole number of 2^-24, rounded as all sums are.
+        let subnormal = (f32::from_bits(rest) + 0.5)
+            .to_bits()
+            .wrapping_sub(126 << 23);
+        let is_nan = rest > INFINITY;
+        let above = if is_nan { 0x7e00 } else { 0x7c00 };
+        // From 2^16 on all are infinite; below that rounding gets there by itself.
+        let normal = if rest < 143 << 23 { normal } else { above };
+        let rest = if rest < 113 << 23 { subnormal } else { normal };
+        f16::from_bits((sign >> 16 | rest) as u16)
+    }
+}
+
+impl Narrow for bf16 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn rounded(x: f32) -> Self {
+        let bits = x.to_bits();
+        let odd = (bits >> 16) & 1;
+        let near = bits.wrapping_add(0x7fff + odd);
+        let is_nan = bits & !SIGN > INFINITY;
+        bf16::from_bits((if is_nan { bits | QUIET } else { near } >> 16) as u16)
+    }
+}
+
+/// As many elements as both have.
+pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
+    struct Widen<'a, T>(&'a [T], &'a mut [f32]);
+
+    impl<T: Narrow> Loops for Widen<'_, T> {
+        const WIDEST: bool = true;
+
+        #[inline(always)]
+        fn run<const FUSED: bool>(self) {
+            for (to, from) in self.1.iter_mut().zip(self.0) {
+                *to = from.widened();
+            }
+        }
+    }
+    vectorised(Widen(from, to));
+}
+
+/// As many elements as both have, to nearest even.
+pub(crate) fn round<T: Narrow>(from: &[f32], to: &mut [T]) {
+    struct Round<'a, T>(&'a [f32], &'a mut [T]);
+
+    impl<T: Narrow> Loops for Round<'_, T> {
+        const WIDEST: bool = true;
+
+        #[inline(always)]
+        fn run<const FUSED: bool>(self) {
+            for (to, &from) in self.1.iter_mut().zip(self.0) {
+                *to = T::rounded(from);
+            }
+        }
+    }
+    vectorised(Round(from, to));
+}
+
+/// Each number as it is after it was rounded and widened again.
+pub(crate) fn round_in_place<T: Narrow>(values: &mut [f32]) {
+    struct There<'a, T>(&'a mut [f32], PhantomData<T>);
+
+    impl<T: Narrow> Loops for There<'_, T> {
+        const WIDEST: bool = true;
+
+        #[inline(always)]
+        fn run<const FUSED: bool>(self) {
+            for value in self.0 {
+                *value = T::rounded(*value).widened();
+            }
+        }
+    }
+    vectorised(There::<T>(values, PhantomData));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_widen_as_the_half_crate_has_them() {
+        let same = |ours: f32, theirs: f32| {
+            ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan()
+        };
+        for bits in 0..=u16::MAX {
+            let (f, b) = (f16::from_bits(bits), bf16::from_bits(bits));
+            assert!(same(f.widened(), f.to_f32()), "{bits:#x}");
+            assert!(same(b.widened(), b.to_f32()), "{bits:#x}");
+        }
+    }
+
+    /// Every value of 16 bits, half way to the next one, and their neighbours; random bits.
+    #[test]
+    fn f32_rounds_as_the_half_crate_has_it() {
+        let mut from: Vec<f32> = Vec::new();
+        for bits in 0..=u16::MAX {
+            let (f, b) = (
+                f16::from_bits(bits).to_f32(),
+                bf16::from_bits(bits).to_f32(),
+            );
+            for near in [0u32, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001] {
+                let far = |x: f32| f32::from_bits(x.to_bits().wrapping_add(near));
+                from.extend([
+                    far(f),
+                    far(b),
+                    f32::from_bits(b.to_bits().wrapping_sub(near)),
+                ]);
+            }
+        }
+        let mut state = 1u32;
+        from.extend((0..1 << 20).map(|_| {
+            state = state.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
+            f32::from_bits(state ^ state >> 15)
+        }));
+        let (mut f, mut b) = (vec![f16::ZERO; from.len()], vec![bf16::ZERO; from.len()]);
+        round(&from, &mut f);
+        round(&from, &mut b);
+        for (at, &x) in from.iter().enumerate() {
+            let (want_f, want_b) = (f16::from_f32(x), bf16::from_f32(x));
+            let bits = x.to_bits();
+            assert_eq!(f[at].is_nan(), want_f.is_nan(), "{bits:#x}");
+            assert_eq!(b[at].is_nan(), want_b.is_nan(), "{bits:#x}");
+            if !x.is_nan() {
+                assert_eq!(f[at].to_bits(), want_f.to_bits(), "{bits:#x}");
+                assert_eq!(b[at].to_bits(), want_b.to_bits(), "{bits:#x}");
+            }
+            assert_eq!(
+                (f[at].is_sign_negative(), b[at].is_sign_negative()),
+                (x.is_sign_negative(), x.is_sign_negative())
+            );
+        }
+    }
+}

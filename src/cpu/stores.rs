@@ -1,0 +1,190 @@
+//! How results are written. A store reads the line of memory that it writes a part of, and keeps it in the caches; a
+//! streaming store does neither. So results that no cache could keep until they are read go past the caches: two
+//! thirds of the bytes move, and what is in the caches stays there.
+#![allow(unsafe_code)]
+
+use bytemuck::Pod;
+
+/// Bytes below which nobody asks how large the caches are.
+const SMALL: usize = 4 << 20;
+
+/// The way of one result.
+#[derive(Clone, Copy)]
+pub(crate) enum Stores {
+    /// As the processor has it.
+    Plain,
+    /// Past the caches.
+    Streaming,
+}
+
+impl Stores {
+    /// For a result of so many bytes: past the caches where it is larger than the last one.
+    pub(crate) fn of(bytes: usize) -> Self {
+        let is_larger = || bytes > gemm_common::cache::CACHE_INFO[2].cache_bytes;
+        match cfg!(target_arch = "x86_64") && bytes >= SMALL && is_larger() {
+            true => Self::Streaming,
+            false => Self::Plain,
+        }
+    }
+
+    /// `fill(at, block)` writes all of `block`, which is `out` from the element `at` on, and reads nothing of it: the
+    /// whole of `out`, or block by block of at most `length` elements, which stay in the nearest cache until they are
+    /// stored.
+    pub(crate) fn write<T: Pod>(
+        self,
+        out: &mut [T],
+        length: usize,
+        mut fill: impl FnMut(usize, &mut [T]),
+    ) {
+        if matches!(self, Self::Plain) || align_of::<T>() > align_of::<u64>() {
+            return fill(0, out);
+        }
+        let length = length.clamp(1, out.len().max(1));
+        let mut memory = vec![0u64; (length * size_of::<T>()).div_ceil(size_of::<u64>())];
+        let block: &mut [T] = bytemuck::cast_slice_mut(&mut memory);
+        let _in_order = InOrder;
+        for (at, out) in out.chunks_mut(length).enumerate() {
+            let block = &mut block[..out.len()];
+            fill(at * length, block);
+            stream(bytemuck::cast_slice_mut(out), bytemuck::cast_slice(block));
+        }
+    }
+}
+
+/// When it is dropped, streaming stores that came before it are seen by all: other stores do not wait for them.
+struct InOrder;
+
+impl Drop for InOrder {
+    fn drop(&mut self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: every x86-64 has it; it touches no memory.
+        unsafe {
+            std::arch::x86_64::_mm_sfence()
+        };
+    }
+}
+
+/// Copies by streaming stores. Not for others to see before [`InOrder`].
+fn stream(out: &mut [u8], from: &[u8]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{__m128i, __m256i, _mm256_stream_si256};
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256};
+
+        /// Lines of 64 bytes, the first at a multiple of it.
+        #[target_feature(enable = "avx")]
+        fn by_halves(lines: &mut [[u8; 64]], from: &[[u8; 64]]) {
+            for (line, from) in lines.iter_mut().zip(from) {
+                let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m256i>());
+                // SAFETY: 64 bytes each, the line at a multiple of 64.
+                unsafe {
+                    let halves = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
+                    let line: *mut __m256i = line;
+                    _mm256_stream_si256(line, halves[0]);
+                    _mm256_stream_si256(line.add(1), halves[1]);
+                }
+            }
+        }
+
+        fn by_quarters(lines: &mut [[u8; 64]], from: &[[u8; 64]]) {
+            for (line, from) in lines.iter_mut().zip(from) {
+                let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m128i>());
+                for quarter in 0..4 {
+                    // SAFETY: 64 bytes each, the line at a multiple of 64; every x86-64 has SSE2.
+                    unsafe {
+                        let line: *mut __m128i = line;
+                        _mm_stream_si128(line.add(quarter), _mm_loadu_si128(from.add(quarter)));
+                    }
+                }
+            }
+        }
+
+        let before = out.as_ptr().align_offset(64).min(out.len());
+        let (head, rest) = out.split_at_mut(before);
+        let (from_head, from_rest) = from.split_at(before);
+        head.copy_from_slice(from_head);
+        let (lines, tail) = rest.as_chunks_mut();
+        let (from_lines, from_tail) = from_rest.as_chunks();
+        match std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: the processor has AVX.
+            true => unsafe { by_halves(lines, from_lines) },
+            false => by_quarters(lines, from_lines),
+        }
+        tail.copy_from_slice(from_tail);
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    out.copy_from_slice(from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every start and end within a line, lengths of blocks that divide nothing, and what lies beside.
+    #[test]
+    fn streaming_stores_write_what_plain_ones_do() {
+        let mut memory = vec![0u8; 1000];
+        for start in 0..130 {
+            for (length, block) in [(0, 7), (1, 1), (63, 64), (64, 100), (65, 64), (500, 130)] {
+                for stores in [Stores::Plain, Stores::Streaming] {
+                    memory.fill(255);
+                    let out = &mut memory[start..start + length];
+                    stores.write(out, block, |at, block| {
+                        for (at, out) in (at..).zip(block) {
+                            *out = (at % 251) as u8;
+                        }
+                    });
+                    let inside = |at: usize| at >= start && at < start + length;
+                    for (at, &byte) in memory.iter().enumerate() {
+                        let expected = if inside(at) { (at - start) % 251 } else { 255 };
+                        assert_eq!(usize::from(byte), expected, "{start} {length} {block} {at}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Other threads see all of it once the call is over.
+    #[test]
+    fn others_see_what_was_streamed() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        let mut out = vec![0u32; 1 << 16];
+        for round in 1..50u32 {
+            let done = AtomicUsize::new(0);
+            let (left, right) = out.split_at_mut(1 << 15);
+            std::thread::scope(|scope| {
+                for part in [left, right] {
+                    let done = &done;
+                    scope.spawn(move || {
+                        Stores::Streaming.write(part, 1000, |at, block| {
+                            block
+                                .iter_mut()
+                                .zip(at..)
+                                .for_each(|(out, at)| *out = at as u32 ^ round);
+                        });
+                        done.fetch_add(1, Ordering::Release);
+                        while done.load(Ordering::Acquire) < 2 {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+            });
+            let all = out.iter().enumerate();
+            assert!(
+                all.into_iter()
+                    .all(|(at, &x)| x == (at as u32 % (1 << 15)) ^ round)
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_no_cache_holds_is_streamed() {
+        assert!(matches!(Stores::of(1 << 20), Stores::Plain));
+        let largest = Stores::of(usize::MAX);
+        assert_eq!(
+            matches!(largest, Stores::Streaming),
+            cfg!(target_arch = "x86_64")
+        );
+    }
+}
