@@ -5,7 +5,8 @@ use smallvec::smallvec;
 
 use super::plan::{self, WORKGROUP};
 use crate::capabilities::Capabilities;
-use crate::cpu::parallel;
+use crate::cpu::narrow::Narrow;
+use crate::cpu::{Loops, parallel, vectorised};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -223,46 +224,65 @@ impl Op for Random {
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let normal = self.distribution == Distribution::Normal;
         let seed = self.seed;
-        let uniform =
-            |words: [u32; 4]| words.map(|word| (word >> 8) as f32 * 0.000_000_059_604_645);
-        if let Distribution::Integers { first, count } = self.distribution {
-            let integer = |word: u32| {
-                let step = match count {
-                    0 => word,
-                    _ => ((u64::from(word) * u64::from(count)) >> 32) as u32,
-                };
-                first.wrapping_add(step)
+        // Closures that are inlined always: what is called instead knows nothing of vectors.
+        macro_rules! each {
+            ($word:ident => $number:expr) => {
+                fill(
+                    output,
+                    seed,
+                    #[inline(always)]
+                    |words| {
+                        words.map(
+                            #[inline(always)]
+                            |lanes| {
+                                lanes.map(
+                                    #[inline(always)]
+                                    |$word| $number,
+                                )
+                            },
+                        )
+                    },
+                )
             };
-            match self.dtype {
-                DType::I32 => twin(output, seed, |words| words.map(|word| integer(word) as i32)),
-                _ => twin(output, seed, |words| words.map(integer)),
-            }
+        }
+        if let Distribution::Integers { first, count } = self.distribution {
+            // Of all 2^32 where the count is 0.
+            let count = if count == 0 {
+                1 << 32
+            } else {
+                u64::from(count)
+            };
+            each!(word => first.wrapping_add(((u64::from(word) * count) >> 32) as u32));
             return Ok(());
         }
         match self.dtype {
-            DType::F32 if normal => twin(output, seed, normals),
-            DType::F32 => twin(output, seed, uniform),
-            DType::F16 if normal => twin(output, seed, |w| normals(w).map(f16::from_f32)),
-            DType::F16 => twin(output, seed, |words| {
-                words.map(|word| f16::from_f32((word >> 21) as f32 * 0.000_488_281_25))
-            }),
-            DType::BF16 if normal => twin(output, seed, |w| normals(w).map(bf16::from_f32)),
-            DType::BF16 => twin(output, seed, |words| {
-                words.map(|word| bf16::from_f32((word >> 24) as f32 * 0.003_906_25))
-            }),
-            DType::F64 if normal => twin(output, seed, wide_normals),
-            DType::F64 => twin(output, seed, wide_uniforms),
+            DType::F32 if normal => fill(output, seed, normals),
+            DType::F32 => each!(word => (word >> 8) as i32 as f32 * 0.000_000_059_604_645),
+            DType::F16 if normal => fill(output, seed, rounded::<f16>),
+            DType::F16 => {
+                each!(word => f16::rounded((word >> 21) as i32 as f32 * 0.000_488_281_25));
+            }
+            DType::BF16 if normal => fill(output, seed, rounded::<bf16>),
+            DType::BF16 => {
+                each!(word => bf16::rounded((word >> 24) as i32 as f32 * 0.003_906_25));
+            }
+            DType::F64 if normal => fill(output, seed, wide_normals),
+            DType::F64 => fill(output, seed, wide_uniforms),
             DType::I32 | DType::U32 | DType::Bool => {}
         }
         Ok(())
     }
 }
 
-/// Fills with `numbers(philox(block))`, `N` numbers a block.
-fn twin<T: bytemuck::Pod + Send, const N: usize>(
+/// Blocks of Philox that are made together, each word of all of them in one array.
+const LANES: usize = 32;
+type Lanes<T> = [T; LANES];
+
+/// Fills with `numbers` of the words of blocks, `N` numbers a block.
+fn fill<T: bytemuck::Pod + Send, const N: usize>(
     output: &mut HostOutput<'_>,
     seed: u64,
-    numbers: impl Fn([u32; 4]) -> [T; N] + Sync + Send,
+    numbers: impl Fn([Lanes<u32>; 4]) -> [Lanes<T>; N] + Sync + Send,
 ) {
     let count = output.layout.elements();
     let Some(out) = output.elements::<T>().get_mut(..count) else {
@@ -270,57 +290,103 @@ fn twin<T: bytemuck::Pod + Send, const N: usize>(
     };
     // Pieces start at whole blocks: their length is a multiple of four.
     parallel::pieces(out, |start, piece| {
-        for (at, chunk) in piece.chunks_mut(N).enumerate() {
-            let made = numbers(philox((start / N + at) as u64, seed));
-            chunk.copy_from_slice(&made[..chunk.len()]);
-        }
+        vectorised(Made {
+            piece,
+            first: (start / N) as u64,
+            seed,
+            numbers: &numbers,
+        });
     });
 }
 
-/// Philox4x32-10.
-fn philox(block: u64, seed: u64) -> [u32; 4] {
-    let mut counter = [block as u32, (block >> 32) as u32, 0, 0];
+/// The numbers of a piece.
+struct Made<'a, T, F> {
+    piece: &'a mut [T],
+    /// Its first block.
+    first: u64,
+    seed: u64,
+    numbers: &'a F,
+}
+
+impl<T: bytemuck::Pod, F: Fn([Lanes<u32>; 4]) -> [Lanes<T>; N], const N: usize> Loops
+    for Made<'_, T, F>
+{
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let mut block = self.first;
+        for chunk in self.piece.chunks_mut(N * LANES) {
+            let made = (self.numbers)(philox(block, self.seed));
+            block += LANES as u64;
+            let (whole, rest) = chunk.as_chunks_mut::<N>();
+            for (lane, chunk) in whole.iter_mut().enumerate() {
+                for (out, made) in chunk.iter_mut().zip(&made) {
+                    *out = made[lane];
+                }
+            }
+            for (out, made) in rest.iter_mut().zip(&made) {
+                *out = made[whole.len()];
+            }
+        }
+    }
+}
+
+/// Philox4x32-10 of blocks one after the other.
+#[inline(always)]
+fn philox(first: u64, seed: u64) -> [Lanes<u32>; 4] {
+    let mut words = [[0u32; LANES]; 4];
+    for lane in 0..LANES {
+        let block = first.wrapping_add(lane as u64);
+        words[0][lane] = block as u32;
+        words[1][lane] = (block >> 32) as u32;
+    }
     let mut key = [seed as u32, (seed >> 32) as u32];
     for _ in 0..10 {
-        let first = 0xD251_1F53 * u64::from(counter[0]);
-        let second = 0xCD9E_8D57 * u64::from(counter[2]);
-        counter = [
-            (second >> 32) as u32 ^ counter[1] ^ key[0],
-            second as u32,
-            (first >> 32) as u32 ^ counter[3] ^ key[1],
-            first as u32,
-        ];
+        let [a, b, c, d] = &mut words;
+        for lane in 0..LANES {
+            let first = 0xD251_1F53 * u64::from(a[lane]);
+            let second = 0xCD9E_8D57 * u64::from(c[lane]);
+            a[lane] = (second >> 32) as u32 ^ b[lane] ^ key[0];
+            b[lane] = second as u32;
+            c[lane] = (first >> 32) as u32 ^ d[lane] ^ key[1];
+            d[lane] = first as u32;
+        }
         key = [
             key[0].wrapping_add(0x9E37_79B9),
             key[1].wrapping_add(0xBB67_AE85),
         ];
     }
-    counter
+    words
 }
 
 /// Step by step what shaders/random.wgsl does, so that only roundings can differ.
 #[allow(clippy::excessive_precision, clippy::approx_constant)]
+#[inline(always)]
 fn log_uniform(word: u32) -> f32 {
-    if word >= 0xC000_0000 {
-        let rest = ((u32::MAX - word) as f32 + 0.5) * 2.328_306_436_538_696_3e-10;
-        return log_near_one(-rest);
-    }
-    let zeros = word.leading_zeros();
-    let shifted = match zeros {
-        0 => word,
-        32 => 0x8000_0000,
-        _ => (word << zeros) | (1 << (zeros - 1)),
+    let rest = ((u32::MAX - word) as i32 as f32 + 0.5) * 2.328_306_436_538_696_3e-10;
+    // Leading zeros, by the exponent of what holds all 32 bits; a half is added below the last bit.
+    let exponent = (f64::from(word) + 0.25).to_bits() >> 52;
+    let zeros = (1023 + 31u32).wrapping_sub(exponent as u32).min(32);
+    let half = 1u32.checked_shl(zeros.wrapping_sub(1)).unwrap_or(0);
+    let shifted = word.checked_shl(zeros).unwrap_or(0) | half;
+    let mut mantissa = (shifted >> 8) as i32 as f32 * 1.192_092_895_507_812_5e-7;
+    let mut exponent = -1.0 - zeros as i32 as f32;
+    let is_above = mantissa > 1.414_213_5;
+    mantissa *= if is_above { 0.5 } else { 1.0 };
+    exponent += if is_above { 1.0 } else { 0.0 };
+    let is_near_one = word >= 0xC000_0000;
+    let log = log_near_one(if is_near_one { -rest } else { mantissa - 1.0 });
+    let whole = if is_near_one {
+        0.0
+    } else {
+        exponent * 0.693_147_18
     };
-    let mut mantissa = (shifted >> 8) as f32 * 1.192_092_895_507_812_5e-7;
-    let mut exponent = -1.0 - zeros as f32;
-    if mantissa > 1.414_213_5 {
-        mantissa *= 0.5;
-        exponent += 1.0;
-    }
-    exponent * 0.693_147_18 + log_near_one(mantissa - 1.0)
+    whole + log
 }
 
 #[allow(clippy::excessive_precision)]
+#[inline(always)]
 fn log_near_one(x: f32) -> f32 {
     let s = x / (2.0 + x);
     let q = s * s;
@@ -331,6 +397,7 @@ fn log_near_one(x: f32) -> f32 {
 
 /// Cosine and sine of a full turn times `(word + 1/2) / 2^32`.
 #[allow(clippy::excessive_precision)]
+#[inline(always)]
 fn turn(word: u32) -> [f32; 2] {
     let quarter = word.wrapping_add(0x2000_0000) >> 30;
     let rest = word.wrapping_sub(quarter << 30) as i32;
@@ -344,36 +411,62 @@ fn turn(word: u32) -> [f32; 2] {
         + q * (-0.5
             + q * (0.041_666_667
                 + q * (-0.001_388_888_9 + q * (0.000_024_801_587 + q * -2.755_731_9e-7))));
-    match quarter & 3 {
-        0 => [cosine, sine],
-        1 => [-sine, cosine],
-        2 => [-cosine, -sine],
-        _ => [sine, -cosine],
+    let (first, second) = match quarter & 1 {
+        0 => (cosine, sine),
+        _ => (sine, cosine),
+    };
+    // The cosine is below zero in the second and third quarter, the sine in the third and fourth.
+    let signed = |x: f32, is_below: u32| f32::from_bits(x.to_bits() ^ is_below << 31);
+    [
+        signed(first, (quarter ^ quarter >> 1) & 1),
+        signed(second, quarter >> 1 & 1),
+    ]
+}
+
+#[inline(always)]
+fn normals(words: [Lanes<u32>; 4]) -> [Lanes<f32>; 4] {
+    let mut made = [[0.0; LANES]; 4];
+    for pair in [0, 2] {
+        for lane in 0..LANES {
+            let r = (-2.0 * log_uniform(words[pair][lane])).sqrt();
+            let [cosine, sine] = turn(words[pair + 1][lane]);
+            made[pair][lane] = r * cosine;
+            made[pair + 1][lane] = r * sine;
+        }
     }
+    made
 }
 
-fn normals(words: [u32; 4]) -> [f32; 4] {
-    let pair = |radius: u32, angle: u32| {
-        let r = (-2.0 * log_uniform(radius)).sqrt();
-        turn(angle).map(|part| r * part)
-    };
-    let ([a, b], [c, d]) = (pair(words[0], words[1]), pair(words[2], words[3]));
-    [a, b, c, d]
+#[inline(always)]
+fn rounded<T: Narrow>(words: [Lanes<u32>; 4]) -> [Lanes<T>; 4] {
+    normals(words).map(
+        #[inline(always)]
+        |lanes| lanes.map(T::rounded),
+    )
 }
 
-fn wide_uniforms(words: [u32; 4]) -> [f64; 2] {
-    let number = |high: u32, low: u32| {
-        (f64::from(high >> 5) * 67_108_864.0 + f64::from(low >> 6)) / 9_007_199_254_740_992.0
-    };
-    [number(words[0], words[1]), number(words[2], words[3])]
+#[inline(always)]
+fn wide_uniforms(words: [Lanes<u32>; 4]) -> [Lanes<f64>; 2] {
+    let mut made = [[0.0; LANES]; 2];
+    for (pair, made) in made.iter_mut().enumerate() {
+        for (lane, made) in made.iter_mut().enumerate() {
+            let (high, low) = (words[2 * pair][lane] >> 5, words[2 * pair + 1][lane] >> 6);
+            *made = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
+        }
+    }
+    made
 }
 
-fn wide_normals(words: [u32; 4]) -> [f64; 2] {
-    let [radius, angle] = wide_uniforms(words);
-    // From (0, 1]: the logarithm of zero is infinite.
-    let r = (-2.0 * (1.0 - radius).ln()).sqrt();
-    let (sine, cosine) = (std::f64::consts::TAU * angle).sin_cos();
-    [r * cosine, r * sine]
+fn wide_normals(words: [Lanes<u32>; 4]) -> [Lanes<f64>; 2] {
+    let mut made = wide_uniforms(words);
+    let [first, second] = &mut made;
+    for (first, second) in first.iter_mut().zip(second) {
+        // From (0, 1]: the logarithm of zero is infinite.
+        let r = (-2.0 * (1.0 - *first).ln()).sqrt();
+        let (sine, cosine) = (std::f64::consts::TAU * *second).sin_cos();
+        (*first, *second) = (r * cosine, r * sine);
+    }
+    made
 }
 
 #[cfg(test)]
@@ -384,7 +477,7 @@ mod tests {
     fn philox_matches_its_published_vectors() {
         // Random123's kat_vectors for philox4x32-10.
         assert_eq!(
-            philox(0, 0),
+            philox(0, 0).map(|lanes| lanes[0]),
             [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
         );
     }
@@ -392,9 +485,8 @@ mod tests {
     #[test]
     fn normals_follow_the_f64_formula() {
         let mut worst = 0.0f64;
-        for block in 0..200_000 {
-            let words = philox(block, 42);
-            check(words, &mut worst);
+        for block in (0..200_000).step_by(LANES) {
+            check(philox(block, 42), &mut worst);
         }
         for edge in [
             0,
@@ -415,19 +507,23 @@ mod tests {
                 0xDFFF_FFFF,
                 u32::MAX,
             ] {
-                check([edge, angle, angle, edge], &mut worst);
+                check(
+                    [edge, angle, angle, edge].map(|word| [word; LANES]),
+                    &mut worst,
+                );
             }
         }
         assert!(worst < 1e-6, "{worst}");
     }
 
-    fn check(words: [u32; 4], worst: &mut f64) {
+    fn check(words: [Lanes<u32>; 4], worst: &mut f64) {
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
-        for (pair, got) in words.chunks(2).zip(normals(words).chunks(2)) {
-            let r = (-2.0 * unit(pair[0]).ln()).sqrt();
-            let (sine, cosine) = (std::f64::consts::TAU * unit(pair[1])).sin_cos();
-            for (want, &got) in [r * cosine, r * sine].into_iter().zip(got) {
-                let error = (want - f64::from(got)).abs() / want.abs().max(1.0);
+        let made = normals(words);
+        for (lane, pair) in (0..LANES).flat_map(|lane| [(lane, 0), (lane, 2)]) {
+            let r = (-2.0 * unit(words[pair][lane]).ln()).sqrt();
+            let (sine, cosine) = (std::f64::consts::TAU * unit(words[pair + 1][lane])).sin_cos();
+            for (want, got) in [(r * cosine, made[pair]), (r * sine, made[pair + 1])] {
+                let error = (want - f64::from(got[lane])).abs() / want.abs().max(1.0);
                 *worst = worst.max(error);
             }
         }
