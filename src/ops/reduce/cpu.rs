@@ -260,6 +260,7 @@ struct Norm;
 
 impl<W: Float> Fold<W> for Norm {
     type State = f64;
+    const BY_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> f64 {
@@ -270,6 +271,15 @@ impl<W: Float> Fold<W> for Norm {
     fn take<const FUSED: bool>(&self, state: f64, x: W, _: usize) -> f64 {
         let x = x.wider();
         state + x * x
+    }
+
+    #[inline(always)]
+    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<f64> {
+        Some(sum::<_, f64, FUSED>(
+            run,
+            #[inline(always)]
+            |x| x.wider() * x.wider(),
+        ))
     }
 
     #[inline(always)]
@@ -322,6 +332,29 @@ impl<W: Float> Fold<W> for Moment {
             },
         );
         Some((count, mean, squares))
+    }
+
+    #[inline(always)]
+    fn rows<const FUSED: bool, const R: usize>(
+        &self,
+        states: &mut [Self::State],
+        rows: [&[W]; R],
+        _: usize,
+    ) {
+        let (count, part) = (R as f64, 1.0 / R as f64);
+        for (at, state) in states.iter_mut().enumerate() {
+            let mut total = 0.0;
+            for row in rows {
+                total += row[at].wider();
+            }
+            let mean = total * part;
+            let mut squares = 0.0;
+            for row in rows {
+                let apart = row[at].wider() - mean;
+                squares += apart * apart;
+            }
+            *state = <Self as Fold<W>>::join::<FUSED>(self, *state, (count, mean, squares));
+        }
     }
 
     #[inline(always)]
