@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Backend, Device};
-use crate::cpu::{HostBlock, HostPin};
+use crate::cpu::{HostBlock, HostPin, parallel};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuBlock, Pin, Sink, out_of_memory};
 use crate::memory::QUANTUM;
@@ -12,6 +12,9 @@ use crate::turns::Turn;
 
 /// Bytes of a file that are on the host at a time.
 const PIECE: usize = 4 << 20;
+/// Bytes that one thread copies at a time, and from how many on it is several threads' work.
+const SHARE: usize = 256 << 10;
+const SHARED_FROM: usize = 1 << 20;
 
 /// A tensor's bytes: a chunk of a device's pool. An address is never in it.
 #[derive(Clone)]
@@ -194,7 +197,10 @@ impl Storage {
                 let target = bytes
                     .get_mut(..data.len())
                     .ok_or_else(|| Error::invalid("write", "more bytes than the tensor has"))?;
-                target.copy_from_slice(data);
+                let pieces = target.chunks_mut(SHARE).zip(data.chunks(SHARE));
+                parallel::share(data.len() > SHARED_FROM, pieces, |(target, data)| {
+                    target.copy_from_slice(data);
+                });
                 Ok(())
             }
             Storage::Gpu(block) => block.gpu().upload(block, 0, data),

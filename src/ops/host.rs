@@ -26,8 +26,8 @@ impl Tensor {
         Ok(data)
     }
 
-    /// The elements, row-major, into memory that the caller has: for large tensors several times as
-    /// fast as [`Tensor::to_vec`], whose fresh memory the system must map page by page.
+    /// The elements, row-major, into memory that the caller has: for large tensors faster than
+    /// [`Tensor::to_vec`], whose fresh memory the system must fill with zeros first.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the length is not the tensor's; as [`Tensor::to_vec`], and

@@ -624,10 +624,17 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
 /// Variances of numbers whose mean is far larger, by rows and by columns, alone and many at a time.
 fn far_from_zero(context: &Context) -> Result<()> {
     if context.is_cpu() {
-        // Equal values vary by nothing, also where their squares go over.
-        for (shape, axis) in [([4, 3], 0), ([3, 4], 1), ([4, 64], 0), ([3, 200], 1)] {
-            let x = Tensor::full(context.device(), shape, 1e200f64, DType::F64)?;
-            let all = x.var(axis, 0)?.to_vec::<f64>()?;
+        // Equal values vary by nothing, also where their squares go over, or their sum.
+        let shapes = [
+            ([4, 3], 0),
+            ([3, 4], 1),
+            ([4, 64], 0),
+            ([3, 200], 1),
+            ([50, 9], 0),
+        ];
+        for ((shape, axis), value) in shapes.iter().flat_map(|s| [(s, 1e200f64), (s, 1.7e308)]) {
+            let x = Tensor::full(context.device(), *shape, value, DType::F64)?;
+            let all = x.var(*axis, 0)?.to_vec::<f64>()?;
             assert!(all.iter().all(|&var| var == 0.0), "{shape:?}: {all:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::BitAnd;
 
-use super::fold::{Fold, Plain, Read, reduce};
+use super::fold::{Fold, LANES, Plain, Read, reduce};
 use super::number::{Float, Number, largest, sum};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
@@ -188,6 +188,11 @@ macro_rules! sums {
             }
 
             #[inline(always)]
+            fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<W> {
+                W::WHOLE.then(|| run.iter().fold($empty, |state, &x| $join(state, x)))
+            }
+
+            #[inline(always)]
             fn join<const FUSED: bool>(&self, a: W, b: W) -> W {
                 $join(a, b)
             }
@@ -218,19 +223,51 @@ impl<W: Number> Fold<W> for Extreme {
     }
 
     #[inline(always)]
+    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<W::Key> {
+        let keys = run.iter().map(|x| x.key(self.least, false));
+        W::WHOLE.then(|| keys.fold(W::LEAST, W::Key::max))
+    }
+
+    #[inline(always)]
     fn join<const FUSED: bool>(&self, a: W::Key, b: W::Key) -> W::Key {
         a.max(b)
     }
 }
+
+/// Neighbours among which the best is looked for once it is known.
+const SEARCHED: usize = 256;
 
 /// argmax and argmin.
 struct Place {
     least: bool,
 }
 
+impl Place {
+    /// The largest key of neighbours.
+    #[inline(always)]
+    fn top<W: Number>(&self, run: &[W]) -> W::Key {
+        let key = |x: &W| x.key(self.least, true);
+        if W::WHOLE {
+            return run.iter().map(key).fold(W::LEAST, W::Key::max);
+        }
+        let mut lanes = [W::LEAST; LANES];
+        let (whole, rest) = run.as_chunks::<LANES>();
+        for chunk in whole {
+            for lane in 0..LANES {
+                lanes[lane] = lanes[lane].max(key(&chunk[lane]));
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *lane = (*lane).max(key(x));
+        }
+        lanes.into_iter().fold(W::LEAST, W::Key::max)
+    }
+}
+
 impl<W: Number> Fold<W> for Place {
     /// The best, and which it is: of nothing the largest number there is.
     type State = (W::Key, u32);
+    const BY_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
@@ -244,6 +281,26 @@ impl<W: Number> Fold<W> for Place {
             true => (key, at as u32),
             false => (best, place),
         }
+    }
+
+    /// The best first, and then where it is: without an end on the way, so that both are vectors' work.
+    #[inline(always)]
+    fn block<const FUSED: bool>(&self, run: &[W], at: usize) -> Option<Self::State> {
+        let (mut best, mut found) = (W::LEAST, 0);
+        for (index, part) in run.chunks(SEARCHED).enumerate() {
+            let top = self.top(part);
+            if top > best {
+                (best, found) = (top, index * SEARCHED);
+            }
+        }
+        let searched = run[found..].iter().take(SEARCHED).zip(0u32..);
+        let place = searched.fold(u32::MAX, |place, (x, index)| {
+            match x.key(self.least, true) == best {
+                true => place.min(index),
+                false => place,
+            }
+        });
+        Some((best, (at + found) as u32 + place))
     }
 
     #[inline(always)]
@@ -291,6 +348,14 @@ impl<W: Float> Fold<W> for Norm {
 /// var and std, in f64.
 struct Moment;
 
+impl Moment {
+    /// What is taken off before numbers are added up: a sum of f64 may go over where their variance does not.
+    #[inline(always)]
+    fn near<W: Float>(first: W) -> f64 {
+        if W::OURS { 0.0 } else { first.wider() }
+    }
+}
+
 impl<W: Float> Fold<W> for Moment {
     /// How many, their mean, the sum of squared distances from it.
     type State = (f64, f64, f64);
@@ -317,12 +382,13 @@ impl<W: Float> Fold<W> for Moment {
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
+        let near = Self::near(run[0]);
         let total = sum::<_, _, FUSED>(
             run,
             #[inline(always)]
-            |x| x.wider(),
+            |x| x.wider() - near,
         );
-        let mean = total / count;
+        let mean = near + total / count;
         let squares = sum::<_, _, FUSED>(
             run,
             #[inline(always)]
@@ -343,11 +409,12 @@ impl<W: Float> Fold<W> for Moment {
     ) {
         let (count, part) = (R as f64, 1.0 / R as f64);
         for (at, state) in states.iter_mut().enumerate() {
+            let near = Self::near(rows[0][at]);
             let mut total = 0.0;
             for row in rows {
-                total += row[at].wider();
+                total += row[at].wider() - near;
             }
-            let mean = total * part;
+            let mean = near + total * part;
             let mut squares = 0.0;
             for row in rows {
                 let apart = row[at].wider() - mean;
@@ -413,6 +480,12 @@ impl Fold<u8> for Count {
     #[inline(always)]
     fn take<const FUSED: bool>(&self, state: u32, x: u8, _: usize) -> u32 {
         state.wrapping_add(u32::from(x != 0))
+    }
+
+    #[inline(always)]
+    fn block<const FUSED: bool>(&self, run: &[u8], _: usize) -> Option<u32> {
+        let ones = run.iter().map(|&x| u32::from(x != 0));
+        Some(ones.fold(0, u32::wrapping_add))
     }
 
     #[inline(always)]

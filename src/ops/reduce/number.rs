@@ -14,6 +14,9 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     const ZERO: Self::Wide;
     const ONE: Self::Wide;
     const LEAST: Self::Key;
+    /// Whether elements are integers: their sums and extremes are the same in any order, and compilers find the best one for
+    /// vectors themselves, of what is not already divided into lanes.
+    const WHOLE: bool;
 
     fn wide(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
@@ -130,7 +133,7 @@ macro_rules! unordered {
 
 macro_rules! number {
     (
-        $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
+        $whole:expr, $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
         $mul:expr, $to_key:expr, $of_key:expr, $read:ident, $made:ident
     ) => {
         impl Number for $number {
@@ -139,6 +142,7 @@ macro_rules! number {
             const ZERO: $wide = $zero;
             const ONE: $wide = $one;
             const LEAST: $key = <$key>::MIN;
+            const WHOLE: bool = $whole;
 
             #[inline(always)]
             fn wide(self) -> $wide {
@@ -186,6 +190,7 @@ macro_rules! number {
 macro_rules! narrow {
     ($number:ty) => {
         number!(
+            false,
             $number,
             f32,
             i32,
@@ -206,6 +211,7 @@ macro_rules! narrow {
 macro_rules! integer {
     ($number:ty) => {
         number!(
+            true,
             $number,
             $number,
             $number,
@@ -226,6 +232,7 @@ macro_rules! integer {
 macro_rules! plain {
     ($number:ty, $bits:ty, $unsigned:ty) => {
         number!(
+            false,
             $number,
             $number,
             $bits,
