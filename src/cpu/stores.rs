@@ -3,10 +3,15 @@
 //! thirds of the bytes move, and what is in the caches stays there.
 #![allow(unsafe_code)]
 
+use std::path::Path;
+use std::sync::OnceLock;
+
 use bytemuck::Pod;
 
-/// Bytes below which nobody asks how large the caches are.
-const SMALL: usize = 4 << 20;
+/// Bytes of the last cache where the system does not tell.
+const USUAL: usize = 32 << 20;
+/// Of a smaller one, as virtual machines tell that hide the last, nothing is believed.
+const SMALLEST: usize = 8 << 20;
 
 /// The way of one result.
 #[derive(Clone, Copy)]
@@ -18,10 +23,9 @@ pub(crate) enum Stores {
 }
 
 impl Stores {
-    /// For a result of so many bytes: past the caches where it is larger than the last one.
+    /// For a result of so many bytes: past the caches where it is larger than the largest one.
     pub(crate) fn of(bytes: usize) -> Self {
-        let is_larger = || bytes > gemm_common::cache::CACHE_INFO[2].cache_bytes;
-        match cfg!(target_arch = "x86_64") && bytes >= SMALL && is_larger() {
+        match cfg!(target_arch = "x86_64") && bytes > largest_cache() {
             true => Self::Streaming,
             false => Self::Plain,
         }
@@ -36,7 +40,7 @@ impl Stores {
         length: usize,
         mut fill: impl FnMut(usize, &mut [T]),
     ) {
-        if matches!(self, Self::Plain) || align_of::<T>() > align_of::<u64>() {
+        if matches!(self, Self::Plain) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
             return fill(0, out);
         }
         let length = length.clamp(1, out.len().max(1));
@@ -49,6 +53,33 @@ impl Stores {
             stream(bytemuck::cast_slice_mut(out), bytemuck::cast_slice(block));
         }
     }
+}
+
+/// Bytes of the first processor's largest cache, as Linux tells it.
+fn largest_cache() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
+        let told = (0..8).filter_map(|index| {
+            let size = caches.join(format!("index{index}/size"));
+            bytes_of(&std::fs::read_to_string(size).ok()?)
+        });
+        told.max().unwrap_or(USUAL).max(SMALLEST)
+    })
+}
+
+/// `32768K`, `32M` or plain bytes.
+fn bytes_of(size: &str) -> Option<usize> {
+    let size = size.trim();
+    let digits = size.trim_end_matches(['K', 'M', 'G']);
+    let shift = match &size[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 /// When it is dropped, streaming stores that came before it are seen by all: other stores do not wait for them.
@@ -174,6 +205,30 @@ mod tests {
             }
             drop(give);
         });
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read() {
+        let cases = [
+            ("32768K\n", 32 << 20),
+            ("1M", 1 << 20),
+            ("2G", 2 << 30),
+            ("512", 512),
+        ];
+        for (size, bytes) in cases {
+            assert_eq!(bytes_of(size), Some(bytes), "{size}");
+        }
+        for size in [
+            "",
+            "K",
+            "1KK",
+            "x",
+            "-1K",
+            "99999999999999999999M",
+            "99999999999999999G",
+        ] {
+            assert_eq!(bytes_of(size), None, "{size}");
+        }
     }
 
     #[test]

@@ -336,10 +336,10 @@ impl<T: bytemuck::Pod, F: Fn([Lanes<u32>; 4]) -> [Lanes<T>; N], const N: usize> 
 #[inline(always)]
 fn philox(first: u64, seed: u64) -> [Lanes<u32>; 4] {
     let mut words = [[0u32; LANES]; 4];
-    for lane in 0..LANES {
+    let [low, high, ..] = &mut words;
+    for (lane, (low, high)) in low.iter_mut().zip(high).enumerate() {
         let block = first.wrapping_add(lane as u64);
-        words[0][lane] = block as u32;
-        words[1][lane] = (block >> 32) as u32;
+        (*low, *high) = (block as u32, (block >> 32) as u32);
     }
     let mut key = [seed as u32, (seed >> 32) as u32];
     for _ in 0..10 {

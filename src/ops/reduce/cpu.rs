@@ -349,7 +349,8 @@ impl<W: Float> Fold<W> for Norm {
 struct Moment;
 
 impl Moment {
-    /// What is taken off before numbers are added up: a sum of f64 may go over where their variance does not.
+    /// What is taken off before numbers are added up: a sum of f64 may go over where their variance does not, and is
+    /// rounded, so that equal numbers would vary.
     #[inline(always)]
     fn near<W: Float>(first: W) -> f64 {
         if W::OURS { 0.0 } else { first.wider() }
@@ -388,16 +389,16 @@ impl<W: Float> Fold<W> for Moment {
             #[inline(always)]
             |x| x.wider() - near,
         );
-        let mean = near + total / count;
+        let off = total / count;
         let squares = sum::<_, _, FUSED>(
             run,
             #[inline(always)]
             |x| {
-                let apart = x.wider() - mean;
+                let apart = (x.wider() - near) - off;
                 apart * apart
             },
         );
-        Some((count, mean, squares))
+        Some((count, near + off, squares))
     }
 
     #[inline(always)]
@@ -414,13 +415,14 @@ impl<W: Float> Fold<W> for Moment {
             for row in rows {
                 total += row[at].wider() - near;
             }
-            let mean = near + total * part;
+            let off = total * part;
             let mut squares = 0.0;
             for row in rows {
-                let apart = row[at].wider() - mean;
+                let apart = (row[at].wider() - near) - off;
                 squares += apart * apart;
             }
-            *state = <Self as Fold<W>>::join::<FUSED>(self, *state, (count, mean, squares));
+            let of_rows = (count, near + off, squares);
+            *state = <Self as Fold<W>>::join::<FUSED>(self, *state, of_rows);
         }
     }
 
