@@ -10,7 +10,7 @@ use bytemuck::Pod;
 
 /// Bytes of the last cache where the system does not tell.
 const USUAL: usize = 32 << 20;
-/// Of a smaller one, as virtual machines tell that hide the last, nothing is believed.
+/// Where it tells of less the last one is hidden, as in some virtual machines.
 const SMALLEST: usize = 8 << 20;
 
 /// The way of one result.
@@ -64,7 +64,8 @@ fn largest_cache() -> usize {
             let size = caches.join(format!("index{index}/size"));
             bytes_of(&std::fs::read_to_string(size).ok()?)
         });
-        told.max().unwrap_or(USUAL).max(SMALLEST)
+        let largest = told.max().filter(|&bytes| bytes >= SMALLEST);
+        largest.unwrap_or(USUAL)
     })
 }
 

@@ -1,6 +1,6 @@
 //! add, sub, mul, div against references of their own, on any strides.
 
-use orlop::{Result, Tensor};
+use orlop::{DType, Result, Tensor};
 
 use crate::adapters::{Context, full, in_turn, stored_alone};
 use crate::grid::broadcast_shapes;
@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("elementwise::operators", Scope::Device, operators),
         Test::new("elementwise::functions", Scope::Kernels, functions),
+        Test::new("elementwise::large", Scope::Device, large),
         Test::new(
             "elementwise::many_workgroups",
             Scope::Device,
@@ -258,6 +259,39 @@ fn functions(context: &Context) -> Result<()> {
         is(x.neg(), |x| -x)?;
         is(x.relu(), |x| x.max(0.0))?;
         is(x.sqrt(), f64::sqrt)?;
+    }
+    Ok(())
+}
+
+/// Larger than the caches of most processors (36 MiB), where the CPU stores past them: lengths that no line divides.
+fn large(context: &Context) -> Result<()> {
+    let (rows, columns) = if context.is_slow() {
+        (30, 2003)
+    } else {
+        (4713, 2003)
+    };
+    let whole = |at: usize| (at * 7919 % 10_007) as i32 - 5000;
+    let host: Vec<i32> = (0..rows * columns).map(whole).collect();
+    let x = Tensor::from_slice(context.device(), &host, [rows, columns])?;
+    let f = x.cast(DType::F32)?;
+    let last = f.slice((.., 1..))?;
+    let row = f.slice(rows - 1..)?;
+    let doubled = (&x + &x)?.to_vec::<i32>()?;
+    let negated = f.neg()?.to_vec::<f32>()?;
+    let beside = (&last * &row.slice((.., 1..))?)?.to_vec::<f32>()?;
+    let clamped = f.clamp(-7.5, 2000.0)?.to_vec::<f32>()?;
+    for (at, &x) in host.iter().enumerate() {
+        let f = x as f32;
+        assert_eq!(doubled[at], 2 * x, "{at}");
+        assert_eq!(
+            (negated[at], clamped[at]),
+            (-f, f.clamp(-7.5, 2000.0)),
+            "{at}"
+        );
+        if let (line, column @ 1..) = (at / columns, at % columns) {
+            let other = whole((rows - 1) * columns + column) as f32;
+            assert_eq!(beside[line * (columns - 1) + column - 1], f * other, "{at}");
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::chain::{self, Chain, Source, is_plain};
+use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
@@ -72,7 +72,7 @@ pub(super) fn evaluate(
 /// computed meanwhile.
 fn is_light(expression: &Expression) -> bool {
     expression.nodes.iter().all(|node| match *node {
-        Node::Apply(function, _) => is_plain(function),
+        Node::Apply(function, _) => chain::is_plain(function),
         Node::Input(_) | Node::Scalar(_) => true,
         // Casts, and what the output holds, which is read.
         Node::Cast(..) | Node::Old => false,
