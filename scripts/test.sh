@@ -7,6 +7,7 @@
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
 #   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
+#   ORLOP_NO_OLDEST=1    leave the oldest Rust out, where it cannot be installed (scripts/oldest.sh)
 #   ORLOP_NO_FUZZ=1      leave the fuzzer out (scripts/fuzz.sh)
 #
 # Stops at the first stage that fails. The last line is always "N passed, M failed"; M is 0 only when all is
@@ -16,7 +17,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -133,6 +134,8 @@ stage_layers() { scripts/layers.sh; }
 
 stage_miri() { scripts/miri.sh; }
 
+stage_oldest() { scripts/oldest.sh; }
+
 stage_fuzz() { scripts/fuzz.sh 60; }
 
 stage_examples() {
@@ -248,5 +251,6 @@ run_stage model stage_model
 run_stage layers stage_layers
 run_stage examples stage_examples
 run_stage miri stage_miri
+run_stage oldest stage_oldest
 run_stage fuzz stage_fuzz
 summary ''

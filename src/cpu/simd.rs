@@ -8,6 +8,7 @@ use pulp::{Arch, Simd, WithSimd};
 /// in vectors that pay; without it loops may go one by one, so that they compile faster.
 pub(crate) trait Loops {
     /// Whether they compute so much that vectors of 512 bits pay.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const WIDEST: bool = false;
 
     fn run<const FUSED: bool>(self);
@@ -24,19 +25,19 @@ impl<F: FnOnce()> Loops for F {
 /// nothing from wider ones, and each width compiles them once more. Never inlined: that would, too.
 #[inline(never)]
 pub(crate) fn vectorised<L: Loops>(loops: L) {
-    struct Wide<L>(L);
-
-    impl<L: Loops> WithSimd for Wide<L> {
-        type Output = ();
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, _: S) {
-            self.0.run::<true>();
-        }
-    }
-
     #[cfg(target_arch = "x86_64")]
     {
+        struct Wide<L>(L);
+
+        impl<L: Loops> WithSimd for Wide<L> {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) {
+                self.0.run::<true>();
+            }
+        }
+
         if L::WIDEST
             && let Some(simd) = pulp::x86::V4::try_new()
         {

@@ -15,6 +15,7 @@ pub(super) trait Fold<W>: Sync {
     /// Whether neighbours are taken by [`Fold::block`], so that what comes one by one is little.
     const BY_BLOCKS: bool = false;
     /// As [`Loops::WIDEST`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const WIDEST: bool = false;
 
     /// The state of no element.
