@@ -1,12 +1,10 @@
 //! f16 and bf16 as f32 and back, in vectors: by bits, without branches, on every processor. (Instructions for it
 //! cannot be called from here without `unsafe`, and the `half` crate calls them for eight elements at a time.)
 
-use std::marker::PhantomData;
-
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::simd::{Loops, vectorised};
+use super::simd::{Widest, vectorised};
 
 /// A float of 16 bits.
 pub(crate) trait Narrow: Pod + Send + Sync {
@@ -74,53 +72,38 @@ impl Narrow for bf16 {
 
 /// As many elements as both have.
 pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
-    struct Widen<'a, T>(&'a [T], &'a mut [f32]);
-
-    impl<T: Narrow> Loops for Widen<'_, T> {
-        const WIDEST: bool = true;
-
+    vectorised(Widest(
         #[inline(always)]
-        fn run<const FUSED: bool>(self) {
-            for (to, from) in self.1.iter_mut().zip(self.0) {
+        || {
+            for (to, from) in to.iter_mut().zip(from) {
                 *to = from.widened();
             }
-        }
-    }
-    vectorised(Widen(from, to));
+        },
+    ));
 }
 
 /// As many elements as both have, to nearest even.
 pub(crate) fn round<T: Narrow>(from: &[f32], to: &mut [T]) {
-    struct Round<'a, T>(&'a [f32], &'a mut [T]);
-
-    impl<T: Narrow> Loops for Round<'_, T> {
-        const WIDEST: bool = true;
-
+    vectorised(Widest(
         #[inline(always)]
-        fn run<const FUSED: bool>(self) {
-            for (to, &from) in self.1.iter_mut().zip(self.0) {
+        || {
+            for (to, &from) in to.iter_mut().zip(from) {
                 *to = T::rounded(from);
             }
-        }
-    }
-    vectorised(Round(from, to));
+        },
+    ));
 }
 
 /// Each number as it is after it was rounded and widened again.
 pub(crate) fn round_in_place<T: Narrow>(values: &mut [f32]) {
-    struct There<'a, T>(&'a mut [f32], PhantomData<T>);
-
-    impl<T: Narrow> Loops for There<'_, T> {
-        const WIDEST: bool = true;
-
+    vectorised(Widest(
         #[inline(always)]
-        fn run<const FUSED: bool>(self) {
-            for value in self.0 {
+        || {
+            for value in values {
                 *value = T::rounded(*value).widened();
             }
-        }
-    }
-    vectorised(There::<T>(values, PhantomData));
+        },
+    ));
 }
 
 #[cfg(test)]

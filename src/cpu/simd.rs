@@ -21,6 +21,18 @@ impl<F: FnOnce()> Loops for F {
     }
 }
 
+/// [`Loops::WIDEST`] ones of a closure.
+pub(super) struct Widest<F>(pub F);
+
+impl<F: FnOnce()> Loops for Widest<F> {
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        self.0();
+    }
+}
+
 /// Runs loops compiled for vectors of 256 bits where the processor has them: loops that wait for memory gain
 /// nothing from wider ones, and each width compiles them once more. Never inlined: that would, too.
 #[inline(never)]

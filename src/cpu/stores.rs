@@ -6,8 +6,6 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use bytemuck::Pod;
-
 /// Bytes of the last cache where the system does not tell.
 const USUAL: usize = 32 << 20;
 /// Where it tells of less the last one is hidden, as in some virtual machines.
@@ -25,32 +23,34 @@ pub(crate) enum Stores {
 impl Stores {
     /// For a result of so many bytes: past the caches where it is larger than the largest one.
     pub(crate) fn of(bytes: usize) -> Self {
-        match cfg!(target_arch = "x86_64") && bytes > largest_cache() {
+        // Of small ones nobody asks how large the caches are.
+        let is_larger = bytes > SMALLEST && bytes > largest_cache();
+        match cfg!(target_arch = "x86_64") && is_larger {
             true => Self::Streaming,
             false => Self::Plain,
         }
     }
 
-    /// `fill(at, block)` writes all of `block`, which is `out` from the element `at` on, and reads nothing of it: the
-    /// whole of `out`, or block by block of at most `length` elements, which stay in the nearest cache until they are
-    /// stored.
-    pub(crate) fn write<T: Pod>(
+    /// `fill(at, block)` writes all of `block`, which is `out` from the byte `at` on, and reads nothing of it: the whole of
+    /// `out`, or block by block of at most `length` bytes, which stay in the nearest cache until they are stored.
+    pub(crate) fn write(
         self,
-        out: &mut [T],
+        out: &mut [u8],
         length: usize,
-        mut fill: impl FnMut(usize, &mut [T]),
+        mut fill: impl FnMut(usize, &mut [u8]),
     ) {
-        if matches!(self, Self::Plain) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
+        if matches!(self, Self::Plain) {
             return fill(0, out);
         }
+        // Aligned for elements of every dtype.
         let length = length.clamp(1, out.len().max(1));
-        let mut memory = vec![0u64; (length * size_of::<T>()).div_ceil(size_of::<u64>())];
-        let block: &mut [T] = bytemuck::cast_slice_mut(&mut memory);
+        let mut memory = vec![0u64; length.div_ceil(size_of::<u64>())];
+        let block: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
         let _in_order = InOrder;
         for (at, out) in out.chunks_mut(length).enumerate() {
             let block = &mut block[..out.len()];
             fill(at * length, block);
-            stream(bytemuck::cast_slice_mut(out), bytemuck::cast_slice(block));
+            stream(out, block);
         }
     }
 }
@@ -181,14 +181,15 @@ mod tests {
     fn others_see_what_was_streamed() {
         use std::sync::mpsc::channel;
 
-        const LENGTH: usize = if cfg!(miri) { 100 } else { 1 << 15 };
-        let (give, taken) = channel::<Vec<u32>>();
+        const LENGTH: usize = if cfg!(miri) { 400 } else { 1 << 17 };
+        let value = |at: usize, round: usize| ((at % 251) ^ round) as u8;
+        let (give, taken) = channel::<Vec<u8>>();
         let (back, again) = channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for (round, out) in taken.iter().enumerate() {
                     let mut all = out.iter().enumerate();
-                    assert!(all.all(|(at, &x)| x as usize == at ^ round));
+                    assert!(all.all(|(at, &x)| x == value(at, round)));
                     if back.send(out).is_err() {
                         break;
                     }
@@ -196,9 +197,9 @@ mod tests {
             });
             let mut out = vec![0; LENGTH];
             for round in 0..200 {
-                Stores::Streaming.write(&mut out, 1000, |first, block| {
+                Stores::Streaming.write(&mut out, 4000, |first, block| {
                     for (at, out) in (first..).zip(block) {
-                        *out = (at ^ round) as u32;
+                        *out = value(at, round);
                     }
                 });
                 give.send(out).unwrap();
