@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use orlop::{Device, DeviceInfo};
+use orlop::{CooperativeMatrices, Device, DeviceInfo};
 use serde_json::{Value, json};
 
 /// Lists the devices and what each can do.
@@ -44,7 +44,10 @@ fn object(info: &DeviceInfo) -> Value {
         "f16": can.f16,
         "f64": can.f64,
         "subgroups": can.subgroup_sizes.map(|(least, most)| [least, most]),
-        "cooperative_matrix": can.cooperative_matrix,
+        "cooperative_matrices": {
+            "f16": can.cooperative_matrices.f16,
+            "f32": can.cooperative_matrices.f32,
+        },
         "timestamps": can.timestamps,
         "immediate_bytes": can.immediate_bytes,
         "max_buffer_bytes": can.max_buffer_bytes,
@@ -66,7 +69,7 @@ fn table(devices: &[DeviceInfo]) -> String {
         "f16",
         "f64",
         "subgroups",
-        "coop",
+        "cooperative",
         "timestamps",
         "immediates",
         "buffer",
@@ -114,7 +117,7 @@ fn row(info: &DeviceInfo) -> [String; 15] {
                 format!("{least}-{most}")
             }
         }),
-        flag(can.cooperative_matrix),
+        cooperative(can.cooperative_matrices),
         flag(can.timestamps),
         match can.immediate_bytes {
             0 => "-".to_owned(),
@@ -125,6 +128,19 @@ fn row(info: &DeviceInfo) -> [String; 15] {
         info.name.clone(),
         info.driver.clone(),
     ]
+}
+
+/// Dtypes and sizes of cooperative matrices.
+fn cooperative(matrices: CooperativeMatrices) -> String {
+    let edges = [("f16", matrices.f16), ("f32", matrices.f32)];
+    let shown: Vec<String> = edges
+        .iter()
+        .filter_map(|(dtype, edge)| edge.map(|edge| format!("{dtype} {edge}x{edge}")))
+        .collect();
+    match shown.is_empty() {
+        true => "-".to_owned(),
+        false => shown.join(", "),
+    }
 }
 
 /// A limit; no limit but the address space's is none.

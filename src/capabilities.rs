@@ -47,6 +47,28 @@ impl DeviceKind {
     }
 }
 
+/// Matrices that the invocations of a subgroup multiply together, with sums in f32: how many rows and
+/// columns each has, 8 or 16, by the dtype of the factors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CooperativeMatrices {
+    /// Of f16.
+    pub f16: Option<u32>,
+    /// Of f32.
+    pub f32: Option<u32>,
+}
+
+impl CooperativeMatrices {
+    /// Rows and columns of matrices of `dtype`, where there are any.
+    pub fn edge(&self, dtype: DType) -> Option<u32> {
+        match dtype {
+            DType::F16 => self.f16,
+            DType::F32 => self.f32,
+            _ => None,
+        }
+    }
+}
+
 /// What a device can do. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,8 +88,10 @@ pub struct Capabilities {
     pub subgroup_sizes: Option<(u32, u32)>,
     /// Kernels can read a storage texture of 16 x 16,384 texels in 8 layers.
     pub texels: bool,
-    /// The adapter has cooperative matrices (tensor cores); no kernel uses them yet.
-    pub cooperative_matrix: bool,
+    /// Cooperative matrices (tensor cores): those of the adapter; of an open device those that its
+    /// kernels may use, which are none but with
+    /// [`DeviceBuilder::experimental_cooperative_matrices`](crate::DeviceBuilder::experimental_cooperative_matrices).
+    pub cooperative_matrices: CooperativeMatrices,
     /// The adapter can write timestamps inside its work.
     pub timestamps: bool,
     /// Bytes of immediates (push constants) a dispatch can carry; 0 when it has none.
@@ -100,7 +124,7 @@ impl Capabilities {
             bounds_checks: true,
             subgroup_sizes: None,
             texels: false,
-            cooperative_matrix: false,
+            cooperative_matrices: CooperativeMatrices::default(),
             timestamps: false,
             immediate_bytes: 0,
             max_buffer_bytes: isize::MAX as u64,

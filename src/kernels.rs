@@ -20,6 +20,8 @@ pub struct KernelSource {
     pub int64: bool,
     /// It uses subgroups.
     pub subgroups: bool,
+    /// It uses cooperative matrices.
+    pub cooperative: bool,
     /// Its scalars are immediates (else a uniform buffer).
     pub immediates: bool,
 }
@@ -54,6 +56,7 @@ pub fn sources() -> Result<Vec<KernelSource>> {
                 f64: has("f64"),
                 int64: wgsl.contains("u64"),
                 subgroups: wgsl.contains("subgroup"),
+                cooperative: wgsl.contains("coopMultiplyAdd"),
                 immediates: space == ParamsSpace::Immediate,
                 wgsl,
             });

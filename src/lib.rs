@@ -77,7 +77,7 @@ mod turns;
 #[path = "../tests/model/schedules.rs"]
 mod model;
 
-pub use capabilities::{Capabilities, DeviceKind};
+pub use capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 pub use device::{
     AdapterLedger, Device, DeviceBuilder, DeviceInfo, LedgerEntry, Placement, PlacementEvent,
     PlacementLog,

@@ -37,6 +37,14 @@ pub(crate) enum Kernel {
     Wide,
     /// As the subgroup tile for 8 lanes, both operands loaded as texels.
     Texel,
+    /// As the workgroup tile, multiplied by `subgroups[0] x subgroups[1]` subgroups of `lanes` in
+    /// cooperative matrices of `edge x edge`: hardware that has them.
+    Cooperative {
+        tile_k: u32,
+        edge: u32,
+        lanes: u32,
+        subgroups: [u32; 2],
+    },
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
     /// Matrix times vector, the matrix loaded eight elements at a time, along k or not: software
@@ -95,6 +103,19 @@ const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
     }
 }
 
+const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2]) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Cooperative {
+            tile_k: tile[2],
+            edge,
+            lanes,
+            subgroups,
+        },
+        tile_m: tile[0],
+        tile_n: tile[1],
+    }
+}
+
 const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Vector {
@@ -140,6 +161,12 @@ pub(crate) const HARDWARE_NARROW: MatmulKernel = workgroup([64, 64, 8], [8, 8], 
 pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
 pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
 pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
+pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 4]);
+/// The same with twice the sums a subgroup, so half of the reads of workgroup memory.
+pub(crate) const COOPERATIVE_DEEP: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 2]);
+pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2]);
+/// Subgroups as lavapipe has them.
+pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2]);
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
@@ -180,7 +207,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 36] = [
+    pub(crate) const ALL: [MatmulKernel; 40] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_LARGE_ONE,
@@ -189,6 +216,10 @@ impl MatmulKernel {
         HARDWARE_SMALL,
         HARDWARE_TALL,
         HARDWARE_WIDE,
+        COOPERATIVE_LARGE,
+        COOPERATIVE_DEEP,
+        COOPERATIVE,
+        COOPERATIVE_8,
         HARDWARE_VECTOR_ROWS,
         HARDWARE_VECTOR_COLUMNS,
         SOFTWARE_VECTOR,
@@ -231,7 +262,7 @@ impl MatmulKernel {
         const TURNS: usize = 60_000;
         TURNS
             * match self.kind {
-                Kernel::Workgroup { tile_k, .. } => tile_k,
+                Kernel::Workgroup { tile_k, .. } | Kernel::Cooperative { tile_k, .. } => tile_k,
                 Kernel::Register { unroll, .. } => unroll,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
                 Kernel::Wide => SUBGROUP_UNROLL,
@@ -249,7 +280,8 @@ impl MatmulKernel {
     /// costs software adapters compile time, so few of theirs do.
     pub(crate) fn may_accumulate(&self) -> bool {
         match self.kind {
-            Kernel::Workgroup { .. } | Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
+            Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
+            Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
             Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
             Kernel::Texel | Kernel::Quad => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
@@ -275,6 +307,11 @@ impl MatmulKernel {
             // It stores one by one, which 16 bits do not want.
             Kernel::Quad => dtype.size() == 4,
             Kernel::Texel => dtype == DType::F32,
+            // Two steps of a large tile of f32 are more than the 48 KiB that most hardware has.
+            Kernel::Cooperative { .. } => match dtype {
+                DType::F32 => self.tile_m * self.tile_n <= 64 * 64,
+                dtype => dtype == DType::F16,
+            },
             _ => true,
         }
     }
@@ -295,6 +332,20 @@ impl MatmulKernel {
                 let step = self.tile_m + self.tile_n + padding;
                 (threads, step * tile_k * element * stages)
             }
+            Kernel::Cooperative {
+                tile_k,
+                edge,
+                lanes: size,
+                subgroups: [down, across],
+            } if lanes(size) && capabilities.cooperative_matrices.edge(dtype) == Some(edge) => {
+                let size_of = dtype.size() as u32;
+                let padding = 16 / size_of;
+                let operand = |tile: u32| tile * tile_k + padding * tile.max(tile_k);
+                let steps = COOPERATIVE_STAGES * (operand(self.tile_m) + operand(self.tile_n));
+                let subgroups = down * across;
+                let bytes = steps * size_of + subgroups * edge * edge * element;
+                (subgroups * size, bytes)
+            }
             Kernel::Vector {
                 row_threads,
                 k_threads,
@@ -309,6 +360,7 @@ impl MatmulKernel {
             Kernel::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
             Kernel::Quad if lanes(4) => (4, 0),
             Kernel::Subgroup { .. }
+            | Kernel::Cooperative { .. }
             | Kernel::Wide
             | Kernel::WideVector { .. }
             | Kernel::Texel
@@ -325,6 +377,9 @@ pub(crate) const SUBGROUP_UNROLL: u32 = 4;
 
 /// The same of the quad tile.
 pub(crate) const QUAD_UNROLL: u32 = 8;
+
+/// Steps of k that the cooperative tile has in workgroup memory: one is loaded while one is summed.
+pub(crate) const COOPERATIVE_STAGES: u32 = 2;
 
 /// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
 pub(crate) const WIDE: u32 = 8;
@@ -363,6 +418,15 @@ impl fmt::Display for MatmulKernel {
             Kernel::Subgroup { lanes } => {
                 write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
             }
+            Kernel::Cooperative {
+                tile_k,
+                edge,
+                lanes,
+                subgroups: [down, across],
+            } => write!(
+                f,
+                "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
+            ),
             Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
             Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),

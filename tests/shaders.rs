@@ -49,13 +49,15 @@ fn profiles() -> [Profile; 5] {
         },
         Profile {
             name: "lavapipe",
+            // Cooperative matrices from Mesa 26 on.
             capabilities: core
                 | immediates
                 | Capabilities::SHADER_FLOAT16
                 | Capabilities::FLOAT64
                 | Capabilities::SHADER_INT64
                 | Capabilities::SUBGROUP
-                | Capabilities::SUBGROUP_BARRIER,
+                | Capabilities::SUBGROUP_BARRIER
+                | Capabilities::COOPERATIVE_MATRIX,
             subgroups: true,
             immediates: IMMEDIATES,
             invocations: 1024,
@@ -91,6 +93,7 @@ impl Profile {
             && (!source.f64 || has(Capabilities::FLOAT64))
             && (!source.int64 || has(Capabilities::SHADER_INT64))
             && (!source.subgroups || self.subgroups)
+            && (!source.cooperative || has(Capabilities::COOPERATIVE_MATRIX))
             && (!source.immediates || facts.params <= self.immediates)
             && facts.invocations <= self.invocations
             // Epilogues and norms with a weight and a bias go elsewhere where their operands are too many.
@@ -231,6 +234,9 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
             let runs = match *family {
                 "matmul/wide_tile" | "matmul/wide_vector" => profile.subgroups && words,
                 "matmul/quad_tile" | "matmul/texel_tile" => profile.subgroups,
+                "matmul/cooperative_tile" => profile
+                    .capabilities
+                    .contains(Capabilities::COOPERATIVE_MATRIX),
                 "matmul/pack" => words,
                 _ => profile.subgroups || !family.contains("subgroup"),
             };
@@ -269,6 +275,9 @@ fn profiles_refuse_what_they_lack() {
         refuses(Capabilities::SHADER_INT64, |source| source.int64);
         refuses(Capabilities::IMMEDIATES, |source| source.immediates);
         refuses(Capabilities::SHADER_FLOAT16, |source| source.f16);
+        refuses(Capabilities::COOPERATIVE_MATRIX, |source| {
+            source.cooperative
+        });
     }
 }
 

@@ -112,9 +112,9 @@ fn U_of_D(x: D) -> U {
 // The f32 that lies toward zero, odd where it is not exact: a narrower type that it is rounded to is
 // rounded once.
 fn odd_D(x: D) -> F {
-    let near = F(x);
-    let bits = bitcast<U>(near);
-    let wide = D(near);
+    // A minimum that changes no number: from Mesa 25 on lavapipe takes f64 to f32 and back for nothing.
+    let bits = min(bitcast<U>(F(x)), U(0xfffffffeu));
+    let wide = D(bitcast<F>(bits));
     let beyond = ((wide > x) & (x > D())) | ((wide < x) & (x < D()));
     let odd = (bits - select(U(0u), U(1u), beyond)) | U(1u);
     let exact = (wide == x) | ((bits & U(0x7fffffffu)) >= U(0x7f800000u));

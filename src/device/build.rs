@@ -38,6 +38,7 @@ pub struct DeviceBuilder {
     pub(super) placement: Placement,
     kernel_checks: bool,
     immediates: bool,
+    cooperative_matrices: bool,
     max_binding_bytes: Option<u64>,
     region_usages: RegionUsages,
     wait_timeout: Option<Duration>,
@@ -58,6 +59,7 @@ impl DeviceBuilder {
             placement: Placement::default(),
             kernel_checks: false,
             immediates: true,
+            cooperative_matrices: false,
             max_binding_bytes: None,
             region_usages: RegionUsages::default(),
             wait_timeout: None,
@@ -142,6 +144,16 @@ impl DeviceBuilder {
     #[must_use]
     pub fn immediates(mut self, immediates: bool) -> Self {
         self.immediates = immediates;
+        self
+    }
+
+    /// Lets products of matrices use the adapter's cooperative matrices (tensor cores), where it has some for
+    /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16 with sums in f32, within
+    /// the same bounds as other kernels. On Vulkan, with subgroups of one size. Off by default, since wgpu calls the
+    /// feature experimental: it may break in drivers. Nothing where there are none.
+    #[must_use]
+    pub fn experimental_cooperative_matrices(mut self, matrices: bool) -> Self {
+        self.cooperative_matrices = matrices;
         self
     }
 
@@ -350,6 +362,7 @@ impl DeviceBuilder {
             when_full: self.when_full,
             kernel_checks: self.kernel_checks,
             immediates: self.immediates,
+            cooperative_matrices: self.cooperative_matrices,
             max_binding_bytes: self.max_binding_bytes,
             region_usages: self.region_usages,
             wait_timeout: self.wait_timeout,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::capabilities::{Capabilities, DeviceKind};
+use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 use crate::memory::order;
 
 /// One adapter as wgpu shows it.
@@ -141,7 +141,10 @@ pub(super) fn describe(
         subgroup_sizes: has(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         texels: super::texels::fit(limits),
-        cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        cooperative_matrices: match has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+            true => cooperative_matrices(&adapter),
+            false => CooperativeMatrices::default(),
+        },
         timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
         immediate_bytes: if has(wgpu::Features::IMMEDIATES) {
             limits.max_immediate_size
@@ -172,6 +175,26 @@ pub(super) fn describe(
         capabilities,
         adapter,
     })
+}
+
+/// The largest square matrices with sums in f32. On Vulkan alone: nothing else has run the kernel.
+fn cooperative_matrices(adapter: &wgpu::Adapter) -> CooperativeMatrices {
+    use wgpu::CooperativeScalarType as Scalar;
+    if adapter.get_info().backend != wgpu::Backend::Vulkan {
+        return CooperativeMatrices::default();
+    }
+    let all = adapter.cooperative_matrix_properties();
+    let edge = |factors| {
+        all.iter()
+            .filter(|one| one.m_size == one.n_size && one.n_size == one.k_size)
+            .filter(|one| one.ab_type == factors && one.cr_type == Scalar::F32)
+            .map(|one| one.m_size)
+            .max()
+    };
+    CooperativeMatrices {
+        f16: edge(Scalar::F16).filter(|_| adapter.features().contains(wgpu::Features::SHADER_F16)),
+        f32: edge(Scalar::F32),
+    }
 }
 
 /// GL and some translation layers report software renderers as `Other`.

@@ -1,5 +1,5 @@
 //! What wgpu's portable API does not tell or hold: total and free memory of a Vulkan adapter; mapped memory while it is
-//! read or written.
+//! read or written; that experimental features are known to be such.
 //!
 //! The only `unsafe` of the GPU floor beside wgpu's own unsafe constructors.
 
@@ -77,6 +77,15 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
 )))]
 pub(crate) fn adapter_memory(_adapter: &wgpu::Adapter) -> AdapterMemory {
     AdapterMemory::default()
+}
+
+/// What wgpu asks for before it opens a device with cooperative matrices.
+#[allow(unsafe_code)]
+pub(crate) fn experimental_features() -> wgpu::ExperimentalFeatures {
+    // SAFETY: wgpu checks neither where cooperative matrices are loaded from nor that whole subgroups run. Only
+    // `shaders/matmul/cooperative_tile.wgsl` has them, within workgroup memory of its own; kernels of programs are
+    // refused when they enable them. The suite runs it on an adapter that has them.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
 /// Runs `work` on the mapping of a buffer, whose memory stays where it is meanwhile: of a lost device whoever polls

@@ -35,7 +35,7 @@ pub(crate) use lent::Lent;
 pub(crate) use spill::{Access, Held, Pin};
 
 use crate::background::Background;
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, CooperativeMatrices};
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
@@ -70,6 +70,8 @@ pub(crate) struct GpuOptions {
     pub kernel_checks: bool,
     /// Scalars travel in immediates where the adapter has them.
     pub immediates: bool,
+    /// Kernels may use the adapter's cooperative matrices.
+    pub cooperative_matrices: bool,
     /// Takes the largest storage binding for smaller than it is.
     pub max_binding_bytes: Option<u64>,
     /// What regions can be used for beside storage and copies.
@@ -120,17 +122,24 @@ impl Gpu {
     /// `DeviceUnavailable` with the driver's reason.
     pub(crate) fn open(adapter: &Adapter, options: GpuOptions) -> Result<Arc<Self>> {
         let serial = adapter.is_gl().then(Serial::gl);
-        let wanted = wgpu::Features::IMMEDIATES
+        let mut wanted = wgpu::Features::IMMEDIATES
             | wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_F64
             | wgpu::Features::SHADER_INT64
             | wgpu::Features::SUBGROUP
             | wgpu::Features::TIMESTAMP_QUERY;
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        let has_matrices = adapter.capabilities.cooperative_matrices != Default::default();
+        if options.cooperative_matrices && has_matrices {
+            wanted |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            experimental_features = hal::experimental_features();
+        }
         let label = options.name.clone();
         let request = adapter.adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some(&label),
             required_features: adapter.adapter.features() & wanted,
             required_limits: adapter.adapter.limits(),
+            experimental_features,
             memory_hints: wgpu::MemoryHints::Manual {
                 suballocated_device_memory_block_size: DRIVER_BLOCKS,
             },
@@ -168,6 +177,9 @@ impl Gpu {
         let mut capabilities = adapter.capabilities.clone();
         if !options.immediates {
             capabilities.immediate_bytes = 0;
+        }
+        if !options.cooperative_matrices {
+            capabilities.cooperative_matrices = CooperativeMatrices::default();
         }
         if let Some(bytes) = options.max_binding_bytes {
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);

@@ -71,6 +71,8 @@ pub enum Variant {
     /// With storage bindings of 4 KiB at most, so that small tensors are worked on in pieces; not on slow
     /// adapters, but for full runs.
     Windows,
+    /// With cooperative matrices, where the adapter has some: products alone.
+    Cooperative,
 }
 
 impl Variant {
@@ -81,6 +83,7 @@ impl Variant {
             Variant::Checks => "checks::",
             Variant::Uniforms => "uniforms::",
             Variant::Windows => "windows::",
+            Variant::Cooperative => "cooperative::",
         }
     }
 }
@@ -109,8 +112,9 @@ impl Context {
             .immediates(match self.variant {
                 Variant::Uniforms => false,
                 Variant::Checks => !self.is_software() || full(),
-                Variant::Plain | Variant::Windows => true,
-            });
+                Variant::Plain | Variant::Windows | Variant::Cooperative => true,
+            })
+            .experimental_cooperative_matrices(self.variant == Variant::Cooperative);
         match self.variant {
             Variant::Windows => builder.max_binding_bytes(4 << 10),
             _ => builder,
@@ -142,6 +146,9 @@ impl Context {
             let has_immediates = adapter.info.capabilities.immediate_bytes > 0;
             if has_immediates && (!plain.is_software() || full()) {
                 variants.push(Variant::Uniforms);
+            }
+            if adapter.info.capabilities.cooperative_matrices.f16.is_some() {
+                variants.push(Variant::Cooperative);
             }
         }
         variants

@@ -1,8 +1,8 @@
 //! Every test of the library that needs a device, once for each device that is there.
 //!
 //! Trials are named `lavapipe::matmul::edges::f32`; those of a variant
-//! `lavapipe::checks::matmul::edges::f32` (`checks`, `uniforms`, `windows`); those that need no or
-//! several devices `all::...`.
+//! `lavapipe::checks::matmul::edges::f32` (`checks`, `uniforms`, `windows`, `cooperative`); those that need no
+//! or several devices `all::...`.
 //!
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
 //! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
@@ -12,6 +12,7 @@
 
 mod adapters;
 mod cast;
+mod cooperative;
 mod create;
 mod devices;
 mod elementwise;
@@ -229,7 +230,11 @@ fn print_slowest(count: usize) {
 fn trials_on(adapter: &Adapter) -> Vec<Trial> {
     let mut trials = Vec::new();
     for variant in Context::variants(adapter) {
-        for family in tests() {
+        let families = match variant {
+            Variant::Cooperative => cooperative::families(),
+            _ => tests(),
+        };
+        for family in families {
             let context = Arc::new(Context::new(adapter.clone(), variant));
             for test in family.into_iter().filter(|test| test.runs_on(&context)) {
                 let name = format!("{}::{}{}", adapter.name, variant.prefix(), test.name);

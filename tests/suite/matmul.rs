@@ -47,7 +47,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// Multiplies on the device and checks each entry.
-fn check<T: Factor>(context: &Context, a: &Operand<T>, b: &Operand<T>) -> Result<()> {
+pub fn check<T: Factor>(context: &Context, a: &Operand<T>, b: &Operand<T>) -> Result<()> {
     check_some(context, a, b, 1)
 }
 
@@ -76,7 +76,7 @@ fn check_some<T: Factor>(
 
 /// Operands of a product in the layouts that BLAS users have: row-major, column-major, slices at
 /// odd offsets, any view.
-fn operand<T: Number>(context: &Context, rng: &mut Rng, shape: &[usize]) -> Result<Operand<T>> {
+pub fn operand<T: Number>(context: &Context, rng: &mut Rng, shape: &[usize]) -> Result<Operand<T>> {
     let device = context.device();
     let rank = shape.len();
     if rank < 2 {

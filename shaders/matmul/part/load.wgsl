@@ -5,12 +5,12 @@
 {% macro storage(vector) -%}
 {% if vector == 8 %}array<vec4<u64>>{% elif packs and vector == 4 %}array<vec2<u32>>{% elif packs %}array<u32>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
 {%- endmacro -%}
-{# Four neighbours; `index` counts fours. -#}
-{% macro load4(slot, index) -%}
-{% if packs %}unpacked4(buffer{{ slot }}[{{ index }}]){% else %}vec4<{{ accumulator }}>(buffer{{ slot }}[{{ index }}]){% endif %}
+{# Four neighbours, as vec4 of `kept`; `index` counts fours. -#}
+{% macro load4(slot, index, kept=accumulator) -%}
+{% if packs %}unpacked4(buffer{{ slot }}[{{ index }}]){% else %}vec4<{{ kept }}>(buffer{{ slot }}[{{ index }}]){% endif %}
 {%- endmacro -%}
-{% macro load1(slot, index) -%}
-{% if packs %}unpacked1(buffer{{ slot }}[({{ index }}) / 2u], {{ index }}){% else %}{{ accumulator }}(buffer{{ slot }}[{{ index }}]){% endif %}
+{% macro load1(slot, index, kept=accumulator) -%}
+{% if packs %}unpacked1(buffer{{ slot }}[({{ index }}) / 2u], {{ index }}){% else %}{{ kept }}(buffer{{ slot }}[{{ index }}]){% endif %}
 {%- endmacro -%}
 {# Eight neighbours of 32 bits as scalars `name`_0 to `name`_7; `index` counts eights. -#}
 {% macro load8(name, slot, index) %}

@@ -5,9 +5,9 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL,
-    HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel,
-    MatmulKernel,
+    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE,
+    HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
+    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// Workgroups from which every core of the device has work. No API tells how many cores there are:
@@ -44,10 +44,37 @@ fn tiles(kernel: MatmulKernel, problem: &MatmulProblem) -> usize {
     down.saturating_mul(across).saturating_mul(problem.batches)
 }
 
+/// There are tiles for every core.
+fn enough(kernel: MatmulKernel, capabilities: &Capabilities, problem: &MatmulProblem) -> bool {
+    tiles(kernel, problem) >= busy(capabilities) / 2
+}
+
+/// By cooperative matrices, where the device was opened with them: also on software adapters, where they
+/// are slower than other kernels, since nobody asks for them there but to try them.
+pub(super) fn cooperative(
+    capabilities: &Capabilities,
+    problem: &MatmulProblem,
+) -> Option<MatmulPlan> {
+    if problem.m <= 16 || problem.n <= 16 || !COOPERATIVE.takes(problem.dtype) {
+        return None;
+    }
+    let fits = |kernel: MatmulKernel| kernel.fits(capabilities, problem.dtype);
+    if fits(COOPERATIVE_LARGE)
+        && enough(COOPERATIVE_LARGE, capabilities, problem)
+        && problem.fills(COOPERATIVE_LARGE) >= FILLED
+    {
+        let why = "cooperative matrices, enough large tiles for every core";
+        return Some(because(COOPERATIVE_LARGE, why));
+    }
+    let mut kernels = [COOPERATIVE, COOPERATIVE_8].into_iter();
+    let kernel = kernels.find(|&kernel| fits(kernel))?;
+    Some(because(kernel, "cooperative matrices"))
+}
+
 fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
     let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
-    let enough = |kernel| tiles(kernel, problem) >= busy(capabilities) / 2;
+    let enough = |kernel| enough(kernel, capabilities, problem);
     if n == 1 {
         let (kernel, why) = match problem.a.along_k {
             true => (HARDWARE_VECTOR_ROWS, "a matrix of rows times a vector"),
@@ -63,6 +90,9 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
         return because(HARDWARE_TALL, "few columns");
     } else if m <= 16 && fits(HARDWARE_WIDE) {
         return because(HARDWARE_WIDE, "few rows");
+    }
+    if let Some(plan) = cooperative(capabilities, problem) {
+        return plan;
     }
     if m <= 32 || n <= 32 {
         return because(HARDWARE_SMALL, "few rows or columns");
@@ -95,6 +125,7 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
 mod tests {
     use super::super::plan::{MatmulOperand, plan_matmul};
     use super::*;
+    use crate::capabilities::CooperativeMatrices;
 
     fn large() -> Capabilities {
         Capabilities {
@@ -161,6 +192,75 @@ mod tests {
             f64.starts_with("workgroup_tile 64x64x16 thread 4x4: "),
             "{f64}"
         );
+    }
+
+    #[test]
+    fn tensor_cores_multiply_where_they_may() {
+        let opened = Capabilities {
+            subgroup_sizes: Some((32, 32)),
+            cooperative_matrices: CooperativeMatrices {
+                f16: Some(16),
+                f32: None,
+            },
+            ..large()
+        };
+        let starts = |capabilities: &Capabilities, sizes, dtype, name: &str| {
+            let plan = printed(capabilities, sizes, dtype);
+            assert!(plan.starts_with(name), "{sizes:?}: {plan}");
+        };
+        let middling = "cooperative_tile 64x64x32 matrices 16x16 subgroups 2x2 lanes 32";
+        starts(
+            &opened,
+            [4096; 3],
+            DType::F16,
+            "cooperative_tile 128x128x32 matrices 16x16 subgroups 2x4 lanes 32: ",
+        );
+        starts(&opened, [512; 3], DType::F16, middling);
+        starts(&opened, [17, 40, 20], DType::F16, middling);
+        starts(
+            &opened,
+            [16, 4096, 4096],
+            DType::F16,
+            "workgroup_tile 16x256",
+        );
+        starts(&opened, [4096, 4096, 1], DType::F16, "vector_tile");
+        for dtype in [DType::F32, DType::BF16, DType::I32] {
+            starts(&opened, [4096; 3], dtype, "workgroup_tile");
+        }
+        // Not asked for, of another size, in subgroups that nobody knows, with little memory.
+        for other in [
+            large(),
+            Capabilities {
+                cooperative_matrices: CooperativeMatrices {
+                    f16: Some(8),
+                    f32: None,
+                },
+                ..opened.clone()
+            },
+            Capabilities {
+                subgroup_sizes: Some((32, 64)),
+                ..opened.clone()
+            },
+            Capabilities {
+                workgroup_memory_bytes: 16 << 10,
+                ..opened.clone()
+            },
+        ] {
+            starts(&other, [4096; 3], DType::F16, "workgroup_tile");
+        }
+        let little = Capabilities {
+            workgroup_memory_bytes: 32 << 10,
+            ..opened.clone()
+        };
+        starts(&little, [4096; 3], DType::F16, middling);
+        let singles = Capabilities {
+            cooperative_matrices: CooperativeMatrices {
+                f16: None,
+                f32: Some(16),
+            },
+            ..opened
+        };
+        starts(&singles, [4096; 3], DType::F32, middling);
     }
 
     #[test]

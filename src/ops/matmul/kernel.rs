@@ -9,7 +9,9 @@ use super::rule::{Activation, Finish};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
-use crate::matmul_kernel::{Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE};
+use crate::matmul_kernel::{
+    COOPERATIVE_STAGES, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
+};
 
 /// What a kernel is specialised by, beside the plan and the dtype.
 #[derive(Clone, Copy)]
@@ -53,7 +55,7 @@ pub(super) fn packs(element: &str) -> bool {
 /// The widest loads of A and B that a kernel has, along k or not.
 pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
     let vectors = match kernel.kind {
-        Kernel::Workgroup { .. } => [true; 2],
+        Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => [true; 2],
         Kernel::Register {
             thread_m,
             thread_n,
@@ -82,7 +84,8 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
 /// Whether a kernel can store four columns as one vector.
 pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
     match kernel.kind {
-        Kernel::Workgroup { .. } | Kernel::Wide | Kernel::Texel => true,
+        Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
+        Kernel::Wide | Kernel::Texel => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
         Kernel::Quad | Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
@@ -126,6 +129,12 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
     if sums_apart {
         values.push(("slot_sums", (slot_c + 1).into()));
     }
+    // What tiles are in workgroup memory.
+    match kernel.kind {
+        Kernel::Workgroup { .. } => values.push(("staged", dtype.accumulator().name().into())),
+        Kernel::Cooperative { .. } => values.push(("staged", form.element.into())),
+        _ => {}
+    }
     let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
         Kernel::Workgroup {
             tile_k,
@@ -138,7 +147,28 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("tile_k", tile_k),
                 ("thread_m", thread_m),
                 ("thread_n", thread_n),
+                (
+                    "threads",
+                    kernel.tile_m / thread_m * (kernel.tile_n / thread_n),
+                ),
                 ("stages", stages),
+            ],
+        ),
+        Kernel::Cooperative {
+            tile_k,
+            edge,
+            lanes,
+            subgroups: [down, across],
+        } => (
+            "matmul/cooperative_tile",
+            &[
+                ("tile_k", tile_k),
+                ("edge", edge),
+                ("lanes", lanes),
+                ("subgroups_m", down),
+                ("subgroups_n", across),
+                ("threads", lanes * down * across),
+                ("stages", COOPERATIVE_STAGES),
             ],
         ),
         Kernel::Register {
@@ -236,10 +266,12 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
         for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
             for (nth, &(element, result)) in names(dtype).iter().enumerate() {
                 // Of forms that differ from others in loads, stores or types alone, a few of each.
-                let all_forms = dtype == DType::F32
-                    || (dtype.name() == result
-                        && !packs(result)
-                        && !matches!(kernel.kind, Kernel::Workgroup { .. }));
+                let all_forms = match kernel.kind {
+                    Kernel::Cooperative { .. } => false,
+                    _ if dtype == DType::F32 => true,
+                    Kernel::Workgroup { .. } => false,
+                    _ => dtype.name() == result && !packs(result),
+                };
                 let bits = (0..1u32 << 7)
                     .filter(|bits| all_forms || (bits / 3 + nth as u32).is_multiple_of(4));
                 all.extend(bits.flat_map(|bits| of_bits(&kernel, dtype, (element, result), bits)));
@@ -385,6 +417,7 @@ fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
             let widest = kernel_loads(kernel, [form.a_along_k, true]);
             form.a_along_k == along_k && [form.vector_a, form.vector_b] == widest
         }
+        Kernel::Cooperative { .. } => !packs(form.element),
         _ => true,
     };
     lies && (stores_vectors(kernel) || form.vector_c == 1)

@@ -136,7 +136,8 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
         return plan;
     }
     match capabilities.kind {
-        DeviceKind::Software => software::plan(capabilities, problem),
+        DeviceKind::Software => hardware::cooperative(capabilities, problem)
+            .unwrap_or_else(|| software::plan(capabilities, problem)),
         _ => hardware::plan(capabilities, problem),
     }
 }
@@ -190,7 +191,12 @@ pub(super) fn plan_by(
         return Err(format!("has no form for {dtype}"));
     }
     if !kernel.fits(capabilities, dtype) {
-        return Err("the adapter cannot run it".to_owned());
+        return Err(match kernel.kind {
+            Kernel::Cooperative { .. } => format!(
+                "the device was opened without cooperative matrices of its size for {dtype}                  (DeviceBuilder::experimental_cooperative_matrices), or its limits are too small"
+            ),
+            _ => "the adapter cannot run it".to_owned(),
+        });
     }
     // Kernels that store no vectors leave 16 bits to a pass over sums.
     let by_words = packs(element_name(dtype, capabilities)) && problem.n != 1;
