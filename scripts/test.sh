@@ -7,6 +7,7 @@
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
 #   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
+#   ORLOP_NO_MESA=1      leave the newer Mesa out, where it cannot be fetched (scripts/mesa.sh)
 #   ORLOP_NO_OLDEST=1    leave the oldest Rust out, where it cannot be installed (scripts/oldest.sh)
 #   ORLOP_NO_FUZZ=1      leave the fuzzer out (scripts/fuzz.sh)
 #
@@ -17,7 +18,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -131,6 +132,8 @@ stage_page() { scripts/page.sh; }
 stage_model() { scripts/model.sh; }
 
 stage_layers() { scripts/layers.sh; }
+
+stage_mesa() { scripts/mesa.sh; }
 
 stage_miri() { scripts/miri.sh; }
 
@@ -249,6 +252,7 @@ run_stage page stage_page
 run_stage suite stage_suite
 run_stage model stage_model
 run_stage layers stage_layers
+run_stage mesa stage_mesa
 run_stage examples stage_examples
 run_stage miri stage_miri
 run_stage oldest stage_oldest

@@ -781,8 +781,8 @@ fn hostile(context: &Context) -> Result<()> {
         .workgroups([1; 3])
         .run()?;
     same(&around[0], &values)?;
-    // Loops end where the adapter bounds them.
-    if context.adapter.name == "lavapipe" {
+    // Loops end where the adapter bounds them: lavapipe did so once, and hardware loses the device.
+    if context.adapter.name == "lavapipe" && context.adapter.info.driver.contains("Mesa 22.") {
         let endless = "
             @group(0) @binding(0) var<storage, read_write> out: array<u32>;
             @compute @workgroup_size(1) fn main() { loop { out[0] += 1u; } }";

@@ -88,8 +88,9 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// # What cannot happen
 /// Kernels of a program run with naga's checks: accesses outside of a binding reach no other
 /// tensor, and workgroup memory begins as zeros. GL has no such checks: there the twin runs. A loop
-/// without an end is the adapter's to end: naga bounds it at 2^64 turns, lavapipe at 65,535, a
-/// driver's watchdog loses the device.
+/// without an end is the adapter's to end: naga bounds it at 2^64 turns, a driver's watchdog loses the device,
+/// Mesa 22's lavapipe stops at 65,535 turns, Mesa 25's never: with
+/// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout) nobody waits for it longer than that.
 pub struct Kernel {
     name: &'static str,
     source: Source,

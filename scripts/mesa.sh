@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Tests on a newer lavapipe than the system's: scripts/mesa.sh [FILTER ...]
+#
+# Debian's backports have a Mesa whose lavapipe has cooperative matrices, and whose compiler rewrites more. It is
+# unpacked with all libraries that it needs into the cache (110 MB to fetch, once), installs nothing, needs no root, and runs
+# below its own loader of programs, whatever the system's libc. FILTERs are of the suite's trials (default: a
+# choice of about three minutes).
+#
+#   ORLOP_NO_MESA=1      do not run; the only way to pass without that Mesa
+#   ORLOP_NO_INSTALL=1   fetch nothing
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${ORLOP_NO_MESA:-}" = 1 ]; then
+    echo "mesa: not run (ORLOP_NO_MESA=1)"
+    exit 0
+fi
+suite=trixie-backports
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/orlop/mesa-$suite"
+libraries="$cache/usr/lib/x86_64-linux-gnu"
+driver="$cache/usr/share/vulkan/icd.d/lvp_icd.json"
+
+# With apt's own resolver, on lists and a state of packages (none) of its own.
+fetch() (
+    command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] || exit 1
+    apt=$(mktemp -d "${TMPDIR:-/tmp}/orlop-mesa.XXXXXX")
+    trap 'rm -rf "$apt"' EXIT
+    mkdir -p "$apt/etc/apt.conf.d" "$apt/etc/preferences.d" "$apt/state/lists/partial" "$apt/cache/archives/partial" "$apt/root"
+    : >"$apt/status"
+    for name in trixie "$suite"; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $name main"
+    done >"$apt/etc/sources.list"
+    # A mirror may be a copy of another day: signatures are looked at, dates are not.
+    cat >"$apt/apt.conf" <<-END
+		Dir "$apt";
+		Dir::State "$apt/state";
+		Dir::State::status "$apt/status";
+		Dir::Cache "$apt/cache";
+		Dir::Etc "$apt/etc";
+		Acquire::Check-Valid-Until "false";
+		Acquire::Languages "none";
+		Acquire::Retries "2";
+		APT::Architecture "amd64";
+		APT::Architectures { "amd64"; };
+		APT::Sandbox::User "";
+		Debug::NoLocking "true";
+	END
+    export APT_CONFIG="$apt/apt.conf"
+    apt-get -qq update </dev/null >&2
+    apt-get -qq install -y --download-only --no-install-recommends -t "$suite" mesa-vulkan-drivers libvulkan1 </dev/null >&2
+    for package in "$apt"/cache/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar xf - -C "$apt/root" --exclude='./usr/share/doc*'
+    done
+    [ -s "$apt/root/usr/share/vulkan/icd.d/lvp_icd.json" ]
+    # Whole or not at all.
+    mkdir -p "${cache%/*}" && rm -rf "$cache" && mv "$apt/root" "$cache"
+)
+
+if ! [ -s "$driver" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
+    for try in 1 2 3; do
+        if fetch; then break; fi
+        [ "$try" -eq 3 ] || sleep $((try * 3))
+    done
+fi
+if ! [ -s "$driver" ]; then
+    echo "mesa: there is no newer Mesa in $cache, and it could not be fetched from Debian's $suite."
+    echo "mesa: ORLOP_NO_MESA=1 leaves it out."
+    exit 1
+fi
+
+binary=$(cargo test --profile checked --all-features --locked --test suite --no-run --message-format=json-render-diagnostics \
+    | sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-mesa.XXXXXX")
+trap 'rm -rf "$temp"' EXIT
+filters=("$@")
+[ "$#" -gt 0 ] || filters=(lavapipe::cooperative lavapipe::cast lavapipe::functions lavapipe::reduce::specials lavapipe::user)
+for filter in "${filters[@]}"; do
+    # Its own cache of kernels: two Mesas share none. The trials of other adapters are those of the stage before.
+    env -u VK_ADD_DRIVER_FILES -u ORLOP_TEST_FULL VK_DRIVER_FILES="$driver" ORLOP_TEST_REQUIRE=lavapipe \
+        "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$binary" "$filter" 2>&1 | tee -a "$temp/log" || {
+        echo "mesa: $filter failed"
+        exit 1
+    }
+done
+grep -h -o 'lavapipe (llvmpipe[^,]*' "$temp/log" | sort -u
+# No trial of the cooperative kernels is no test of them.
+if [ "$#" -eq 0 ] && ! grep -q '^test lavapipe::cooperative::edges.*ok$' "$temp/log"; then
+    echo "mesa: this lavapipe has no cooperative matrices"
+    exit 1
+fi
+awk '/^test result: / { passed += $4 } END { printf "mesa: %d trials\n", passed; exit passed == 0 }' "$temp/log"
