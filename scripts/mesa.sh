@@ -2,7 +2,7 @@
 # Tests on a newer lavapipe than the system's: scripts/mesa.sh [FILTER ...]
 #
 # Debian's backports have a Mesa whose lavapipe has cooperative matrices, and whose compiler rewrites more. It is
-# unpacked with all libraries that it needs into the cache (110 MB to fetch, once), installs nothing, needs no root, and runs
+# unpacked with all libraries that it needs into the cache (63 MB to fetch, once), installs nothing, needs no root, and runs
 # below its own loader of programs, whatever the system's libc. FILTERs are of the suite's trials (default: a
 # choice of about three minutes).
 #
@@ -51,6 +51,8 @@ fetch() (
     for package in "$apt"/cache/archives/*.deb; do
         dpkg-deb --fsys-tarfile "$package" | tar xf - -C "$apt/root" --exclude='./usr/share/doc*'
     done
+    # Other drivers are half of it.
+    find "$apt/root" -name 'libvulkan_*.so' ! -name libvulkan_lvp.so -delete
     [ -s "$apt/root/usr/share/vulkan/icd.d/lvp_icd.json" ]
     # Whole or not at all.
     mkdir -p "${cache%/*}" && rm -rf "$cache" && mv "$apt/root" "$cache"

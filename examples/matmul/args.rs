@@ -42,6 +42,9 @@ pub struct Args {
     /// What to compute in; files of another dtype are cast (default: f32, or that of the files)
     #[arg(long)]
     pub dtype: Option<Computed>,
+    /// Let f16 products use cooperative matrices (tensor cores), where the device has some
+    #[arg(long)]
+    pub cooperative: bool,
     /// Timed products; the median is reported, after one that is not timed
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub repeat: u32,

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use args::Args;
 use check::Roundings;
-use orlop::{DType, Device, Tensor};
+use orlop::{DType, Device, Tensor, explain_matmuls};
 use report::Report;
 use values::{Array, Values};
 
@@ -37,7 +37,8 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     device.synchronize()?;
     let upload = started.elapsed().as_secs_f64();
 
-    let (mut product, first_seconds) = timed(&device, &left, &right)?;
+    let (first, plans) = explain_matmuls(|| timed(&device, &left, &right));
+    let (mut product, first_seconds) = first?;
     let mut times = Vec::new();
     for _ in 0..args.repeat {
         drop(product);
@@ -77,6 +78,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         elsewhere: elsewhere(&device, &product),
         sizes,
         dtype: product.dtype(),
+        plan: plans.first().map(|(_, plan)| plan.to_string()),
         first_seconds,
         seconds: times[times.len() / 2],
         repeats: args.repeat,
@@ -107,10 +109,11 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// The device, and a line when it is only the CPU because there was nothing better.
 fn open(args: &Args) -> Result<(Device, &'static str), Box<dyn Error>> {
+    let builder = Device::builder().experimental_cooperative_matrices(args.cooperative);
     if let Some(selector) = &args.device {
-        return Ok((Device::select(selector)?, ""));
+        return Ok((builder.select(selector).build()?, ""));
     }
-    let device = Device::best()?;
+    let device = builder.build()?;
     let named = std::env::var_os("ORLOP_DEVICE").is_some_and(|name| !name.is_empty());
     let note = if named || !device.is_cpu() {
         ""

@@ -20,6 +20,8 @@ pub struct Report {
     pub sizes: [usize; 3],
     /// What was computed in.
     pub dtype: DType,
+    /// Which kernel multiplied, and why: none on the CPU.
+    pub plan: Option<String>,
     /// The first call, kernel compilation included.
     pub first_seconds: f64,
     /// Median of the calls after it.
@@ -69,6 +71,7 @@ impl Report {
             "n": n,
             "batch": self.shapes[2].elements().checked_div(m * n).unwrap_or(0),
             "dtype": self.dtype.name(),
+            "plan": self.plan,
             "seconds": self.seconds,
             "first_seconds": self.first_seconds,
             "gflops": self.gflops(),
@@ -104,6 +107,9 @@ impl Report {
             );
         }
         line("shape", format!("{a} x {b} = {c}, {dtype}"));
+        if let Some(plan) = &self.plan {
+            line("kernel", plan.clone());
+        }
         line(
             "time",
             format!(

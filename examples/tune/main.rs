@@ -44,6 +44,9 @@ struct Args {
     /// f32, f16, ...
     #[arg(long, value_delimiter = ',', default_value = "f32", value_parser = parse_dtype)]
     dtypes: Vec<DType>,
+    /// Cooperative matrices (tensor cores) too, where the device has some for a dtype
+    #[arg(long)]
+    cooperative: bool,
     /// Operands stored by columns as well: A, B, both
     #[arg(long)]
     layouts: bool,
@@ -67,10 +70,11 @@ fn main() -> ExitCode {
 }
 
 fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let device = match &args.device {
-        Some(selector) => Device::select(selector)?,
-        None => Device::best()?,
-    };
+    let mut builder = Device::builder().experimental_cooperative_matrices(args.cooperative);
+    if let Some(selector) = &args.device {
+        builder = builder.select(selector);
+    }
+    let device = builder.build()?;
     if device.is_cpu() {
         return Err(
             "the CPU device has no kernels to choose from: name a GPU or a software adapter".into(),
