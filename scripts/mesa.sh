@@ -3,7 +3,7 @@
 #
 # Debian's backports have a Mesa whose lavapipe has cooperative matrices, and whose compiler rewrites more. It is
 # unpacked with all libraries that it needs into the cache (63 MB to fetch, once), installs nothing, needs no root, and runs
-# below its own loader of programs, whatever the system's libc. FILTERs are of the suite's trials (default: a
+# below its own loader of programs, where the system's libc is no newer. FILTERs are of the suite's trials (default: a
 # choice of about three minutes).
 #
 #   ORLOP_NO_MESA=1      do not run; the only way to pass without that Mesa
@@ -22,8 +22,13 @@ driver="$cache/usr/share/vulkan/icd.d/lvp_icd.json"
 
 # With apt's own resolver, on lists and a state of packages (none) of its own.
 fetch() (
-    command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] || exit 1
-    apt=$(mktemp -d "${TMPDIR:-/tmp}/orlop-mesa.XXXXXX")
+    set -e # what calls it must not be a condition
+    [ "$(uname -m)" = x86_64 ]
+    command -v apt-get >/dev/null
+    command -v dpkg-deb >/dev/null
+    # Where the cache is, so that what is whole comes there by a rename.
+    mkdir -p "${cache%/*}"
+    apt=$(mktemp -d "${cache%/*}/.mesa.XXXXXX")
     trap 'rm -rf "$apt"' EXIT
     mkdir -p "$apt/etc/apt.conf.d" "$apt/etc/preferences.d" "$apt/state/lists/partial" "$apt/cache/archives/partial" "$apt/root"
     : >"$apt/status"
@@ -45,6 +50,7 @@ fetch() (
 		APT::Sandbox::User "";
 		Debug::NoLocking "true";
 	END
+    apt-config dump | grep -E '^Acquire::https?::Proxy' >>"$apt/apt.conf" || true
     export APT_CONFIG="$apt/apt.conf"
     apt-get -qq update </dev/null >&2
     apt-get -qq install -y --download-only --no-install-recommends -t "$suite" mesa-vulkan-drivers libvulkan1 </dev/null >&2
@@ -54,13 +60,18 @@ fetch() (
     # Other drivers are half of it.
     find "$apt/root" -name 'libvulkan_*.so' ! -name libvulkan_lvp.so -delete
     [ -s "$apt/root/usr/share/vulkan/icd.d/lvp_icd.json" ]
-    # Whole or not at all.
-    mkdir -p "${cache%/*}" && rm -rf "$cache" && mv "$apt/root" "$cache"
+    [ -s "$apt/root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" ]
+    rm -rf "$cache"
+    mv "$apt/root" "$cache"
 )
 
 if ! [ -s "$driver" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
     for try in 1 2 3; do
-        if fetch; then break; fi
+        set +e
+        fetch
+        fetched=$?
+        set -e
+        [ "$fetched" -ne 0 ] || break
         [ "$try" -eq 3 ] || sleep $((try * 3))
     done
 fi
@@ -77,8 +88,8 @@ trap 'rm -rf "$temp"' EXIT
 filters=("$@")
 [ "$#" -gt 0 ] || filters=(lavapipe::cooperative lavapipe::cast lavapipe::functions lavapipe::reduce::specials lavapipe::user)
 for filter in "${filters[@]}"; do
-    # Its own cache of kernels: two Mesas share none. The trials of other adapters are those of the stage before.
-    env -u VK_ADD_DRIVER_FILES -u ORLOP_TEST_FULL VK_DRIVER_FILES="$driver" ORLOP_TEST_REQUIRE=lavapipe \
+    # Vulkan alone: the GL of the system is not for this libc.
+    env -u VK_ADD_DRIVER_FILES -u ORLOP_TEST_FULL VK_DRIVER_FILES="$driver" WGPU_BACKEND=vulkan ORLOP_TEST_REQUIRE=lavapipe \
         "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$binary" "$filter" 2>&1 | tee -a "$temp/log" || {
         echo "mesa: $filter failed"
         exit 1

@@ -296,6 +296,15 @@ impl MatmulKernel {
         matches!(self.kind, Kernel::Vector { .. } | Kernel::WideVector { .. })
     }
 
+    /// Whether a kernel multiplies `dtype` in the adapter's cooperative matrices.
+    pub(crate) fn is_cooperative(capabilities: &Capabilities, dtype: DType) -> bool {
+        Self::ALL.iter().any(|kernel| {
+            matches!(kernel.kind, Kernel::Cooperative { .. })
+                && kernel.takes(dtype)
+                && kernel.fits(capabilities, dtype)
+        })
+    }
+
     /// True when the kernel can multiply elements of `dtype`.
     pub(crate) fn takes(&self, dtype: DType) -> bool {
         match self.kind {
@@ -337,7 +346,10 @@ impl MatmulKernel {
                 edge,
                 lanes: size,
                 subgroups: [down, across],
-            } if lanes(size) && capabilities.cooperative_matrices.edge(dtype) == Some(edge) => {
+            } if lanes(size)
+                && capabilities.cooperative_matrices.edge(dtype) == Some(edge)
+                && (capabilities.f16 || dtype != DType::F16) =>
+            {
                 let size_of = dtype.size() as u32;
                 let padding = 16 / size_of;
                 let operand = |tile: u32| tile * tile_k + padding * tile.max(tile_k);

@@ -44,7 +44,8 @@ struct Args {
     /// f32, f16, ...
     #[arg(long, value_delimiter = ',', default_value = "f32", value_parser = parse_dtype)]
     dtypes: Vec<DType>,
-    /// Cooperative matrices (tensor cores) too, where the device has some for a dtype
+    /// Cooperative matrices (tensor cores) too, where the device has some for a dtype; such a table is for
+    /// devices that are opened with them, one without keeps them from being used
     #[arg(long)]
     cooperative: bool,
     /// Operands stored by columns as well: A, B, both

@@ -47,7 +47,6 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
     @builtin(subgroup_id) subgroup_id: u32,
-    @builtin(subgroup_invocation_id) lane: u32,
 ) {
 {% include "matmul/part/tile" %}
     {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m, 0) }}
@@ -103,13 +102,15 @@ fn main(
     {
         coopStoreT(sum_{{ i }}_{{ j }}, &sums[subgroup * {{ quads }}u], {{ edge // 4 }}u);
         workgroupBarrier();
-        {%- for part in range((quads + lanes - 1) // lanes) %}
+        {%- for part in range(quads // lanes) %}
         {
-            let at = lane + {{ part * lanes }}u;
-            let row = tile_row + local_m + {{ i * edge }}u + at / {{ edge // 4 }}u;
-            let column = tile_column + local_n + {{ j * edge }}u + at % {{ edge // 4 }}u * 4u;
-            if row < params.m{% if (part + 1) * lanes > quads %} && at < {{ quads }}u{% endif %} {
-                store(c_base + row * params.c_row, row, column, sums[subgroup * {{ quads }}u + at]);
+            // Whoever's they are: no driver says which invocations a subgroup has.
+            let at = local_index + {{ part * threads }}u;
+            let whose = at / {{ quads }}u;
+            let row = tile_row + whose / {{ subgroups_n }}u * {{ rows * edge }}u + {{ i * edge }}u + at % {{ quads }}u / {{ edge // 4 }}u;
+            let column = tile_column + whose % {{ subgroups_n }}u * {{ columns * edge }}u + {{ j * edge }}u + at % {{ edge // 4 }}u * 4u;
+            if row < params.m {
+                store(c_base + row * params.c_row, row, column, sums[at]);
             }
         }
         {%- endfor %}

@@ -148,9 +148,9 @@ impl DeviceBuilder {
     }
 
     /// Lets products of matrices use the adapter's cooperative matrices (tensor cores), where it has some for
-    /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16 with sums in f32, within
-    /// the same bounds as other kernels. On Vulkan, with subgroups of one size. Off by default, since wgpu calls the
-    /// feature experimental: it may break in drivers. Nothing where there are none.
+    /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16 with sums in f32. On
+    /// Vulkan, with subgroups of one size; nothing where there are none. Off by default: wgpu calls the feature experimental,
+    /// drivers may add up with less care than other kernels do (toward zero, say), and it has been tried on lavapipe alone.
     #[must_use]
     pub fn experimental_cooperative_matrices(mut self, matrices: bool) -> Self {
         self.cooperative_matrices = matrices;

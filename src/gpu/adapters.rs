@@ -3,6 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
+use crate::dtype::DType;
+use crate::matmul_kernel::MatmulKernel;
 use crate::memory::order;
 
 /// One adapter as wgpu shows it.
@@ -132,7 +134,7 @@ pub(super) fn describe(
         _ => DeviceKind::OtherGpu,
     };
     let has = |feature: wgpu::Features| features.contains(feature);
-    let capabilities = Capabilities {
+    let mut capabilities = Capabilities {
         kind,
         f16: has(wgpu::Features::SHADER_F16),
         f64: has(wgpu::Features::SHADER_F64),
@@ -162,6 +164,12 @@ pub(super) fn describe(
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
         matmul_choices: Arc::default(),
     };
+    // Those that no kernel multiplies are as good as none.
+    let runs = |dtype| MatmulKernel::is_cooperative(&capabilities, dtype);
+    let [halves, singles] = [DType::F16, DType::F32].map(runs);
+    let matrices = &mut capabilities.cooperative_matrices;
+    matrices.f16 = matrices.f16.filter(|_| halves);
+    matrices.f32 = matrices.f32.filter(|_| singles);
     Some(Adapter {
         backend,
         driver: [info.driver.trim(), info.driver_info.trim()]
@@ -192,7 +200,7 @@ fn cooperative_matrices(adapter: &wgpu::Adapter) -> CooperativeMatrices {
             .max()
     };
     CooperativeMatrices {
-        f16: edge(Scalar::F16).filter(|_| adapter.features().contains(wgpu::Features::SHADER_F16)),
+        f16: edge(Scalar::F16),
         f32: edge(Scalar::F32),
     }
 }

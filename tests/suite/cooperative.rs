@@ -129,6 +129,12 @@ fn asked(context: &Context) -> Result<()> {
     let plan = plans[0].1.to_string();
     assert!(plan.starts_with("cooperative_tile"), "{plan}");
 
+    // With naga's checks too.
+    let checked = context.builder().kernel_checks(true).build()?;
+    let halves = Tensor::ones(&checked, [40, 40], DType::F16)?;
+    let product = halves.matmul(&halves)?.to_vec::<f16>()?;
+    assert_eq!(product, [f16::from_f32(40.0); 1600]);
+
     let plain = context
         .builder()
         .experimental_cooperative_matrices(false)

@@ -55,10 +55,11 @@ pub(super) fn cooperative(
     capabilities: &Capabilities,
     problem: &MatmulProblem,
 ) -> Option<MatmulPlan> {
-    if problem.m <= 16 || problem.n <= 16 || !COOPERATIVE.takes(problem.dtype) {
+    if problem.m <= 16 || problem.n <= 16 {
         return None;
     }
-    let fits = |kernel: MatmulKernel| kernel.fits(capabilities, problem.dtype);
+    let dtype = problem.dtype;
+    let fits = |kernel: MatmulKernel| kernel.takes(dtype) && kernel.fits(capabilities, dtype);
     if fits(COOPERATIVE_LARGE)
         && enough(COOPERATIVE_LARGE, capabilities, problem)
         && problem.fills(COOPERATIVE_LARGE) >= FILLED
@@ -252,12 +253,18 @@ mod tests {
             workgroup_memory_bytes: 32 << 10,
             ..opened.clone()
         };
+        let without = Capabilities {
+            f16: false,
+            ..opened.clone()
+        };
+        starts(&without, [4096; 3], DType::F16, "workgroup_tile");
         starts(&little, [4096; 3], DType::F16, middling);
         let singles = Capabilities {
             cooperative_matrices: CooperativeMatrices {
                 f16: None,
                 f32: Some(16),
             },
+            workgroup_memory_bytes: 96 << 10,
             ..opened
         };
         starts(&singles, [4096; 3], DType::F32, middling);

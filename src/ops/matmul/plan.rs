@@ -193,7 +193,8 @@ pub(super) fn plan_by(
     if !kernel.fits(capabilities, dtype) {
         return Err(match kernel.kind {
             Kernel::Cooperative { .. } => format!(
-                "the device was opened without cooperative matrices of its size for {dtype}                  (DeviceBuilder::experimental_cooperative_matrices), or its limits are too small"
+                "the device was opened without cooperative matrices of its size for {dtype} \
+                 (DeviceBuilder::experimental_cooperative_matrices), or has none"
             ),
             _ => "the adapter cannot run it".to_owned(),
         });
