@@ -7,7 +7,11 @@ pub fn alone(device: &str) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     let driver = match device {
-        "lavapipe" => "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json".to_owned(),
+        "lavapipe" => ["lvp_icd.json", "lvp_icd.x86_64.json"]
+            .map(|name| format!("/usr/share/vulkan/icd.d/{name}"))
+            .into_iter()
+            .find(|path| std::path::Path::new(path).exists())
+            .ok_or_else(|| "lavapipe: source scripts/adapters.sh first".to_owned())?,
         "swiftshader" => std::env::var("VK_ADD_DRIVER_FILES")
             .map_err(|_| "swiftshader: source scripts/adapters.sh first".to_owned())?,
         _ => return Ok(command),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use orlop::DType;
 use serde_json::{Value, json};
 
 use crate::peer::Peer;
@@ -19,9 +20,9 @@ const REPEATS: usize = 5;
 
 /// In a process of its own: one product, checked.
 pub fn child(device: &str, peer: &str) {
-    let operands = Operands::of(&PROBLEM);
+    let operands = Operands::of(&PROBLEM, DType::F32);
     let mut peer: Box<dyn Peer> = match peer {
-        "orlop" => Box::new(crate::orlop::Orlop(crate::open(device))),
+        "orlop" => Box::new(crate::orlop::Orlop::on(crate::open(device), DType::F32)),
         #[cfg(feature = "burn")]
         "burn-wgpu" => Box::new(crate::burn::Burn::open()),
         other => crate::fail(&format!("nobody is called {other}")),
@@ -30,7 +31,7 @@ pub fn child(device: &str, peer: &str) {
     let result = peer
         .prepare(&PROBLEM, &operands)
         .map(|mut run| run.result());
-    operands.check(&PROBLEM, &result.unwrap_or_default(), name);
+    operands.check(&PROBLEM, &result.unwrap_or_default(), name, 0.0);
 }
 
 /// One line a peer: seconds of the first process and the median of those after it.

@@ -3,8 +3,10 @@
 //! `cargo run --release --bin matmul [-- --device cpu|lavapipe|swiftshader|gpu]... [--json]`
 //!
 //! On the CPU: the `gemm` crate, faer and OpenBLAS (where the system has it), called directly; on
-//! adapters: burn-wgpu. Figures are medians; every result is checked. `--first` measures the first
-//! product of a process instead, from its start to the result on the host.
+//! adapters: burn-wgpu; with `--pytorch` PyTorch too, on the CPU or by CUDA, with TF32 off and on
+//! (`python3`, or `$ORLOP_PYTHON`). `--dtype f16` is orlop, without and with cooperative matrices, and
+//! PyTorch. Figures are medians; every result is checked. `--first` measures the first product of a
+//! process instead, from its start to the result on the host.
 
 #[path = "../../adapter.rs"]
 mod adapter;
@@ -14,12 +16,15 @@ mod first;
 mod host;
 mod orlop;
 mod peer;
+mod pytorch;
 mod shapes;
 
 use std::process::{Command, Stdio, exit};
 
+use ::orlop::DType;
 use clap::Parser;
 use peer::Peer;
+use pytorch::{Precision, PyTorch};
 use serde_json::{Value, json};
 use shapes::{LARGE, PROBLEMS, Problem};
 
@@ -37,6 +42,12 @@ struct Arguments {
     /// Rounds that a median is of.
     #[arg(long)]
     rounds: Option<usize>,
+    /// f32 or f16.
+    #[arg(long, default_value = "f32", value_parser = parse_dtype)]
+    dtype: DType,
+    /// Beside PyTorch.
+    #[arg(long)]
+    pytorch: bool,
     /// Only orlop.
     #[arg(long)]
     alone: bool,
@@ -49,6 +60,14 @@ struct Arguments {
     /// A process of its own for the first product, by the peer of this name.
     #[arg(long, hide = true)]
     first_by: Option<String>,
+}
+
+fn parse_dtype(name: &str) -> Result<DType, String> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "f16" => Ok(DType::F16),
+        other => Err(format!("{other} is neither f32 nor f16")),
+    }
 }
 
 fn main() {
@@ -126,12 +145,39 @@ fn open(device: &str) -> ::orlop::Device {
         "gpu" => "gpu:0",
         _ => "soft:0",
     };
-    ::orlop::Device::select(selector).unwrap_or_else(|error| fail(&error.to_string()))
+    open_with(selector, false)
 }
 
-fn peers(device: &str, alone: bool) -> Vec<Box<dyn Peer>> {
-    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(orlop::Orlop(open(device)))];
-    if alone {
+fn open_with(selector: &str, matrices: bool) -> ::orlop::Device {
+    let builder = ::orlop::Device::builder().select(selector);
+    let opened = builder.experimental_cooperative_matrices(matrices).build();
+    opened.unwrap_or_else(|error| fail(&error.to_string()))
+}
+
+fn peers(device: &str, arguments: &Arguments) -> Vec<Box<dyn Peer>> {
+    let dtype = arguments.dtype;
+    let plain = open(device);
+    let with_matrices = open_with(&plain.info().selector, true);
+    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(orlop::Orlop::on(plain, dtype))];
+    let matrices = with_matrices.capabilities().cooperative_matrices;
+    if matrices.edge(dtype).is_some() {
+        peers.push(Box::new(orlop::Orlop::on(with_matrices, dtype)));
+    }
+    if arguments.alone {
+        return peers;
+    }
+    if arguments.pytorch {
+        let precisions: &[Precision] = match (dtype, device) {
+            (DType::F16, _) => &[Precision::F16],
+            (_, "cpu") => &[Precision::F32],
+            _ => &[Precision::F32, Precision::Tf32],
+        };
+        for &precision in precisions {
+            let opened = PyTorch::open(device, precision);
+            peers.push(Box::new(opened.unwrap_or_else(|error| fail(&error))));
+        }
+    }
+    if dtype == DType::F16 {
         return peers;
     }
     if device == "cpu" {
@@ -159,7 +205,7 @@ fn most(device: &str) -> f64 {
 
 fn child(arguments: &Arguments) {
     let device = arguments.device.last().map_or("cpu", String::as_str);
-    let mut peers = peers(device, arguments.alone);
+    let mut peers = peers(device, arguments);
     let (rounds, seconds) = match device {
         "cpu" => (11, 0.02),
         _ => (3, 0.1),
@@ -175,7 +221,7 @@ fn child(arguments: &Arguments) {
         if !asked || problem.flops() > most(device) {
             continue;
         }
-        let measured = peer::measure(&mut peers, &problem, rounds, seconds);
+        let measured = peer::measure(&mut peers, &problem, rounds, seconds, arguments.dtype);
         let figures: Vec<Value> = peers
             .iter()
             .zip(measured)
@@ -209,9 +255,9 @@ fn table(device: &str, text: &str) {
     let Some(first) = lines.first() else { return };
     print!("\n{device:<34}");
     for figure in first["figures"].as_array().into_iter().flatten() {
-        print!("{:>11}", figure["who"].as_str().unwrap_or_default());
+        print!("{:>12}", figure["who"].as_str().unwrap_or_default());
     }
-    println!("{:>11}", "over best");
+    println!("{:>12}", "over best");
     for line in &lines {
         let (amount, unit) = match line["matrix_bytes"].as_f64() {
             Some(bytes) => (bytes, "GB/s"),
@@ -231,16 +277,20 @@ fn table(device: &str, text: &str) {
             .collect();
         for figure in &figures {
             match figure {
-                Some(figure) => print!("{figure:>11.2}"),
-                None => print!("{:>11}", "-"),
+                Some(figure) => print!("{figure:>12.2}"),
+                None => print!("{:>12}", "-"),
             }
         }
-        let best = figures
-            .iter()
-            .skip(1)
-            .flatten()
-            .copied()
-            .fold(f64::NAN, f64::max);
-        println!("{:>11.2}", figures[0].unwrap_or(f64::NAN) / best);
+        let best = |own: bool| {
+            let names = line["figures"].as_array().into_iter().flatten();
+            let figures = names.zip(&figures).filter(|(figure, _)| {
+                let name = figure["who"].as_str().unwrap_or_default();
+                orlop::NAMES.contains(&name) == own
+            });
+            figures
+                .filter_map(|(_, figure)| *figure)
+                .fold(f64::NAN, f64::max)
+        };
+        println!("{:>12.2}", best(true) / best(false));
     }
 }

@@ -1,15 +1,28 @@
-//! orlop on one device.
+//! orlop on one device, in f32 or f16.
 
-use orlop::{Device, Tensor};
+use orlop::{DType, Device, Tensor};
 
 use crate::peer::{Peer, Run};
 use crate::shapes::{Operands, Problem};
 
-pub struct Orlop(pub Device);
+/// Plain, and with cooperative matrices.
+pub const NAMES: [&str; 2] = ["orlop", "cooperative"];
+
+pub struct Orlop {
+    device: Device,
+    dtype: DType,
+}
+
+impl Orlop {
+    pub fn on(device: Device, dtype: DType) -> Self {
+        Self { device, dtype }
+    }
+}
 
 impl Peer for Orlop {
     fn name(&self) -> &'static str {
-        "orlop"
+        let matrices = self.device.capabilities().cooperative_matrices;
+        NAMES[usize::from(matrices.edge(self.dtype).is_some())]
     }
 
     fn prepare<'a>(
@@ -28,16 +41,20 @@ impl Peer for Orlop {
             1 => vec![rows, columns],
             _ => vec![batch, rows, columns],
         };
+        let make = |values: &[f32], rows, columns| {
+            let made = Tensor::from_slice(&self.device, values, sizes(rows, columns));
+            made.and_then(|made| made.cast(self.dtype)).ok()
+        };
         let a = match turned {
             true => {
-                let a = Tensor::from_slice(&self.0, &operands.a, sizes(k, m)).ok()?;
+                let a = make(&operands.a, k, m)?;
                 a.transpose(a.rank() - 2, a.rank() - 1).ok()?
             }
-            false => Tensor::from_slice(&self.0, &operands.a, sizes(m, k)).ok()?,
+            false => make(&operands.a, m, k)?,
         };
-        let b = Tensor::from_slice(&self.0, &operands.b, sizes(k, n)).ok()?;
+        let b = make(&operands.b, k, n)?;
         Some(Box::new(Ready {
-            device: &self.0,
+            device: &self.device,
             a,
             b,
         }))
@@ -70,7 +87,8 @@ impl Run for Ready<'_> {
 
     fn result(&mut self) -> Vec<f32> {
         self.multiply()
-            .to_vec()
+            .cast(DType::F32)
+            .and_then(|product| product.to_vec())
             .unwrap_or_else(|error| panic!("orlop: {error}"))
     }
 }

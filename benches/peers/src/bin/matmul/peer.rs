@@ -2,11 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use orlop::DType;
+
 use crate::shapes::{Operands, Problem};
 
 /// Somebody who multiplies.
 pub trait Peer {
     fn name(&self) -> &'static str;
+
+    /// How much of sum |a||b| an entry may be off beside the roundings of its sum: what it does to factors.
+    fn rounding(&self) -> f64 {
+        0.0
+    }
 
     /// How long its threads go on to spin when it is done: nobody else is measured meanwhile.
     fn spins(&self) -> Duration {
@@ -36,15 +43,16 @@ pub fn measure(
     problem: &Problem,
     rounds: usize,
     round_seconds: f64,
+    dtype: DType,
 ) -> Vec<Option<f64>> {
-    let operands = Operands::of(problem);
+    let operands = Operands::of(problem, dtype);
     let spins: Vec<Duration> = peers.iter().map(|peer| peer.spins()).collect();
     let mut prepared: Vec<Option<(usize, Vec<f64>, Box<dyn Run + '_>)>> = peers
         .iter_mut()
         .map(|peer| {
-            let name = peer.name();
+            let (name, rounding) = (peer.name(), peer.rounding());
             let mut run = peer.prepare(problem, &operands)?;
-            operands.check(problem, &run.result(), name);
+            operands.check(problem, &run.result(), name, rounding);
             // How often, by doubling.
             let mut times = 1;
             loop {

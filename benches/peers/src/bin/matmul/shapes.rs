@@ -1,5 +1,7 @@
 //! What is multiplied.
 
+use orlop::DType;
+
 /// A product of row-major f32 matrices, `batch` times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
@@ -117,15 +119,16 @@ pub const LARGE: [Problem; 14] = [
     one(16384, 16384, 1),
 ];
 
-/// Values that a reference in f64 can be computed from, entry by entry.
-pub fn values(count: usize, seed: u32) -> Vec<f32> {
+/// Values that a reference in f64 can be computed from, entry by entry; of 10 bits for f16, which holds them.
+pub fn values(count: usize, seed: u32, dtype: DType) -> Vec<f32> {
+    let bits = if dtype == DType::F16 { 10 } else { 24 };
     let mut state = seed.wrapping_mul(2_654_435_769) | 1;
     (0..count)
         .map(|_| {
             state ^= state << 13;
             state ^= state >> 17;
             state ^= state << 5;
-            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+            (state >> (32 - bits)) as f32 / (1 << bits) as f32 - 0.5
         })
         .collect()
 }
@@ -134,19 +137,21 @@ pub fn values(count: usize, seed: u32) -> Vec<f32> {
 pub struct Operands {
     pub a: Vec<f32>,
     pub b: Vec<f32>,
+    dtype: DType,
 }
 
 impl Operands {
-    pub fn of(problem: &Problem) -> Self {
+    pub fn of(problem: &Problem, dtype: DType) -> Self {
         let Problem { batch, m, k, n, .. } = *problem;
         Self {
-            a: values(batch * m * k, 1),
-            b: values(batch * k * n, 2),
+            a: values(batch * m * k, 1, dtype),
+            b: values(batch * k * n, 2, dtype),
+            dtype,
         }
     }
 
     /// Panics when a sample of entries is not what it should be.
-    pub fn check(&self, problem: &Problem, c: &[f32], who: &str) {
+    pub fn check(&self, problem: &Problem, c: &[f32], who: &str, rounding: f64) {
         let Problem {
             batch,
             m,
@@ -167,7 +172,10 @@ impl Operands {
                 sum += product;
                 absolute += product.abs();
             }
-            let bound = 4.0 * (k as f64).sqrt() * 2f64.powi(-23) * absolute;
+            let mut bound = (4.0 * (k as f64).sqrt() * 2f64.powi(-23) + rounding) * absolute;
+            if self.dtype == DType::F16 {
+                bound += 2f64.powi(-11) * sum.abs() + 2f64.powi(-24);
+            }
             let error = (f64::from(c[at]) - sum).abs();
             assert!(
                 error <= bound,
