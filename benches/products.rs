@@ -70,6 +70,12 @@ impl Table {
                 &mut || x.linear(&w, Some(&bias), Activation::None).map(drop),
                 &mut || x.matmul(&w)?.add(&bias).map(drop),
             )?;
+            self.line(
+                device,
+                &format!("{m}x{k} times {k}x{n}, bias, gelu"),
+                &mut || x.linear(&w, Some(&bias), Activation::Gelu).map(drop),
+                &mut || x.matmul(&w)?.add(&bias)?.gelu().map(drop),
+            )?;
             let residual = tensor(m, n, 4)?;
             let epilogue = orlop::Epilogue::new()
                 .scale(0.5)

@@ -31,6 +31,7 @@ pub use fused::{Expr, ExprArgument, Fusion, fused};
 pub(super) use launch::Body;
 pub use methods::Argument;
 use order::Order;
+pub(super) use real::Real;
 pub(super) use specialisations::specialisations;
 
 /// An expression with its numbers.

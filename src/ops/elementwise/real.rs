@@ -6,7 +6,7 @@ use crate::cpu::single;
 use crate::cpu::whole::quotient;
 
 /// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction, of f32.
-pub(super) trait Real:
+pub(in crate::ops) trait Real:
     bytemuck::Pod + PartialOrd + Mul<Output = Self> + Rem<Output = Self>
 {
     const ZERO: Self;

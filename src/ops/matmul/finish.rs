@@ -3,65 +3,62 @@
 use half::{bf16, f16};
 
 use super::rule::{Activation, Finish};
-use crate::cpu::parallel;
+use crate::cpu::narrow::Narrow;
+use crate::cpu::{Loops, parallel, vectorised};
 use crate::dtype::Element;
 use crate::layout::Layout;
+use crate::ops::elementwise::Real;
 use crate::road::HostInput;
-
-/// Below it gelu and silu are zero in f32 and f64; at minus infinity itself their formulas are not.
-const LEAST: f32 = -800.0;
 
 /// A type that sums are kept in.
 pub(super) trait Sum: Element + bytemuck::Pod {
     fn from_f32(value: f32) -> Self;
-    fn relu(self) -> Self;
-    fn gelu(self) -> Self;
-    fn silu(self) -> Self;
-    /// The larger of it and [`LEAST`].
-    fn or_least(self) -> Self;
     /// `scale * self + added`
     fn combine(self, scale: Self, added: Self) -> Self;
     fn plus(self, other: Self) -> Self;
     fn zero() -> Self;
+    fn relu(self) -> Self;
+    fn gelu<const FUSED: bool>(self) -> Self;
+    fn silu<const FUSED: bool>(self) -> Self;
 }
 
 macro_rules! sum {
-    ($rust:ty, $erfc:path, $half_root:expr) => {
+    ($rust:ty) => {
         impl Sum for $rust {
+            #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 value.into()
             }
+            #[inline(always)]
+            fn combine(self, scale: Self, added: Self) -> Self {
+                scale * self + added
+            }
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn zero() -> Self {
+                0.0
+            }
+            #[inline(always)]
             fn relu(self) -> Self {
                 // NaN stays.
                 if self < 0.0 { 0.0 } else { self }
             }
-            fn gelu(self) -> Self {
-                let x = self.or_least();
-                0.5 * x * $erfc(-x * $half_root)
+            #[inline(always)]
+            fn gelu<const FUSED: bool>(self) -> Self {
+                Real::gelu::<FUSED>(self)
             }
-            fn silu(self) -> Self {
-                let x = self.or_least();
-                x / (1.0 + (-x).exp())
-            }
-            fn or_least(self) -> Self {
-                // NaN stays.
-                let least = Self::from_f32(LEAST);
-                if self < least { least } else { self }
-            }
-            fn combine(self, scale: Self, added: Self) -> Self {
-                scale * self + added
-            }
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            fn zero() -> Self {
-                0.0
+            #[inline(always)]
+            fn silu<const FUSED: bool>(self) -> Self {
+                Real::silu::<FUSED>(self)
             }
         }
     };
 }
-sum!(f32, libm::erfcf, std::f32::consts::FRAC_1_SQRT_2);
-sum!(f64, libm::erfc, std::f64::consts::FRAC_1_SQRT_2);
+sum!(f32);
+sum!(f64);
 
 /// An element type with the type that its sums are kept in.
 pub(super) trait Term: Element + bytemuck::Pod {
@@ -71,6 +68,7 @@ pub(super) trait Term: Element + bytemuck::Pod {
 
 impl Term for f32 {
     type Sum = f32;
+    #[inline(always)]
     fn wide(self) -> f32 {
         self
     }
@@ -78,6 +76,7 @@ impl Term for f32 {
 
 impl Term for f64 {
     type Sum = f64;
+    #[inline(always)]
     fn wide(self) -> f64 {
         self
     }
@@ -87,8 +86,9 @@ macro_rules! half {
     ($rust:ty) => {
         impl Term for $rust {
             type Sum = f32;
+            #[inline(always)]
             fn wide(self) -> f32 {
-                self.to_f32()
+                self.widened()
             }
         }
     };
@@ -137,9 +137,19 @@ impl<'a, T: Term> Finisher<'a, T> {
             walk.runs(from, length, &mut |first, starts, count| {
                 let piece = &mut piece[first..first + count];
                 let operand = |at: usize| (self.added[at], starts[at], self.strides[at]);
-                add(piece, operand(0), |sum, added| sum.combine(scale, added));
+                add(
+                    piece,
+                    operand(0),
+                    #[inline(always)]
+                    |sum: T::Sum, added| sum.combine(scale, added),
+                );
                 if self.added.len() == 2 {
-                    add(piece, operand(1), T::Sum::plus);
+                    add(
+                        piece,
+                        operand(1),
+                        #[inline(always)]
+                        |sum: T::Sum, added| sum.plus(added),
+                    );
                 }
             });
         } else if self.finish.scale != 1.0 {
@@ -147,7 +157,9 @@ impl<'a, T: Term> Finisher<'a, T> {
                 *sum = sum.combine(scale, T::Sum::zero());
             }
         }
-        activate(self.finish.activation, piece);
+        if self.finish.activation != Activation::None {
+            vectorised(Activate(self.finish.activation, piece));
+        }
     }
 }
 
@@ -155,42 +167,73 @@ impl<'a, T: Term> Finisher<'a, T> {
 /// vectorise.
 fn add<T: Term>(
     sums: &mut [T::Sum],
-    (elements, start, stride): (&[T], isize, isize),
+    operand: (&[T], isize, isize),
     f: impl Fn(T::Sum, T::Sum) -> T::Sum,
 ) {
-    let first = start as usize;
-    match stride {
-        1 => {
-            let elements = &elements[first..first + sums.len()];
-            for (sum, element) in sums.iter_mut().zip(elements) {
-                *sum = f(*sum, element.wide());
+    vectorised(Add { sums, operand, f });
+}
+
+struct Add<'a, T: Term, F> {
+    sums: &'a mut [T::Sum],
+    operand: (&'a [T], isize, isize),
+    f: F,
+}
+
+impl<T: Term, F: Fn(T::Sum, T::Sum) -> T::Sum> Loops for Add<'_, T, F> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Add { sums, operand, f } = self;
+        let (elements, start, stride) = operand;
+        let first = start as usize;
+        match stride {
+            1 => {
+                let elements = &elements[first..first + sums.len()];
+                for (sum, element) in sums.iter_mut().zip(elements) {
+                    *sum = f(*sum, element.wide());
+                }
             }
-        }
-        0 => {
-            let element = elements[first].wide();
-            for sum in sums {
-                *sum = f(*sum, element);
+            0 => {
+                let element = elements[first].wide();
+                for sum in sums {
+                    *sum = f(*sum, element);
+                }
             }
-        }
-        _ => {
-            for (at, sum) in sums.iter_mut().enumerate() {
-                let index = start + at as isize * stride;
-                *sum = f(*sum, elements[index as usize].wide());
+            _ => {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    let index = start + at as isize * stride;
+                    *sum = f(*sum, elements[index as usize].wide());
+                }
             }
         }
     }
 }
 
-fn activate<S: Sum>(activation: Activation, sums: &mut [S]) {
-    let each = |sums: &mut [S], f: fn(S) -> S| {
-        for sum in sums {
-            *sum = f(*sum);
+/// An activation of each sum, in place.
+struct Activate<'a, S>(Activation, &'a mut [S]);
+
+impl<S: Sum> Loops for Activate<'_, S> {
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Activate(activation, sums) = self;
+        match activation {
+            Activation::None => {}
+            Activation::Relu => {
+                for sum in sums {
+                    *sum = sum.relu();
+                }
+            }
+            Activation::Gelu => {
+                for sum in sums {
+                    *sum = sum.gelu::<FUSED>();
+                }
+            }
+            Activation::Silu => {
+                for sum in sums {
+                    *sum = sum.silu::<FUSED>();
+                }
+            }
         }
-    };
-    match activation {
-        Activation::None => {}
-        Activation::Relu => each(sums, S::relu),
-        Activation::Gelu => each(sums, S::gelu),
-        Activation::Silu => each(sums, S::silu),
     }
 }
