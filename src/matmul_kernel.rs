@@ -162,7 +162,7 @@ pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 
 pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
 pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
 pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 4]);
-/// The same with twice the sums a subgroup, so half of the reads of workgroup memory.
+/// The same with twice the sums a subgroup, so two thirds of the reads of workgroup memory.
 pub(crate) const COOPERATIVE_DEEP: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 2]);
 pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2]);
 /// Subgroups as lavapipe has them.
