@@ -35,12 +35,8 @@ fi
 
 temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-layers.XXXXXX")
 trap 'rm -rf "$temp"' EXIT
-binary() { # test
-    cargo test --profile checked --all-features --locked --test "$1" --no-run --message-format=json-render-diagnostics \
-        | sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -1
-}
-suite=$(binary suite)
-processes=$(binary processes)
+suite=$(scripts/binary.sh suite)
+processes=$(scripts/binary.sh processes)
 
 # With missing barriers as errors. Every message goes to stdout, since a log file begins anew with each instance.
 printf 'khronos_validation.%s\n' 'debug_action = VK_DBG_LAYER_ACTION_LOG_MSG' 'log_filename = stdout' \

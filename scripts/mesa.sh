@@ -81,8 +81,7 @@ if ! [ -s "$driver" ]; then
     exit 1
 fi
 
-binary=$(cargo test --profile checked --all-features --locked --test suite --no-run --message-format=json-render-diagnostics \
-    | sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+binary=$(scripts/binary.sh suite)
 temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-mesa.XXXXXX")
 trap 'rm -rf "$temp"' EXIT
 filters=("$@")

@@ -1,5 +1,7 @@
 //! The epilogue on the CPU: what is done to sums before they are rounded and stored.
 
+use std::ops::Add;
+
 use half::{bf16, f16};
 
 use super::rule::{Activation, Finish};
@@ -11,54 +13,10 @@ use crate::ops::elementwise::Real;
 use crate::road::HostInput;
 
 /// A type that sums are kept in.
-pub(super) trait Sum: Element + bytemuck::Pod {
-    fn from_f32(value: f32) -> Self;
-    /// `scale * self + added`
-    fn combine(self, scale: Self, added: Self) -> Self;
-    fn plus(self, other: Self) -> Self;
-    fn zero() -> Self;
-    fn relu(self) -> Self;
-    fn gelu<const FUSED: bool>(self) -> Self;
-    fn silu<const FUSED: bool>(self) -> Self;
-}
+pub(super) trait Sum: Element + Real + Add<Output = Self> + From<f32> {}
 
-macro_rules! sum {
-    ($rust:ty) => {
-        impl Sum for $rust {
-            #[inline(always)]
-            fn from_f32(value: f32) -> Self {
-                value.into()
-            }
-            #[inline(always)]
-            fn combine(self, scale: Self, added: Self) -> Self {
-                scale * self + added
-            }
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn zero() -> Self {
-                0.0
-            }
-            #[inline(always)]
-            fn relu(self) -> Self {
-                // NaN stays.
-                if self < 0.0 { 0.0 } else { self }
-            }
-            #[inline(always)]
-            fn gelu<const FUSED: bool>(self) -> Self {
-                Real::gelu::<FUSED>(self)
-            }
-            #[inline(always)]
-            fn silu<const FUSED: bool>(self) -> Self {
-                Real::silu::<FUSED>(self)
-            }
-        }
-    };
-}
-sum!(f32);
-sum!(f64);
+impl Sum for f32 {}
+impl Sum for f64 {}
 
 /// An element type with the type that its sums are kept in.
 pub(super) trait Term: Element + bytemuck::Pod {
@@ -131,7 +89,7 @@ impl<'a, T: Term> Finisher<'a, T> {
     }
 
     fn piece(&self, from: usize, piece: &mut [T::Sum]) {
-        let scale = T::Sum::from_f32(self.finish.scale);
+        let scale = T::Sum::from(self.finish.scale);
         if let Some(walk) = &self.walk {
             let length = piece.len();
             walk.runs(from, length, &mut |first, starts, count| {
@@ -141,20 +99,20 @@ impl<'a, T: Term> Finisher<'a, T> {
                     piece,
                     operand(0),
                     #[inline(always)]
-                    |sum: T::Sum, added| sum.combine(scale, added),
+                    |sum: T::Sum, added| scale * sum + added,
                 );
                 if self.added.len() == 2 {
                     add(
                         piece,
                         operand(1),
                         #[inline(always)]
-                        |sum: T::Sum, added| sum.plus(added),
+                        |sum: T::Sum, added| sum + added,
                     );
                 }
             });
         } else if self.finish.scale != 1.0 {
             for sum in piece.iter_mut() {
-                *sum = sum.combine(scale, T::Sum::zero());
+                *sum = scale * *sum + T::Sum::ZERO;
             }
         }
         if self.finish.activation != Activation::None {
@@ -170,19 +128,19 @@ fn add<T: Term>(
     operand: (&[T], isize, isize),
     f: impl Fn(T::Sum, T::Sum) -> T::Sum,
 ) {
-    vectorised(Add { sums, operand, f });
+    vectorised(Added { sums, operand, f });
 }
 
-struct Add<'a, T: Term, F> {
+struct Added<'a, T: Term, F> {
     sums: &'a mut [T::Sum],
     operand: (&'a [T], isize, isize),
     f: F,
 }
 
-impl<T: Term, F: Fn(T::Sum, T::Sum) -> T::Sum> Loops for Add<'_, T, F> {
+impl<T: Term, F: Fn(T::Sum, T::Sum) -> T::Sum> Loops for Added<'_, T, F> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
-        let Add { sums, operand, f } = self;
+        let Added { sums, operand, f } = self;
         let (elements, start, stride) = operand;
         let first = start as usize;
         match stride {
@@ -221,7 +179,8 @@ impl<S: Sum> Loops for Activate<'_, S> {
             Activation::None => {}
             Activation::Relu => {
                 for sum in sums {
-                    *sum = sum.relu();
+                    // NaN stays.
+                    *sum = if *sum < S::ZERO { S::ZERO } else { *sum };
                 }
             }
             Activation::Gelu => {

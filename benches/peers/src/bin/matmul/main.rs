@@ -157,11 +157,11 @@ fn open_with(selector: &str, matrices: bool) -> ::orlop::Device {
 fn peers(device: &str, arguments: &Arguments) -> Vec<Box<dyn Peer>> {
     let dtype = arguments.dtype;
     let plain = open(device);
-    let with_matrices = open_with(&plain.info().selector, true);
+    let info = plain.info().clone();
     let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(orlop::Orlop::on(plain, dtype))];
-    let matrices = with_matrices.capabilities().cooperative_matrices;
-    if matrices.edge(dtype).is_some() {
-        peers.push(Box::new(orlop::Orlop::on(with_matrices, dtype)));
+    if info.capabilities.cooperative_matrices.edge(dtype).is_some() {
+        let device = open_with(&info.selector, true);
+        peers.push(Box::new(orlop::Orlop::on(device, dtype)));
     }
     if arguments.alone {
         return peers;
