@@ -46,6 +46,8 @@ _orlop_packages_debian() {
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done
     command -v cc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    # Compiles kernels as Metal may (tests/shaders/fast_math.rs).
+    command -v clang++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || missing+=(g++)
     command -v python3 >/dev/null 2>&1 || missing+=(python3) # reads a snapshot's pickle
     [ "${#missing[@]}" -gt 0 ] || return 0
     if _orlop_may_install; then
@@ -61,15 +63,15 @@ _orlop_packages_elsewhere() {
     [ ! -r /etc/os-release ] || like=$(. /etc/os-release && echo " ${ID:-} ${ID_LIKE:-} ")
     case "$(uname -s)$like" in
         Linux*' fedora '* | Linux*' rhel '*)
-            _orlop_say 'needed: dnf install mesa-vulkan-drivers mesa-libEGL mesa-dri-drivers vulkan-loader gcc' ;;
+            _orlop_say 'needed: dnf install mesa-vulkan-drivers mesa-libEGL mesa-dri-drivers vulkan-loader gcc-c++' ;;
         Linux*' arch '*)
             _orlop_say 'needed: pacman -S vulkan-swrast mesa vulkan-icd-loader gcc' ;;
         Linux*suse*)
-            _orlop_say 'needed: zypper install libvulkan_lvp Mesa-libEGL1 Mesa-dri libvulkan1 gcc' ;;
+            _orlop_say 'needed: zypper install libvulkan_lvp Mesa-libEGL1 Mesa-dri libvulkan1 gcc-c++' ;;
         Linux*' alpine '*)
             _orlop_say 'needed: apk add mesa-vulkan-swrast mesa-egl mesa-dri-gallium vulkan-loader build-base' ;;
         Linux*)
-            _orlop_say "needed: Mesa's lavapipe (Vulkan), Mesa's EGL and GL drivers, the Vulkan loader, a C linker" ;;
+            _orlop_say "needed: Mesa's lavapipe (Vulkan), Mesa's EGL and GL drivers, the Vulkan loader, a C++ compiler" ;;
         Darwin*)
             _orlop_say 'macOS has no software adapters for the tests: xcode-select --install for the linker, and ORLOP_TEST_REQUIRE=cpu' ;;
         *)

@@ -9,7 +9,7 @@ fn exp_{{ name }}(x: {{ F }}) -> {{ F }} {
     let limited = clamp(x, {{ F }}(-104.0), {{ F }}(89.0));
     // e^limited is p 2^halves, with the whole number nearest to limited / ln 2.
     let halves = round(limited * 1.44269504);
-    let r = (limited - halves * 0.693145751953125) - halves * 1.428606765330187e-6;
+    let r = kept_{{ name }}(limited - halves * 0.693145751953125) - halves * 1.428606765330187e-6;
     var p = {{ F }}(1.9875691500e-4);
     p = p * r + 1.3981999507e-3;
     p = p * r + 8.3334519073e-3;
@@ -21,7 +21,7 @@ fn exp_{{ name }}(x: {{ F }}) -> {{ F }} {
     let n = {{ I }}(halves);
     let first = n >> {{ U }}(1u);
     let second = n - first;
-    let scaled = p * bitcast<{{ F }}>((first + 127) << {{ U }}(23u)) * bitcast<{{ F }}>((second + 127) << {{ U }}(23u));
+    let scaled = kept_{{ name }}(p * bitcast<{{ F }}>((first + 127) << {{ U }}(23u))) * bitcast<{{ F }}>((second + 127) << {{ U }}(23u));
     // By bits: shaders may assume that there is no NaN.
     return select(scaled, x, (bitcast<{{ U }}>(x) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u));
 }

@@ -1,6 +1,6 @@
 {# How a row's state makes its elements normal, one or four side by side: `norm` is "softmax", "log_softmax", -#}
 {# "layer" or "rms"; the state is that of `op`. -#}
-{% from "part/states" import wide_float, typed -%}
+{% from "part/states" import wide_float, typed, kept -%}
 {% macro normalising(name, n) -%}
 {% set State = "One" if n == 1 else "Many" -%}
 {% set T = typed(accumulator, n) -%}
@@ -34,7 +34,7 @@ fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
     let is_nothing = (state.b > {{ T }}(1.0)) & {{ typed("bool", n) }}(epsilon() >= 0x1p-34f);
     let scale = select(state.b, {{ T }}(1.0), is_nothing);
     let squares = select(state.a / {{ T }}(length()), {{ T }}(), is_nothing);
-    return Normal{{ State }}(scale, {{ T }}(1.0) / sqrt(squares + {{ T }}(epsilon()) * scale * scale), {{ T }}());
+    return Normal{{ State }}(scale, {{ T }}(1.0) / sqrt(squares + {{ kept(name, T ~ "(epsilon()) * scale") }} * scale), {{ T }}());
     {%- endif %}
 }
 
@@ -43,9 +43,9 @@ fn apply_{{ name }}(x: {{ T }}, normal: Normal{{ State }}) -> {{ T }} {
     // The largest has been taken off, or the factor is NaN.
     return less_{{ name }}(x - normal.shift) * normal.factor;
     {%- elif norm == "log_softmax" %}
-    return (x - normal.shift) - normal.factor;
+    return {{ kept(name, "x - normal.shift") }} - normal.factor;
     {%- elif norm == "layer" %}
-    return ((x - normal.shift) - normal.rest) * normal.factor;
+    return ({{ kept(name, "x - normal.shift") }} - normal.rest) * normal.factor;
     {%- else %}
     return (x * normal.shift) * normal.factor;
     {%- endif %}

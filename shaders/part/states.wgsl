@@ -32,10 +32,20 @@
 {% macro one_of(state, i) -%}
 One({% for field in fields %}{{ state }}.{{ names[loop.index0] }}[{{ i }}]{{ ", " if not loop.last }}{% endfor %})
 {%- endmacro -%}
+{# A number that no compiler takes apart, as `kept` of part/transcendental; f64 as it is. -#}
+{% macro kept(name, text) -%}
+{% if wide_float %}({{ text }}){% else %}kept_{{ name }}({{ text }}){% endif %}
+{%- endmacro -%}
 {% macro operations(name, n) %}
 {% set State = "One" if n == 1 else "Many" -%}
 {% set T = typed(accumulator, n) -%}
 {% set U = typed("u32", n) -%}
+{% if op in ["exponential", "moment", "square"] and not wide_float -%}
+fn kept_{{ name }}(x: {{ T }}) -> {{ T }} {
+    return bitcast<{{ T }}>(min(bitcast<{{ U }}>(x), {{ U }}(0xfffffffeu)));
+}
+{%- endif %}
+
 {% if op == "exponential" -%}
 {{ exponential(name, n) }}
 {%- endif %}
@@ -125,7 +135,7 @@ fn take_{{ name }}(state: {{ State }}, x: {{ typed(value, n) }}, at: {{ U }}) ->
     {%- elif is_moment %}
     // Welford's way; all have taken as many. The mean is d + b.
     let count = state.a + {{ T }}(1.0);
-    let y = x - state.d;
+    let y = {{ kept(name, "x - state.d") }};
     let from_mean = y - state.b;
     let mean = state.b + from_mean * (1.0{{ "lf" if wide_float }} / count{{ ".x" if n > 1 }});
     return {{ State }}(count, mean, state.c + from_mean * (y - mean), state.d);
@@ -142,7 +152,7 @@ fn based_{{ name }}(state: {{ State }}) -> {{ State }} {
     return state;
     {%- else %}
     let mean = bitcast<{{ T }}>(bitcast<{{ U }}>(state.d + state.b) & {{ U }}(0xfffffffeu));
-    return {{ State }}(state.a, (state.d - mean) + state.b, state.c, mean);
+    return {{ State }}(state.a, kept_{{ name }}(state.d - mean) + state.b, state.c, mean);
     {%- endif %}
 }
 {%- endif %}
@@ -166,7 +176,7 @@ fn single_{{ name }}(x: {{ T }}) -> {{ State }} {
 
 // A sum of squares in another scale: 2^160 times smaller, or out of sight.
 fn rescaled_{{ name }}(sum: {{ T }}, from_scale: {{ T }}, to_scale: {{ T }}) -> {{ T }} {
-    let next = select({{ T }}(), sum * 0x1p-80f * 0x1p-80f, from_scale * 0x1p-80f == to_scale);
+    let next = select({{ T }}(), kept_{{ name }}(sum * 0x1p-80f) * 0x1p-80f, from_scale * 0x1p-80f == to_scale);
     return select(next, sum, from_scale == to_scale);
 }
 {%- endif %}
@@ -241,7 +251,7 @@ fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
     {%- elif is_moment %}
     let count = x.a + y.a;
     let base = select(x.d, y.d, x.a == {{ T }}());
-    let apart = select((y.d - base) + (y.b - x.b), {{ T }}(), y.a == {{ T }}());
+    let apart = select({{ kept(name, "y.d - base") }} + (y.b - x.b), {{ T }}(), y.a == {{ T }}());
     let share = y.a / max(count, {{ T }}(1.0));
     return based_{{ name }}({{ State }}(count, x.b + apart * share, x.c + y.c + apart * apart * x.a * share, base));
     {%- elif op == "exponential" %}

@@ -1,11 +1,17 @@
 {# Part of functions: what needs more than arithmetic. No step relies on fused or on unfused operations: products -#}
-{# that must be exact have few enough bits, and halves of numbers are cut off by bits, since compilers may -#}
-{# simplify sums of differences. -#}
+{# that must be exact have few enough bits. Compilers for Metal and Direct3D take sums and products in any order, and -#}
+{# factors out of sums (DXC does): what must be computed for itself goes through `kept`, or has bits cut off. -#}
 {% macro asks(names) -%}
 {% for name in names %}{% if name ~ "_F(" in body %}1{% endif %}{% endfor %}
 {%- endmacro -%}
 {% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu_tanh", "softplus", "erf", "pow"]) -%}
 {% set logarithms = asks(["log", "log2", "log1p", "softplus"]) -%}
+{% if exponentials or logarithms or asks(["sin", "cos", "gelu"]) -%}
+// The same number, which no compiler takes apart: a minimum that changes none.
+fn kept(x: F) -> F {
+    return bitcast<F>(min(bitcast<U>(x), U(0xfffffffeu)));
+}
+{% endif -%}
 {% if exponentials -%}
 // e^r - 1 - r for |r| up to ln(2) / 2 (Cephes).
 fn exp_tail(r: F) -> F {
@@ -19,12 +25,12 @@ fn power_of_two(k: F) -> F {
 // x 2^k, in two steps: into subnormals and infinity.
 fn scaled(x: F, k: F) -> F {
     let half = floor(k * 0.5);
-    return x * power_of_two(half) * power_of_two(k - half);
+    return kept(x * power_of_two(half)) * power_of_two(k - half);
 }
 fn exp_F(x: F) -> F {
     let y = clamp(x, F(-104.0), F(89.0));
     let k = round(y * 1.44269504);
-    let r = (y - k * 0.693359375) + k * 2.12194440e-4;
+    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
     return select(scaled(1.0 + (r + exp_tail(r)), k), x, is_nan_F(x));
 }
 {% endif -%}
@@ -40,9 +46,9 @@ fn exp2_F(x: F) -> F {
 fn expm1_F(x: F) -> F {
     let y = clamp(x, F(-18.0), F(89.0));
     let k = round(y * 1.44269504);
-    let r = (y - k * 0.693359375) + k * 2.12194440e-4;
+    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
     let half = power_of_two(k - 1.0);
-    let result = (half * (r + exp_tail(r)) + (half - 0.5)) * 2.0;
+    let result = (half * (r + exp_tail(r)) + kept(half - 0.5)) * 2.0;
     return select(result, x, is_nan_F(x) | (abs(x) < F(0x1p-25)));
 }
 {% endif -%}
@@ -57,7 +63,7 @@ fn log_tail(f: F) -> F {
 }
 // log(1 + f) + e ln 2.
 fn log_sum(f: F, e: F) -> F {
-    return ((log_tail(f) + e * 9.0580006145e-6) - 0.5 * f * f) + f + e * 6.9313812256e-1;
+    return kept((log_tail(f) + e * 9.0580006145e-6) - 0.5 * f * f) + f + e * 6.9313812256e-1;
 }
 // What logarithms of x are where `y` is not: of infinity and NaN, below zero, of zero.
 fn log_special(x: F, y: F) -> F {
@@ -94,7 +100,7 @@ fn log2_F(x: F) -> F {
     let half = 0.5 * f * f;
     let high = bitcast<F>(bitcast<U>(f - half) & U(0xfffff000u));
     let low = ((f - high) - half) + log_tail(f);
-    let y = (((low + high) * -1.7605285393e-4 + low * 1.4428710938) + high * 1.4428710938) + parts.e;
+    let y = (kept((low + high) * -1.7605285393e-4 + low * 1.4428710938) + high * 1.4428710938) + parts.e;
     return log_special(x, y);
 }
 {% endif -%}
@@ -104,7 +110,7 @@ fn log1p_F(x: F) -> F {
     let u = 1.0 + x;
     let e = bitcast<I>(bitcast<U>(u) - U(0x3f3504f3u)) >> U(23u);
     let scale = bitcast<F>((I(129) - e) << U(23u));
-    let f = x * scale * 0.25 + (scale * 0.25 - 1.0);
+    let f = kept(x * scale * 0.25) + kept(scale * 0.25 - 1.0);
     let y = select(log_sum(f, F(e)), x, abs(x) < F(0x1p-25));
     return log_special(u, y);
 }
@@ -129,7 +135,7 @@ fn silu_F(x: F) -> F {
     let y = max(x, F(-120.0));
     // The exponential in two factors: their product is below the least number sooner than the result.
     let half = exp_F(-0.5 * abs(y));
-    let above = select(y, y * half * half, is_negative_F(y));
+    let above = select(y, kept(y * half) * half, is_negative_F(y));
     return select(above / (1.0 + half * half), x, is_nan_F(x));
 }
 {% endif -%}
@@ -141,7 +147,7 @@ fn gelu_F(x: F) -> F {
     let z = y * y;
     let p = (((((F(-2.72614225801306e-10) * z + 2.77068142495902e-8) * z - 2.10102402082508e-6) * z - 5.69250639462346e-5) * z - 7.34990630326855e-4) * z - 2.95459980854025e-3) * z - 1.60960333262415e-2;
     let q = (((F(-1.45660718464996e-5) * z - 2.13374055278905e-4) * z - 1.68282697438203e-3) * z - 7.37332916720468e-3) * z - 1.42647390514189e-2;
-    return select(half * (y * p / q) + half, x, is_nan_F(x));
+    return select(half * kept(y * p / q) + half, x, is_nan_F(x));
 }
 {% endif -%}
 {% if asks(["gelu_tanh"]) -%}
@@ -239,7 +245,7 @@ fn turn_large(x: f32) -> vec2<f32> {
 fn turn_F(x: F) -> Turn {
     let k = round(x * 0.636619772);
     // pi/2 in parts of eleven bits, and the rest: exact to 8192.
-    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), ((x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.549789948768648e-8);
+    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), kept(kept(x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.549789948768648e-8);
     let is_large = abs(x) > F(6000.0);
     if any(is_large) {
         {%- if vector > 1 %}
@@ -304,30 +310,30 @@ fn pow_F(x: F, y: F) -> F {
     let s = u * v;
     let s_h = upper(s);
     let t_h = bitcast<F>((((mantissa >> U(1u)) & U(0xfffff000u)) | U(0x20000000u)) + U(0x00400000u) + select(U(0u), U(0x200000u), is_middle));
-    let t_l = m - (t_h - base);
-    let s_l = v * ((u - s_h * t_h) - s_h * t_l);
+    let t_l = m - kept(t_h - base);
+    let s_l = v * (kept(u - s_h * t_h) - s_h * t_l);
     let s2 = s * s;
     let series = s2 * s2 * (6.0000002384e-1 + s2 * (4.2857143283e-1 + s2 * (3.3333334327e-1 + s2 * (2.7272811532e-1 + s2 * (2.3066075146e-1 + s2 * 2.0697501302e-1)))));
     let r = series + s_l * (s_h + s);
     let square = s_h * s_h;
     let w_h = upper(3.0 + square + r);
-    let w_l = r - ((w_h - 3.0) - square);
+    let w_l = r - kept(kept(w_h - 3.0) - square);
     let p = s_h * w_h;
     let q = s_l * w_h + w_l * s;
     let p_h = upper(p + q);
-    let p_l = q - (p_h - p);
+    let p_l = q - kept(p_h - p);
     let z_h = 9.6191406250e-1 * p_h;
     let d_h = select(F(), F(5.84960938e-1), is_middle);
     let z_l = -1.1736857402e-4 * p_h + p_l * 9.6179670095e-1 + select(F(), F(1.56322085e-6), is_middle);
     let log_h = upper(((z_h + z_l) + d_h) + n);
-    let log_l = z_l - (((log_h - n) - d_h) - z_h);
+    let log_l = z_l - kept(kept(kept(log_h - n) - d_h) - z_h);
     // What lies beyond overflows all the same.
     let power = clamp(y, F(-1e30), F(1e30));
     let y_h = upper(power);
-    let e_l = (power - y_h) * log_h + power * log_l;
+    let e_l = kept(power - y_h) * log_h + power * log_l;
     let e_h = y_h * log_h;
     let k = round(clamp(e_h + e_l, F(-160.0), F(130.0)));
-    let t = clamp((e_h - k) + e_l, F(-1.0), F(1.0)) * 0.69314718;
+    let t = clamp(kept(e_h - k) + e_l, F(-1.0), F(1.0)) * 0.69314718;
     var size = scaled(1.0 + (t + exp_tail(t)), k);
     // Zero and infinity; then signs.
     let y_bits = bitcast<U>(y);

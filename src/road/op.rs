@@ -113,12 +113,12 @@ pub(crate) trait Op {
 }
 
 /// Elements that nobody waits for one op to walk: memory holds fewer, only views can claim them.
-const MOST_WALKED: usize = 1 << 40;
+const MOST_WALKED: u64 = 1 << 40;
 
 /// # Errors
 /// `InvalidArgument` when an op would walk more elements than it ends with.
 pub(crate) fn check_walk(op: &'static str, shape: &Shape) -> Result<()> {
-    match shape.count(op)? < MOST_WALKED {
+    match (shape.count(op)? as u64) < MOST_WALKED {
         true => Ok(()),
         false => Err(Error::invalid(
             op,

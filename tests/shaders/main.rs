@@ -1,5 +1,7 @@
 //! Every kernel that the library can ask for, through naga, as adapters of several kinds see it.
 
+mod fast_math;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -184,8 +186,8 @@ fn validate(source: &KernelSource, module: &Module, profile: &Profile) -> Module
     })
 }
 
-/// Parsed, validated and written as SPIR-V, under each profile that asks for it. Scalars fit the immediates of
-/// desktop adapters.
+/// Parsed, validated and written as SPIR-V, for Direct3D and for Metal, under each profile that asks for it. Scalars fit the
+/// immediates of desktop adapters.
 #[test]
 fn every_kernel_passes_every_profile_that_asks_for_it() {
     let kernels = kernels();
@@ -217,6 +219,11 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
         let words = naga::back::spv::write_vec(&module, &info, &spirv_options(), None)
             .unwrap_or_else(|error| panic!("{name} as SPIR-V: {error}"));
         assert_eq!(words.first(), Some(&0x0723_0203), "{name}");
+        // Immediates are another declaration, no other code; cooperative matrices are Vulkan's.
+        if !source.immediates && !source.cooperative {
+            write_hlsl(source, &module, &info);
+            write_msl(source, &module, &info);
+        }
         let family = name.split_whitespace().next().unwrap_or_default();
         let seen = asking.iter().map(|profile| (profile.name, family));
         seen.collect::<Vec<_>>()
@@ -251,6 +258,55 @@ fn spirv_options() -> naga::back::spv::Options<'static> {
         lang_version: (1, 3),
         capabilities: None,
         ..Default::default()
+    }
+}
+
+/// As wgpu writes it: in the language of FXC, of Windows, where the kernel needs no more, else in that of DXC.
+fn write_hlsl(source: &KernelSource, module: &Module, info: &ModuleInfo) {
+    use naga::back::hlsl;
+
+    let needs_more = source.f16 || source.f64 || source.int64 || source.subgroups;
+    let options = hlsl::Options {
+        shader_model: match needs_more {
+            true => hlsl::ShaderModel::V6_2,
+            false => hlsl::ShaderModel::V5_1,
+        },
+        special_constants_binding: Some(hlsl::BindTarget::default()),
+        restrict_indexing: false,
+        force_loop_bounding: false,
+        zero_initialize_workgroup_memory: false,
+        ..Default::default()
+    };
+    let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+    let written = hlsl::Writer::new(&mut text, &options, &pipeline).write(module, info, None);
+    let written = written.unwrap_or_else(|error| panic!("{} as HLSL: {error}", source.name));
+    for name in written.entry_point_names {
+        name.unwrap_or_else(|error| panic!("{} as HLSL: {error}", source.name));
+    }
+}
+
+/// As wgpu writes it, for Metal 2.1 and later. Metal has no f64.
+fn write_msl(source: &KernelSource, module: &Module, info: &ModuleInfo) {
+    use naga::back::msl;
+
+    if source.f64 {
+        return;
+    }
+    let resources = msl::EntryPointResources {
+        sizes_buffer: Some(8),
+        ..Default::default()
+    };
+    let options = msl::Options {
+        lang_version: (2, 1),
+        per_entry_point_map: std::iter::once(("main".to_owned(), resources)).collect(),
+        force_loop_bounding: false,
+        zero_initialize_workgroup_memory: false,
+        ..Default::default()
+    };
+    let written = msl::write_string(module, info, &options, &msl::PipelineOptions::default());
+    let (_, written) = written.unwrap_or_else(|error| panic!("{} as MSL: {error}", source.name));
+    for name in written.entry_point_names {
+        name.unwrap_or_else(|error| panic!("{} as MSL: {error}", source.name));
     }
 }
 

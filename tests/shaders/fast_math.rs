@@ -1,0 +1,352 @@
+//! Functions of f32 as compilers of Metal and Direct3D may compile them: sums and products in any order, factors taken out of
+//! sums, as if there were no NaN. The text that Metal gets, through the C++ compiler with `-ffast-math`, against f64.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use naga::back::msl;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use orlop::kernels::KernelSource;
+
+use super::kernels;
+
+/// A function of docs/numerics.md: units in the last place, of the operand's size, and absolute.
+struct Case {
+    name: &'static str,
+    exact: fn(f64, f64) -> f64,
+    ulps: f64,
+    of_operand: f64,
+    absolute: f64,
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, exact, ulps, of_operand, absolute| Case {
+        name,
+        exact,
+        ulps,
+        of_operand,
+        absolute,
+    };
+    vec![
+        case("exp", |x, _| x.exp(), 2.0, 0.0, 0.0),
+        case("exp2", |x, _| x.exp2(), 2.0, 0.0, 0.0),
+        case("expm1", |x, _| x.exp_m1(), 3.0, 0.0, 0.0),
+        case("log", |x, _| x.ln(), 2.0, 0.0, 0.0),
+        case("log2", |x, _| x.log2(), 2.0, 0.0, 0.0),
+        case("log1p", |x, _| x.ln_1p(), 3.0, 0.0, 0.0),
+        case("sin", |x, _| x.sin(), 2.0, 0.0, 1.2e-7),
+        case("cos", |x, _| x.cos(), 2.0, 0.0, 1.2e-7),
+        case("tanh", |x, _| x.tanh(), 6.0, 0.0, 0.0),
+        case("sigmoid", |x, _| sigmoid(x), 6.0, 0.0, 0.0),
+        case("erf", |x, _| libm::erf(x), 3.0, 0.0, 0.0),
+        case(
+            "gelu",
+            |x, _| 0.5 * x * libm::erfc(-x / 2f64.sqrt()),
+            4.0,
+            3e-7,
+            0.0,
+        ),
+        case(
+            "gelu_tanh",
+            |x, _| x * sigmoid((8.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)),
+            8.0,
+            3e-7,
+            0.0,
+        ),
+        case("silu", |x, _| x * sigmoid(x), 7.0, 0.0, 0.0),
+        case(
+            "softplus",
+            |x, _| x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            6.0,
+            0.0,
+            0.0,
+        ),
+        case("pow", f64::powf, 3.0, 0.0, 0.0),
+        case("rem", |x, y| x % y, 0.0, 0.0, 0.0),
+    ]
+}
+
+/// The kernel of one function of whole f32 tensors, an element at a time.
+fn kernel(name: &str) -> &'static KernelSource {
+    let (one, two) = (format!("= {name}_F(a0);"), format!("= {name}_F(a0, a1);"));
+    kernels()
+        .iter()
+        .find(|source| {
+            source.name.starts_with("elementwise ")
+                && (source.name.contains(&one) || source.name.contains(&two))
+                && source.name.contains(" operands=f32")
+                && !source.name.contains("16/")
+                && source.name.contains(" vector=1 ")
+                && !source.immediates
+        })
+        .unwrap_or_else(|| panic!("no kernel of {name}"))
+}
+
+/// Its functions as Metal gets them, down to `apply`.
+fn functions(source: &KernelSource) -> String {
+    let module = naga::front::wgsl::parse_str(&source.wgsl).expect("it parses");
+    let flags = ValidationFlags::all();
+    let info = Validator::new(flags, Capabilities::all()).validate(&module);
+    let resources = msl::EntryPointResources {
+        sizes_buffer: Some(8),
+        ..Default::default()
+    };
+    let options = msl::Options {
+        lang_version: (3, 0),
+        per_entry_point_map: std::iter::once(("main".to_owned(), resources)).collect(),
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let info = info.expect("it is valid");
+    let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+        .expect("it is written for Metal");
+    let from = text.find("typedef float F;").expect("its types");
+    let end = text.find("\nF value(").expect("what loads its operands");
+    single(&text[from..end])
+}
+
+/// With numbers of C++ as numbers of Metal, which are f32.
+fn single(text: &str) -> String {
+    let mut out = String::new();
+    let mut number = String::new();
+    let mut previous = ' ';
+    for at in text.chars().chain([' ']) {
+        let begins = at.is_ascii_digit() && !(previous.is_alphanumeric() || previous == '_');
+        let goes_on = at.is_alphanumeric() || at == '.' || (at == '-' && number.ends_with('e'));
+        if begins || (!number.is_empty() && goes_on) {
+            number.push(at);
+        } else {
+            let is_float = number.contains(['.', 'e']) && !number.starts_with("0x");
+            out.push_str(&number);
+            out.push_str(if is_float { "f" } else { "" });
+            number.clear();
+            out.push(at);
+        }
+        previous = at;
+    }
+    out
+}
+
+/// Without what keeps numbers from being taken apart.
+fn unkept(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.contains("4294967294u") {
+        true => "    return x;",
+        false => line,
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let from = text.find("F kept(").expect("what keeps numbers");
+    let open = from + text[from..].find('(').expect("its operand");
+    let close = from + text[from..].find(')').expect("its operand");
+    format!("{}(F x{}", &text[..open], &text[close..])
+}
+
+/// A program that reads pairs of operands of the function that its argument names, and writes results.
+fn program(functions: &BTreeMap<&str, String>) -> String {
+    let mut text = "#include \"metal.h\"\n".to_owned();
+    let mut choices = String::new();
+    for (name, body) in functions {
+        let operands = match body.contains("F a1_") {
+            true => "in[2 * i], in[2 * i + 1]",
+            false => "in[2 * i]",
+        };
+        text += &format!(
+            "namespace of_{name} {{\n{body}\nvoid run(size_t count, const float* in, float* out) {{\n\
+             for (size_t i = 0; i < count; i++) out[i] = apply({operands});\n}}\n}}\n"
+        );
+        choices += &format!(
+            "if (!strcmp(name, \"{name}\")) of_{name}::run(count, in.data(), out.data());\n"
+        );
+    }
+    text + &format!(
+        "int main(int, char** arguments) {{\nconst char* name = arguments[1];\nstd::vector<float> in(1 << 22);\n\
+         size_t count = fread(in.data(), 8, in.size() / 2, stdin);\nstd::vector<float> out(count);\n{choices}\
+         return fwrite(out.data(), 4, count, stdout) != count;\n}}\n"
+    )
+}
+
+fn compiler() -> Option<String> {
+    let named = std::env::var("CXX").ok();
+    let known = ["clang++", "g++", "c++"].map(str::to_owned);
+    named.into_iter().chain(known).find(|name| {
+        let version = Command::new(name).arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    })
+}
+
+fn build(compiler: &str, folder: &Path, name: &str, text: &str) -> PathBuf {
+    let [source, object, program] =
+        ["cpp", "o", "out"].map(|end| folder.join(format!("{name}.{end}")));
+    std::fs::write(&source, text).expect("a file");
+    let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shaders");
+    // Estimates of quotients, which vectors get, are this processor's. Linked without the flag: that would flush subnormals.
+    let compiled = Command::new(compiler)
+        .args([
+            "-std=c++17",
+            "-O2",
+            "-ffast-math",
+            "-fno-tree-vectorize",
+            "-w",
+            "-c",
+            "-I",
+        ])
+        .args([&shim, &source, Path::new("-o"), &object])
+        .output()
+        .expect("the compiler runs");
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{said:.4000}");
+    let linked = Command::new(compiler)
+        .args([&object, Path::new("-o"), &program])
+        .status();
+    assert!(linked.is_ok_and(|status| status.success()));
+    program
+}
+
+/// Pairs: random bits, what functions are used for, and edges.
+fn operands(name: &str) -> Vec<[f32; 2]> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u32
+    };
+    let mut pairs = vec![];
+    for at in 0..400_000 {
+        let mut between =
+            |low: f32, high: f32| low + (high - low) * (next() as f32 * 2f32.powi(-32));
+        let x = match at % 5 {
+            0 => between(-20.0, 20.0),
+            1 => between(-1000.0, 1000.0),
+            2 => between(0.5, 2.0),
+            3 => between(-110.0, 90.0),
+            _ => f32::from_bits(next()),
+        };
+        let mut between =
+            |low: f32, high: f32| low + (high - low) * (next() as f32 * 2f32.powi(-32));
+        let y = between(-9.0, 9.0);
+        pairs.push(if name == "pow" && at % 5 < 4 {
+            [x.abs(), y]
+        } else {
+            [x, y]
+        });
+    }
+    let edges = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -3.0,
+        88.5,
+        127.9,
+        f32::MIN_POSITIVE,
+        -1e-7,
+        3e38,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    pairs.extend(edges.iter().flat_map(|&x| edges.map(|y| [x, y])));
+    pairs
+}
+
+/// How far the worst result is off, of its bound; edges count as infinitely far where they are wrong.
+fn worst(program: &Path, case: &Case) -> (f64, String) {
+    let pairs = operands(case.name);
+    let mut child = Command::new(program)
+        .arg(case.name)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let mut input = child.stdin.take().expect("its input");
+    let bytes: Vec<u8> = bytemuck::cast_slice(&pairs).to_vec();
+    let writer = std::thread::spawn(move || input.write_all(&bytes));
+    let output = child.wait_with_output().expect("its results");
+    writer.join().expect("no panic").expect("it reads");
+    let results: Vec<f32> = bytemuck::pod_collect_to_vec(&output.stdout);
+    assert_eq!(results.len(), pairs.len());
+    let mut worst = (0.0, String::new());
+    for (&[x, y], &got) in pairs.iter().zip(&results) {
+        let want = (case.exact)(x.into(), y.into());
+        let single = want as f32;
+        let is_edge = !single.is_finite() || !x.is_finite();
+        let exponent = want.abs().log2().floor().max(-126.0);
+        let bound = case.ulps * (exponent - 23.0).exp2()
+            + case.of_operand * f64::from(x).abs()
+            + case.absolute;
+        let off = (f64::from(got) - want).abs();
+        let is_tiny = want.abs() < 1.2e-38 && got.abs() < 1.2e-38;
+        // 0 times infinity, which the functions do not meet.
+        let of_infinity = x == f32::NEG_INFINITY && want.is_nan() && got == 0.0;
+        let share = match is_edge {
+            true if got == single || (got.is_nan() && single.is_nan()) || of_infinity => 0.0,
+            true => f64::INFINITY,
+            false if is_tiny || off == 0.0 => 0.0,
+            false if got.is_nan() => f64::INFINITY,
+            false => off / bound,
+        };
+        if share > worst.0 {
+            worst = (
+                share,
+                format!("{}({x:e}, {y:e}) = {got:e}, not {want:e}", case.name),
+            );
+        }
+    }
+    worst
+}
+
+#[test]
+fn functions_hold_where_sums_are_taken_apart() {
+    let Some(compiler) = compiler() else {
+        assert!(
+            std::env::var_os("ORLOP_TEST_REQUIRE").is_none(),
+            "no C++ compiler: install g++, or name one in CXX"
+        );
+        println!("not run: no C++ compiler");
+        return;
+    };
+    let kept: BTreeMap<_, _> = cases()
+        .iter()
+        .map(|case| (case.name, functions(kernel(case.name))))
+        .collect();
+    let folder = std::env::temp_dir().join(format!("orlop-fast-math-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let right = build(&compiler, &folder, "kept", &program(&kept));
+    let taken_apart = kept.iter().map(|(&name, text)| {
+        (
+            name,
+            if text.contains("F kept(") {
+                unkept(text)
+            } else {
+                text.clone()
+            },
+        )
+    });
+    let wrong = build(
+        &compiler,
+        &folder,
+        "unkept",
+        &program(&taken_apart.collect()),
+    );
+    let mut broken = vec![];
+    for case in cases() {
+        let (share, what) = worst(&right, &case);
+        println!("{:10} {share:.2} of its bound: {what}", case.name);
+        assert!(share <= 1.0, "{what}: {share} of its bound, by {compiler}");
+        if worst(&wrong, &case).0 > 1.0 {
+            broken.push(case.name);
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    println!("by {compiler}; not kept, it breaks {broken:?}");
+    // Else this compiler takes nothing apart, and nothing is shown.
+    assert!(broken.contains(&"log1p"), "{compiler} broke {broken:?}");
+}

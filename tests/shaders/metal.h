@@ -1,0 +1,29 @@
+// As much of Metal's library as functions of one f32 call, for a C++ compiler.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+using uint = unsigned;
+template <class T, class S> T as_type(S from) {
+    T to;
+    static_assert(sizeof to == sizeof from);
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+namespace metal {
+using ::uint;
+template <class T> struct Two { T x, y; };
+struct uint2 : Two<uint> { uint2(uint a, uint b) : Two<uint>{a, b} {} };
+struct float2 : Two<float> { float2(float a, float b) : Two<float>{a, b} {} };
+inline float rint(float x) { return __builtin_rintf(x); }
+inline float floor(float x) { return __builtin_floorf(x); }
+inline float trunc(float x) { return __builtin_truncf(x); }
+inline float abs(float x) { return __builtin_fabsf(x); }
+inline uint clz(uint x) { return x ? __builtin_clz(x) : 32; }
+inline bool any(bool x) { return x; }
+template <class T> T min(T a, T b) { return a < b ? a : b; }
+template <class T> T max(T a, T b) { return a > b ? a : b; }
+template <class T> T clamp(T x, T low, T high) { return min(max(x, low), high); }
+} // namespace metal
