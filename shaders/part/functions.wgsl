@@ -162,6 +162,20 @@ fn is_negative_F(x: F) -> B {
     return (bitcast<U>(x) - U(0x80000001u)) < U(0x7f800000u);
 }
 {% endif -%}
+{% set compared = [["eq", "=="], ["lt", "<"], ["le", "<="], ["gt", ">"], ["ge", ">="]] -%}
+{% for name, sign in compared -%}
+{% if name ~ "_F(" in body or (name == "eq" and "ne_F(" in body) -%}
+// False with NaN.
+fn {{ name }}_F(a: F, b: F) -> B {
+    return (a {{ sign }} b) & (max(bitcast<U>(a) & U(0x7fffffffu), bitcast<U>(b) & U(0x7fffffffu)) <= U(0x7f800000u));
+}
+{% endif -%}
+{% endfor -%}
+{% if "ne_F(" in body -%}
+fn ne_F(a: F, b: F) -> B {
+    return !eq_F(a, b);
+}
+{% endif -%}
 {% if "_of_F(" in body -%}
 // Toward zero, saturating, NaN to zero: as Rust's `as`.
 fn I_of_F(x: F) -> I {

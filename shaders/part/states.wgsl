@@ -296,7 +296,7 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     {%- elif op == "exponential" %}
     let sum = state.a + log(state.b);
     // Of nothing but minus infinity.
-    let is_none = state.b == {{ T }}(0.0);
+    let is_none = (bitcast<{{ U }}>(state.b) & {{ U }}(0x7fffffffu)) == {{ U }}(0u);
     let lowest = bitcast<{{ T }}>((bitcast<{{ U }}>(state.b) & {{ U }}(0u)) | {{ U }}(0xff800000u));
     return {{ R }}(select(select(sum, state.b, (bitcast<{{ U }}>(state.b) & {{ U }}(0x7fffffffu)) >= {{ U }}(0x7f800000u)), lowest, is_none));
     {%- else %}

@@ -21,6 +21,15 @@ struct Case {
     absolute: f64,
 }
 
+/// NaN where one is.
+fn minimum(x: f64, y: f64) -> f64 {
+    if x.is_nan() || y.is_nan() {
+        f64::NAN
+    } else {
+        x.min(y)
+    }
+}
+
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
@@ -69,6 +78,14 @@ fn cases() -> Vec<Case> {
         ),
         case("pow", f64::powf, 3.0, 0.0, 0.0),
         case("rem", |x, y| x % y, 0.0, 0.0, 0.0),
+        case("minimum", minimum, 0.0, 0.0, 0.0),
+        case("maximum", |x, y| -minimum(-x, -y), 0.0, 0.0, 0.0),
+        case("eq", |x, y| f64::from(x == y), 0.0, 0.0, 0.0),
+        case("ne", |x, y| f64::from(x != y), 0.0, 0.0, 0.0),
+        case("lt", |x, y| f64::from(x < y), 0.0, 0.0, 0.0),
+        case("le", |x, y| f64::from(x <= y), 0.0, 0.0, 0.0),
+        case("gt", |x, y| f64::from(x > y), 0.0, 0.0, 0.0),
+        case("ge", |x, y| f64::from(x >= y), 0.0, 0.0, 0.0),
     ]
 }
 
@@ -108,8 +125,13 @@ fn functions(source: &KernelSource) -> String {
     let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
         .expect("it is written for Metal");
     let from = text.find("typedef float F;").expect("its types");
-    let end = text.find("\nF value(").expect("what loads its operands");
-    single(&text[from..end])
+    let apply = text.find(" apply(").expect("the function of an element");
+    let end = apply + text[apply..].find("\n}\n").expect("its end") + 3;
+    // What packs bools has vectors; `apply` does not call it.
+    let parts = text[from..end].split_inclusive("\n}\n");
+    let parts =
+        parts.filter(|part| !part.contains("metal::uint4") && !part.contains("metal::bool4"));
+    single(&parts.collect::<String>())
 }
 
 /// With numbers of C++ as numbers of Metal, which are f32.
