@@ -5,6 +5,7 @@
 {% set State = "One" if n == 1 else "Many" -%}
 {% set T = typed(accumulator, n) -%}
 {% set U = typed("u32", n) -%}
+{% set I = typed("i32", n) -%}
 {% set suffix = "lf" if wide_float else "" -%}
 struct Normal{{ State }} {
     shift: {{ T }},
@@ -15,9 +16,9 @@ struct Normal{{ State }} {
 fn normal_{{ name }}(state: {{ State }}) -> Normal{{ State }} {
     {%- if norm in ["softmax", "log_softmax"] %}
     // Where the largest is infinite, or one is NaN, nothing has a value. By bits: shaders may assume that
-    // there is no NaN.
+    // there is no NaN, and know an equality of bits for a test for infinity (LLVM 20).
     let sum = bitcast<{{ U }}>(state.b);
-    let has_none = (bitcast<{{ U }}>(state.a) == {{ U }}(0x7f800000u)) | ((sum & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u)) | (sum == {{ U }}(0u));
+    let has_none = (bitcast<{{ I }}>(state.a) >= {{ I }}(0x7f800000)) | ((sum & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u)) | (sum == {{ U }}(0u));
     let none = bitcast<{{ T }}>(sum | {{ U }}(0x7fc00000u));
     {%- if norm == "softmax" %}
     return Normal{{ State }}(state.a, select(1.0 / state.b, none, has_none), {{ T }}());
@@ -47,7 +48,7 @@ fn apply_{{ name }}(x: {{ T }}, normal: Normal{{ State }}) -> {{ T }} {
     {%- elif norm == "layer" %}
     return ({{ kept(name, "x - normal.shift") }} - normal.rest) * normal.factor;
     {%- else %}
-    return (x * normal.shift) * normal.factor;
+    return {{ kept(name, "x * normal.shift") }} * normal.factor;
     {%- endif %}
 }
 {%- endmacro -%}

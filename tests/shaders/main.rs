@@ -261,7 +261,7 @@ fn spirv_options() -> naga::back::spv::Options<'static> {
     }
 }
 
-/// As wgpu writes it: in the language of FXC, of Windows, where the kernel needs no more, else in that of DXC.
+/// As wgpu writes it: for FXC, where a device has no other compiler, if the kernel needs no more; else for DXC, which takes both.
 fn write_hlsl(source: &KernelSource, module: &Module, info: &ModuleInfo) {
     use naga::back::hlsl;
 

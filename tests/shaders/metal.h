@@ -3,6 +3,13 @@
 #include <cstdio>
 #include <cstring>
 #include <vector>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#endif
 
 using uint = unsigned;
 template <class T, class S> T as_type(S from) {
@@ -27,3 +34,15 @@ template <class T> T min(T a, T b) { return a < b ? a : b; }
 template <class T> T max(T a, T b) { return a > b ? a : b; }
 template <class T> T clamp(T x, T low, T high) { return min(max(x, low), high); }
 } // namespace metal
+
+// Subnormals as zero, on x86, and input and output as they are.
+inline void prepare(bool flushes) {
+#if defined(__SSE2__)
+    if (flushes) _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+#if defined(_WIN32)
+    _setmode(_fileno(stdin), _O_BINARY);
+    _setmode(_fileno(stdout), _O_BINARY);
+#endif
+    (void)flushes;
+}
