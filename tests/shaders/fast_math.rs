@@ -6,11 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use naga::back::msl;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
 use orlop::kernels::KernelSource;
 
-use super::kernels;
+use super::{kernels, parse, profiles, validate, write_msl};
 
 /// A function of docs/numerics.md: units in the last place, of the operand's size, and absolute.
 struct Case {
@@ -107,23 +105,9 @@ fn kernel(name: &str) -> &'static KernelSource {
 
 /// Its functions as Metal gets them, down to `apply`.
 fn functions(source: &KernelSource) -> String {
-    let module = naga::front::wgsl::parse_str(&source.wgsl).expect("it parses");
-    let flags = ValidationFlags::all();
-    let info = Validator::new(flags, Capabilities::all()).validate(&module);
-    let resources = msl::EntryPointResources {
-        sizes_buffer: Some(8),
-        ..Default::default()
-    };
-    let options = msl::Options {
-        lang_version: (3, 0),
-        per_entry_point_map: std::iter::once(("main".to_owned(), resources)).collect(),
-        force_loop_bounding: false,
-        emit_int_div_checks: false,
-        ..Default::default()
-    };
-    let info = info.expect("it is valid");
-    let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
-        .expect("it is written for Metal");
+    let module = parse(source);
+    let [.., largest, _] = profiles();
+    let text = write_msl(source, &module, &validate(source, &module, &largest));
     let from = text.find("typedef float F;").expect("its types");
     let apply = text.find(" apply(").expect("the function of an element");
     let end = apply + text[apply..].find("\n}\n").expect("its end") + 3;
