@@ -1,6 +1,6 @@
 {# exp of f32, one (`n` 1) or four: within 2 ULP, subnormals may be 0, NaN stays NaN. `less_` is that of numbers -#}
 {# up to 0, minus infinity among them, in fewer steps: within 4 u + 1.3 u abs(x), where u is 2^-24; what is below 2^-126 -#}
-{# may be 0, and NaN is anything. -#}
+{# may be 0, and NaN is anything. `kept_` is part/states's. -#}
 {% macro exponential(name, n) -%}
 {% set F = "vec4<f32>" if n > 1 else "f32" -%}
 {% set I = "vec4<i32>" if n > 1 else "i32" -%}

@@ -1,4 +1,4 @@
-//! Small, deterministic random numbers for the tests of memory; each test file uses a part.
+//! Small, deterministic random numbers for tests; each test file uses a part.
 #![allow(dead_code)]
 
 /// SplitMix64.

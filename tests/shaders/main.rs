@@ -1,6 +1,8 @@
 //! Every kernel that the library can ask for, through naga, as adapters of several kinds see it.
 
 mod fast_math;
+#[path = "../random/mod.rs"]
+mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

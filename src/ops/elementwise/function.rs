@@ -233,13 +233,24 @@ impl Function {
             Function::Le if kind == Kind::Bool => format!("!{a} | {b}"),
             Function::Gt if kind == Kind::Bool => format!("{a} & !{b}"),
             Function::Ge if kind == Kind::Bool => format!("{a} | !{b}"),
-            Function::Eq if kind != Kind::F32 => format!("{a} == {b}"),
+            // NaN is told by its bits.
+            Function::Eq
+            | Function::Ne
+            | Function::Lt
+            | Function::Le
+            | Function::Gt
+            | Function::Ge
+                if kind == Kind::F32 =>
+            {
+                format!("{}_{of}({all})", self.name())
+            }
+            Function::Eq => format!("{a} == {b}"),
             // True for NaN, which `!=` need not be.
-            Function::Ne if kind != Kind::F32 => format!("!({a} == {b})"),
-            Function::Lt if kind != Kind::F32 => format!("{a} < {b}"),
-            Function::Le if kind != Kind::F32 => format!("{a} <= {b}"),
-            Function::Gt if kind != Kind::F32 => format!("{a} > {b}"),
-            Function::Ge if kind != Kind::F32 => format!("{a} >= {b}"),
+            Function::Ne => format!("!({a} == {b})"),
+            Function::Lt => format!("{a} < {b}"),
+            Function::Le => format!("{a} <= {b}"),
+            Function::Gt => format!("{a} > {b}"),
+            Function::Ge => format!("{a} >= {b}"),
             Function::And => format!("{a} & {b}"),
             Function::Or => format!("{a} | {b}"),
             Function::Xor => format!("{a} != {b}"),
