@@ -1,7 +1,7 @@
 //! What passes through kernels, in GB/s, beside a copy of as many bytes on the same device in the same run:
 //! elementwise ops, reductions, norms, transposition, gathers.
 //!
-//! `cargo bench --bench kernels [-- --device NAME]... [--only LINE]... [--quick] [--json]`
+//! `cargo bench --bench kernels [-- --device NAME]... [--only LINE]... [--dtype NAME] [--quick] [--json]`
 
 #[path = "common/args.rs"]
 mod args;
@@ -21,6 +21,7 @@ fn main() {
                 device: &device,
                 json: args.json,
                 only: &args.only,
+                dtype: args.dtype,
                 runs: if args.quick { 3 } else { 9 },
             }
             .fill(args.quick)
@@ -53,6 +54,7 @@ struct Table<'a> {
     device: &'a Device,
     json: bool,
     only: &'a [String],
+    dtype: DType,
     runs: usize,
 }
 
@@ -60,7 +62,7 @@ impl Table<'_> {
     fn fill(&self, quick: bool) -> Result<()> {
         let device = self.device;
         if !self.json {
-            println!("\n{device}");
+            println!("\n{device}, {}", self.dtype);
             println!(
                 "  {:<34}{:>10}{:>10}{:>12}{:>8}",
                 "", "ms", "GB/s", "copy, GB/s", "of it"
@@ -69,13 +71,12 @@ impl Table<'_> {
         let is_slow = device.to_string().contains("SwiftShader") || device.info().backend == "Gl";
         let size: usize = if quick || is_slow { 1024 } else { 4096 };
         let elements = size * size;
-        let all = 4 * elements;
-        let x = Tensor::rand(device, [size, size], DType::F32, 1)?;
-        let y = Tensor::rand(device, [size, size], DType::F32, 2)?;
-        let (weight, bias) = (
-            Tensor::rand(device, [size], DType::F32, 3)?,
-            Tensor::rand(device, [size], DType::F32, 4)?,
-        );
+        let all = self.dtype.size() * elements;
+        // Of other dtypes there are not all: f64 and bf16 are drawn in f32.
+        let rand =
+            |shape: &[usize], seed| Tensor::rand(device, shape, DType::F32, seed)?.cast(self.dtype);
+        let (x, y) = (rand(&[size, size], 1)?, rand(&[size, size], 2)?);
+        let (weight, bias) = (rand(&[size], 3)?, rand(&[size], 4)?);
         let order: Vec<u32> = (0..size)
             .map(|at| ((at * 7919 + 13) % size) as u32)
             .collect();
@@ -103,7 +104,9 @@ impl Table<'_> {
             .map(|at| ((at * 7919 + at / size) % size) as u32)
             .collect();
         let places = Tensor::from_slice(device, &places, [size, size])?;
-        self.line("gather of elements", 3 * all, || x.gather(1, &places))?;
+        self.line("gather of elements", 2 * all + 4 * elements, || {
+            x.gather(1, &places)
+        })?;
 
         self.line("sum of all", all, || x.sum(..))?;
         self.line("sum of rows", all, || x.sum(1))?;
@@ -165,7 +168,7 @@ impl Table<'_> {
             println!(
                 "{}",
                 serde_json::json!({
-                    "device": self.device.to_string(), "what": what, "bytes": bytes,
+                    "device": self.device.to_string(), "dtype": self.dtype.name(), "what": what, "bytes": bytes,
                     "seconds": op, "copy_seconds": copy,
                 })
             );

@@ -1,7 +1,7 @@
 //! The arguments that benches on devices share: `[--device NAME]...
-//! [--only LINE]... [--quick] [--json]`.
+//! [--only LINE]... [--dtype NAME] [--quick] [--json]`.
 
-use orlop::{Device, Result};
+use orlop::{DType, Device, Result};
 
 /// What was asked for.
 pub struct Args {
@@ -10,6 +10,9 @@ pub struct Args {
     /// Only lines whose names contain one of these, where the bench has many.
     #[allow(dead_code)]
     pub only: Vec<String>,
+    /// Of elements, where the bench has a choice.
+    #[allow(dead_code)]
+    pub dtype: DType,
     /// Fewer runs, smaller sizes.
     pub quick: bool,
     /// A line of JSON for each figure.
@@ -22,6 +25,7 @@ impl Args {
         let mut read = Self {
             devices: Vec::new(),
             only: Vec::new(),
+            dtype: DType::F32,
             quick: false,
             json: false,
         };
@@ -30,13 +34,17 @@ impl Args {
             match arg.as_str() {
                 "--device" => read.devices.extend(args.next()),
                 "--only" => read.only.extend(args.next()),
+                "--dtype" => {
+                    let name = args.next().unwrap_or_default();
+                    read.dtype = or_exit(bench, name.parse());
+                }
                 "--json" => read.json = true,
                 "--quick" => read.quick = true,
                 // What cargo passes.
                 "--bench" => {}
                 other => {
                     eprintln!(
-                        "{bench}: unknown argument {other}; there are --device NAME, --only LINE, --quick, --json"
+                        "{bench}: unknown argument {other}; there are --device NAME, --only LINE, --dtype NAME, --quick, --json"
                     );
                     std::process::exit(2);
                 }

@@ -1,6 +1,8 @@
 //! The native CPU's memory and its parallel loops.
 
 pub(crate) mod arena;
+pub(crate) mod double;
+mod edges;
 mod few;
 pub(crate) mod matrix;
 pub(crate) mod narrow;

@@ -1,8 +1,13 @@
-//! f16 and bf16 as f32 and back, in vectors: by bits, without branches, on every processor. (Instructions for it
-//! cannot be called from here without `unsafe`, and the `half` crate calls them for eight elements at a time.)
+//! f16 and bf16 as f32 and back, in vectors: by bits, without branches, on every processor; f16 by instructions where
+//! there are vectors of 512 bits. (Those for 256 bits cannot be called from here without `unsafe`, and the `half` crate
+//! calls them for eight elements at a time.)
 
 use bytemuck::Pod;
+#[cfg(target_arch = "x86_64")]
+use bytemuck::cast;
 use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use pulp::x86::V4;
 
 use super::simd::{Widest, vectorised};
 
@@ -12,10 +17,25 @@ pub(crate) trait Narrow: Pod + Send + Sync {
 
     /// To nearest even; NaN stays NaN.
     fn rounded(x: f32) -> Self;
+
+    /// As many as both have, sixteens at a time by instructions of the processor: how many.
+    #[inline]
+    fn widen_sixteens(_from: &[Self], _to: &mut [f32]) -> usize {
+        0
+    }
+
+    /// As many as both have, sixteens at a time by instructions of the processor: how many.
+    #[inline]
+    fn round_sixteens(_from: &[f32], _to: &mut [Self]) -> usize {
+        0
+    }
 }
 
 const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0xff << 23;
+/// As `_mm512_cvtps_ph` has it.
+#[cfg(target_arch = "x86_64")]
+const NEAREST_EVEN: i32 = 0;
 /// Of a NaN that no operation takes for a signalling one.
 const QUIET: u32 = 1 << 22;
 
@@ -52,6 +72,45 @@ impl Narrow for f16 {
         let rest = if rest < 113 << 23 { subnormal } else { normal };
         f16::from_bits((sign >> 16 | rest) as u16)
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn widen_sixteens(from: &[f16], to: &mut [f32]) -> usize {
+        sixteens(from, to, |simd, x| {
+            cast(simd.avx512f._mm512_cvtph_ps(cast(x)))
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn round_sixteens(from: &[f32], to: &mut [f16]) -> usize {
+        sixteens(from, to, |simd, x| {
+            cast(simd.avx512f._mm512_cvtps_ph::<NEAREST_EVEN>(cast(x)))
+        })
+    }
+}
+
+/// What `convert` makes of whole sixteens: how many elements.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn sixteens<A: Pod, B: Pod>(
+    from: &[A],
+    to: &mut [B],
+    convert: impl Fn(V4, [A; 16]) -> [B; 16],
+) -> usize {
+    let (from, to) = (from.as_chunks::<16>().0, to.as_chunks_mut::<16>().0);
+    let Some(simd) = V4::try_new() else {
+        return 0;
+    };
+    simd.vectorize(
+        #[inline(always)]
+        || {
+            for (to, &from) in to.iter_mut().zip(from) {
+                *to = convert(simd, from);
+            }
+        },
+    );
+    16 * from.len().min(to.len())
 }
 
 impl Narrow for bf16 {
@@ -72,6 +131,8 @@ impl Narrow for bf16 {
 
 /// As many elements as both have.
 pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
+    let done = T::widen_sixteens(from, to);
+    let (from, to) = (&from[done..], &mut to[done..]);
     vectorised(Widest(
         #[inline(always)]
         || {
@@ -84,6 +145,8 @@ pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
 
 /// As many elements as both have, to nearest even.
 pub(crate) fn round<T: Narrow>(from: &[f32], to: &mut [T]) {
+    let done = T::round_sixteens(from, to);
+    let (from, to) = (&from[done..], &mut to[done..]);
     vectorised(Widest(
         #[inline(always)]
         || {

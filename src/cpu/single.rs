@@ -2,6 +2,10 @@
 //! that loops over them vectorise. Bounds: docs/numerics.md.
 #![allow(clippy::excessive_precision)]
 
+use super::edges::edges;
+
+edges!(f32, 16_777_216.0);
+
 /// a b + c, rounded once where the processor has that as one instruction.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
@@ -59,13 +63,6 @@ fn power_of_two(k: i32) -> f32 {
 fn scaled(x: f32, k: i32) -> f32 {
     let half = k >> 1;
     x * power_of_two(half) * power_of_two(k.wrapping_sub(half))
-}
-
-/// Within two bounds; NaN stays.
-#[inline(always)]
-fn within(x: f32, low: f32, high: f32) -> f32 {
-    let raised = if x < low { low } else { x };
-    if raised > high { high } else { raised }
 }
 
 /// The whole number of halvings in e^y, and what is left of y.
@@ -151,18 +148,6 @@ fn log_sum<const FUSED: bool>(f: f32, e: f32) -> f32 {
     let low = fma::<FUSED>(e, 9.0580006145e-6, log_tail::<FUSED>(f));
     let near = fma::<FUSED>(-0.5 * f, f, low) + f;
     fma::<FUSED>(e, 6.9313812256e-1, near)
-}
-
-/// What logarithms of x are where `y` is not: of infinity and NaN, below zero, of zero.
-#[inline(always)]
-fn log_special(x: f32, y: f32) -> f32 {
-    let least = if x == 0.0 {
-        f32::NEG_INFINITY
-    } else {
-        f32::NAN
-    };
-    let y = if x > 0.0 { y } else { least };
-    if x < f32::INFINITY { y } else { x }
 }
 
 /// x = (1 + f) 2^e with 1 + f from sqrt(1/2) to sqrt 2; subnormals as whole numbers.
@@ -450,34 +435,6 @@ pub(crate) fn pow<const FUSED: bool>(x: f32, y: f32) -> f32 {
     let t = within((e_h - k) + e_l, -1.0, 1.0) * std::f32::consts::LN_2;
     let size = scaled(1.0 + (t + exp_tail::<FUSED>(t)), halves);
     special_power(x, y, size)
-}
-
-/// What a power is where it is not `size`, that of the base without its sign: of zero and infinity, with
-/// signs, of NaN, and 1.
-#[inline(always)]
-fn special_power(x: f32, y: f32, size: f32) -> f32 {
-    let bits = x.to_bits() & 0x7fff_ffff;
-    let (is_zero, is_infinite) = (bits == 0, bits == 0x7f80_0000);
-    let edge = match y.is_sign_negative() == is_zero {
-        true => f32::INFINITY,
-        false => 0.0,
-    };
-    let size = if is_zero | is_infinite { edge } else { size };
-    // Numbers from 2^24 on are even.
-    let is_large = y.abs() >= 16_777_216.0;
-    let is_whole = (y.trunc() == y) | is_large;
-    let half = 0.5 * y;
-    let is_odd = is_whole & !is_large & (half.trunc() != half);
-    let is_minus = x.is_sign_negative();
-    let signed = if is_minus & is_odd { -size } else { size };
-    let has_none = is_minus & !is_whole & !is_zero & !is_infinite;
-    let y_or = if has_none | y.is_nan() {
-        f32::NAN
-    } else {
-        signed
-    };
-    let value = if x.is_nan() { x } else { y_or };
-    if (y == 0.0) | (x == 1.0) { 1.0 } else { value }
 }
 
 #[cfg(test)]

@@ -58,8 +58,9 @@ fn case(
     }
 }
 
+/// Of f64 too, where `1 / (1 + e^-x)` has nothing left.
 fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+    x.min(0.0).exp() / (1.0 + (-x.abs()).exp())
 }
 
 fn sign(x: f64) -> f64 {
@@ -90,7 +91,11 @@ fn gelu_tanh(x: f64) -> f64 {
 fn silu(x: f64) -> f64 {
     match x == f64::NEG_INFINITY {
         true => 0.0,
-        false => x * sigmoid(x),
+        // The exponential in two factors: it has no digits left before the product has none.
+        false => {
+            let half = (0.5 * x.min(0.0)).exp();
+            x * half * half / (1.0 + (-x.abs()).exp())
+        }
     }
 }
 
@@ -152,6 +157,11 @@ const SINGLE: Format = Format {
     least: -126,
     largest: f32::MAX as f64,
 };
+const DOUBLE: Format = Format {
+    bits: 53,
+    least: -1022,
+    largest: f64::MAX,
+};
 const HALF: Format = Format {
     bits: 11,
     least: -14,
@@ -166,7 +176,7 @@ impl Format {
         } else {
             libm::ilogb(x.abs().min(self.largest)).max(self.least)
         };
-        2f64.powi(exponent - self.bits + 1)
+        libm::ldexp(1.0, exponent - self.bits + 1)
     }
 
     /// Whether `got` is within `bound` of `want`; infinite beyond the largest number, and zero below
@@ -175,7 +185,7 @@ impl Format {
         if want.is_nan() || got.is_nan() {
             return want.is_nan() && got.is_nan();
         }
-        let least = 2f64.powi(self.least);
+        let least = libm::ldexp(1.0, self.least);
         let most = self.largest + self.ulp(self.largest) / 2.0;
         if got.is_infinite() {
             return got.signum() == want.signum() && want.abs() + bound >= most;
@@ -366,31 +376,67 @@ fn singles(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// f64 where it is: kernels or the CPU, the result at home.
+/// f64 where it is: kernels or the CPU, the result at home. Bounds are those of f32 in steps of f64, and two steps for what
+/// the references have.
 fn doubles(context: &Context) -> Result<()> {
     let device = context.device();
     if !device.capabilities().holds(DType::F64) {
         return Ok(());
     }
-    let values: Vec<f64> = patterns(2000).into_iter().map(f64::from).collect();
+    let mut rng = Rng::new(seed());
+    let mut values: Vec<f64> = patterns(2000).into_iter().map(f64::from).collect();
+    for _ in 0..if full() { 1 << 20 } else { 20_000 } {
+        values.push(match rng.below(4) {
+            0 => rng.unit(),
+            1 => rng.unit() * 40.0,
+            2 => rng.unit() * 1000.0,
+            _ => f64::from_bits(rng.next()),
+        });
+    }
     let tensor = Tensor::from_slice(device, &values, values.len())?;
     for case in cases() {
         let result = (case.run)(&tensor)?;
         assert_eq!(result.device(), device, "{}", case.name);
         for (&x, got) in values.iter().zip(result.to_vec::<f64>()?) {
             let want = (case.exact)(x);
-            let slack = 1e-13 * want.abs().max(if case.absolute > 0.0 { 1.0 } else { 0.0 });
-            let same =
-                got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= slack;
-            // The reference subtracts.
-            let loose =
-                matches!(case.name, "gelu" | "gelu_tanh") && (got - want).abs() <= 1e-13 * x.abs();
+            let size = if x.is_finite() { x.abs() } else { 0.0 };
+            let extra = (case.absolute + case.of_operand * size) * libm::ldexp(1.0, -29);
+            let bound = (case.ulps + 2.0) * DOUBLE.ulp(want) + extra;
             assert!(
-                same || loose,
+                got == want || DOUBLE.is_close(want, got, bound, !context.is_cpu()),
                 "{} of {x:e}: {got:e}, not {want:e}",
                 case.name
             );
         }
+    }
+    // Pairs of any two, of neighbours in size, and powers that are no edges.
+    let mut pairs: Vec<(f64, f64)> = Vec::new();
+    for &x in &values {
+        let (other, factor) = (values[rng.below(values.len())], rng.unit());
+        let near = if x.abs() > 1e-300 {
+            x * 1e-3 * factor
+        } else {
+            x
+        };
+        let power = 1000.0 * factor / x.abs().log2();
+        pairs.extend([
+            (x, other),
+            (x, near),
+            (x.trunc(), near.trunc()),
+            (x.abs(), power),
+        ]);
+    }
+    let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let a = Tensor::from_slice(device, &x, x.len())?;
+    let b = Tensor::from_slice(device, &y, y.len())?;
+    let (powers, rests) = (a.pow(&b)?.to_vec::<f64>()?, a.rem(&b)?.to_vec::<f64>()?);
+    for (&(x, y), (power, rest)) in pairs.iter().zip(powers.into_iter().zip(rests)) {
+        let want = x.powf(y);
+        let close = want == power || DOUBLE.is_close(want, power, 4.0 * DOUBLE.ulp(want), false);
+        assert!(close, "{x:e} to {y:e}: {power:e}, not {want:e}");
+        let want = x % y;
+        let is_same = want.to_bits() == rest.to_bits() || (want.is_nan() && rest.is_nan());
+        assert!(is_same, "rest of {x:e} by {y:e}: {rest:e}, not {want:e}");
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The functions of elementwise expressions on the CPU: one loop each over the values of a block.
 
+use std::marker::PhantomData;
+
 use bytemuck::Pod;
 
 use super::chain;
@@ -10,20 +12,23 @@ use crate::cpu::{Loops, vectorised};
 /// Values are whole arrays of a kind, as many as `out` has. Plain functions of f32 are chains'.
 pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
     match kind {
-        Kind::F32 => vectorised(Singles(function, values, out)),
+        Kind::F32 => vectorised(Floats::<f32>(function, values, out, PhantomData)),
+        Kind::F64 if !chain::is_plain(function) => {
+            vectorised(Floats::<f64>(function, values, out, PhantomData));
+        }
         _ => vectorised(Others(function, kind, values, out)),
     }
 }
 
-struct Singles<'a>(Function, [&'a [u8]; 3], &'a mut [u8]);
+struct Floats<'a, T>(Function, [&'a [u8]; 3], &'a mut [u8], PhantomData<T>);
 
-impl Loops for Singles<'_> {
+impl<T: Real> Loops for Floats<'_, T> {
     const WIDEST: bool = true;
 
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
-        let Singles(function, values, out) = self;
-        real::<f32, FUSED>(function, values, out);
+        let Floats(function, values, out, _) = self;
+        real::<T, FUSED>(function, values, out);
     }
 }
 
@@ -35,8 +40,7 @@ impl Loops for Others<'_> {
         let Others(function, kind, values, out) = self;
         match kind {
             Kind::F32 => never(),
-            Kind::F64 if chain::is_plain(function) => plain(function, values, out),
-            Kind::F64 => real::<f64, FUSED>(function, values, out),
+            Kind::F64 => plain(function, values, out),
             Kind::I32 => whole::<i32, FUSED>(function, values, out),
             Kind::U32 => whole::<u32, FUSED>(function, values, out),
             Kind::Bool => bools(function, values, out),
@@ -149,7 +153,7 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
         };
     }
     match function {
-        Function::Rem => rest::<T>(values, out),
+        Function::Rem => rest::<T, FUSED>(values, out),
         Function::Pow => two::<T, T>(
             values,
             out,
@@ -224,8 +228,8 @@ fn wave<T: Real, const FUSED: bool>(
 
 /// In vectors, and then one by one where the quotient is large, or no number.
 #[inline(always)]
-fn rest<T: Real>(values: [&[u8]; 3], out: &mut [u8]) {
-    two::<T, T>(values, out, T::near_rest);
+fn rest<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
+    two::<T, T>(values, out, T::near_rest::<FUSED>);
     let (a, b): (&[T], &[T]) = (
         bytemuck::cast_slice(values[0]),
         bytemuck::cast_slice(values[1]),
@@ -233,12 +237,12 @@ fn rest<T: Real>(values: [&[u8]; 3], out: &mut [u8]) {
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
     for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
-        let near = a.iter().zip(b).map(|(a, &b)| a.is_rest_near(b));
+        let near = a.iter().zip(b).map(|(a, &b)| a.is_rest_near::<FUSED>(b));
         if near.fold(true, |all, near| all & near) {
             continue;
         }
         for (out, (&a, &b)) in out.iter_mut().zip(a.iter().zip(b)) {
-            if !a.is_rest_near(b) {
+            if !a.is_rest_near::<FUSED>(b) {
                 *out = a % b;
             }
         }

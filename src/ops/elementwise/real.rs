@@ -2,17 +2,17 @@
 
 use std::ops::{Mul, Rem};
 
-use crate::cpu::single;
 use crate::cpu::whole::quotient;
+use crate::cpu::{double, single};
 
-/// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction, of f32.
+/// f32 and f64. `FUSED`: the processor multiplies and adds in one instruction.
 pub(in crate::ops) trait Real:
     bytemuck::Pod + PartialOrd + Mul<Output = Self> + Rem<Output = Self>
 {
     const ZERO: Self;
     /// Of the dividend's sign, where it [`Real::is_rest_near`].
-    fn near_rest(self, other: Self) -> Self;
-    fn is_rest_near(self, other: Self) -> bool;
+    fn near_rest<const FUSED: bool>(self, other: Self) -> Self;
+    fn is_rest_near<const FUSED: bool>(self, other: Self) -> bool;
     /// What is larger in size is [`Real::sin`]'s and [`Real::cos`]'s, not [`Real::wave`]'s.
     const LARGE: Self;
     fn abs(self) -> Self;
@@ -109,12 +109,12 @@ impl Real for f32 {
     // Exact: a quotient of less than 29 bits, and so its product with the divisor. It is whole only where the true one
     // is, since that is 2^-24 away from the next whole number.
     #[inline(always)]
-    fn near_rest(self, other: Self) -> Self {
+    fn near_rest<const FUSED: bool>(self, other: Self) -> Self {
         let (a, b) = (f64::from(self), f64::from(other));
         (a - (a / b).trunc() * b).copysign(a) as f32
     }
     #[inline(always)]
-    fn is_rest_near(self, other: Self) -> bool {
+    fn is_rest_near<const FUSED: bool>(self, other: Self) -> bool {
         let (a, b) = (f64::from(self).abs(), f64::from(other).abs());
         a < 268_435_456.0 * b && b < f64::INFINITY
     }
@@ -130,39 +130,63 @@ impl Real for f32 {
     }
 }
 
+/// In vectors, or one by one.
+macro_rules! ours_or {
+    ($($function:ident => $alone:expr;)*) => {$(
+        #[inline(always)]
+        fn $function<const FUSED: bool>(self) -> Self {
+            match FUSED {
+                true => double::$function(self),
+                false => $alone(self),
+            }
+        }
+    )*};
+}
+
 impl Real for f64 {
     common!(f64);
-    // All of them.
-    const LARGE: Self = 0.0;
-    fn exp<const FUSED: bool>(self) -> Self {
-        libm::exp(self)
+    const LARGE: Self = double::LARGE;
+    ours_or! {
+        exp => libm::exp;
+        exp2 => libm::exp2;
+        expm1 => libm::expm1;
+        log => libm::log;
+        log2 => libm::log2;
+        log1p => libm::log1p;
+        tanh => libm::tanh;
+        erf => libm::erf;
+        gelu => |x: f64| {
+            let x = if x < -50.0 { -50.0 } else { x };
+            0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
+        };
+        softplus => |x: f64| {
+            let above = if x > 0.0 { x } else { 0.0 };
+            let y = above + libm::log1p(libm::exp(-x.abs()));
+            if x.is_nan() { x } else { y }
+        };
     }
-    fn exp2<const FUSED: bool>(self) -> Self {
-        libm::exp2(self)
-    }
-    fn expm1<const FUSED: bool>(self) -> Self {
-        libm::expm1(self)
-    }
-    fn log<const FUSED: bool>(self) -> Self {
-        libm::log(self)
-    }
-    fn log2<const FUSED: bool>(self) -> Self {
-        libm::log2(self)
-    }
-    fn log1p<const FUSED: bool>(self) -> Self {
-        libm::log1p(self)
+    // Exact: the quotient is a whole number less than 2^53, and one too large at most, where it was rounded up to a whole one.
+    #[inline(always)]
+    fn near_rest<const FUSED: bool>(self, other: Self) -> Self {
+        if !FUSED {
+            return self;
+        }
+        let b = other.abs();
+        let rest = (-(self.abs() / b).trunc()).mul_add(b, self.abs());
+        (if rest < 0.0 { rest + b } else { rest }).copysign(self)
     }
     #[inline(always)]
-    fn near_rest(self, _other: Self) -> Self {
-        self
+    fn is_rest_near<const FUSED: bool>(self, other: Self) -> bool {
+        let (a, b) = (self.abs(), other.abs());
+        FUSED && a < 9_007_199_254_740_992.0 * b && b < f64::INFINITY
     }
     #[inline(always)]
-    fn is_rest_near(self, _other: Self) -> bool {
-        false
-    }
-    #[inline(always)]
-    fn wave<const FUSED: bool>(self, _ahead: i32) -> Self {
-        self
+    fn wave<const FUSED: bool>(self, ahead: i32) -> Self {
+        match (FUSED, ahead) {
+            (true, _) => double::wave(self, ahead),
+            (false, 0) => libm::sin(self),
+            (false, _) => libm::cos(self),
+        }
     }
     fn sin(self) -> Self {
         libm::sin(self)
@@ -170,35 +194,31 @@ impl Real for f64 {
     fn cos(self) -> Self {
         libm::cos(self)
     }
-    fn tanh<const FUSED: bool>(self) -> Self {
-        libm::tanh(self)
-    }
+    #[inline(always)]
     fn sigmoid<const FUSED: bool>(self) -> Self {
-        let e = libm::exp(-self.abs());
+        let e = Real::exp::<FUSED>(-self.abs());
         (if self < 0.0 { e } else { 1.0 }) / (1.0 + e)
     }
-    fn erf<const FUSED: bool>(self) -> Self {
-        libm::erf(self)
-    }
-    fn gelu<const FUSED: bool>(self) -> Self {
-        let x = if self < -50.0 { -50.0 } else { self };
-        0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
-    }
+    /// (1 + tanh u) / 2 = sigmoid(2u).
+    #[inline(always)]
     fn gelu_tanh<const FUSED: bool>(self) -> Self {
         let x = if self < -50.0 { -50.0 } else { self };
-        x * (1.595_769_121_605_731 * (x + 0.044715 * x * x * x)).sigmoid::<FUSED>()
+        x * Real::sigmoid::<FUSED>(1.595_769_121_605_731 * (x + 0.044715 * x * x * x))
     }
+    #[inline(always)]
     fn silu<const FUSED: bool>(self) -> Self {
         let x = if self < -800.0 { -800.0 } else { self };
-        x * Real::sigmoid::<FUSED>(x)
+        // The exponential in two factors: their product is below the least number sooner than the result.
+        let half = Real::exp::<FUSED>(-0.5 * x.abs());
+        let above = if x < 0.0 { x * half * half } else { x };
+        above / (1.0 + half * half)
     }
-    fn softplus<const FUSED: bool>(self) -> Self {
-        let above = if self > 0.0 { self } else { 0.0 };
-        let y = above + libm::log1p(libm::exp(-self.abs()));
-        if self.is_nan() { self } else { y }
-    }
+    #[inline(always)]
     fn pow<const FUSED: bool>(self, power: Self) -> Self {
-        libm::pow(self, power)
+        match FUSED {
+            true => double::pow(self, power),
+            false => libm::pow(self, power),
+        }
     }
 }
 

@@ -132,7 +132,7 @@ struct Rows<'a, W> {
 }
 
 impl<W: Float> Loops for Rows<'_, W> {
-    const WIDEST: bool = W::OURS;
+    const WIDEST: bool = true;
 
     #[inline(always)]
     fn run<const FUSED: bool>(self) {

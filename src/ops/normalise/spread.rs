@@ -115,7 +115,7 @@ struct Runs<'a, W> {
 }
 
 impl<W: Float> Loops for Runs<'_, W> {
-    const WIDEST: bool = W::OURS;
+    const WIDEST: bool = true;
 
     #[inline(always)]
     fn run<const FUSED: bool>(self) {

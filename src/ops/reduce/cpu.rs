@@ -353,7 +353,7 @@ impl Moment {
     /// rounded, so that equal numbers would vary.
     #[inline(always)]
     fn near<W: Float>(first: W) -> f64 {
-        if W::OURS { 0.0 } else { first.wider() }
+        if W::IS_WIDENED { 0.0 } else { first.wider() }
     }
 }
 
@@ -508,7 +508,7 @@ impl<W: Float> Fold<W> for LogSumExp {
     /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
     type State = (W, W);
     const BY_BLOCKS: bool = true;
-    const WIDEST: bool = W::OURS;
+    const WIDEST: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {

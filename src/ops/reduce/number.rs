@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use super::fold::{FEW_LANES, Halves, LANES, LONGEST, Plain, Read};
 use crate::cpu::narrow::{self, Narrow};
-use crate::cpu::single;
+use crate::cpu::{double, single};
 use crate::dtype::Element;
 
 /// An element type: what its sums are kept in, and integers in its order.
@@ -48,8 +48,8 @@ pub(in crate::ops) trait Float:
     const ZERO: Self;
     const ONE: Self;
     const LEAST: Self;
-    /// Whether its functions are ours, which loops have in vectors.
-    const OURS: bool;
+    /// Whether sums of it are joined in a wider type.
+    const IS_WIDENED: bool;
 
     fn count(count: usize) -> Self;
     /// Of numbers up to 0: what is below the least normal number may be 0.
@@ -61,12 +61,12 @@ pub(in crate::ops) trait Float:
 }
 
 macro_rules! float {
-    ($float:ty, $ours:expr, $exp:expr) => {
+    ($float:ty, $is_widened:expr, $exp:expr) => {
         impl Float for $float {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const LEAST: Self = <$float>::MIN;
-            const OURS: bool = $ours;
+            const IS_WIDENED: bool = $is_widened;
 
             fn count(count: usize) -> Self {
                 count as $float
@@ -101,7 +101,12 @@ macro_rules! float {
     };
 }
 float!(f32, true, single::exp_below::<FUSED>);
-float!(f64, false, f64::exp);
+float!(f64, false, exp_of_double::<FUSED>);
+
+#[inline(always)]
+fn exp_of_double<const FUSED: bool>(x: f64) -> f64 {
+    if FUSED { double::exp_below(x) } else { x.exp() }
+}
 
 /// Floats in the order of integers.
 macro_rules! ordered {
@@ -291,7 +296,7 @@ fn sum_in<T: Copy, W: Float, const LANES: usize>(all: &[T], f: impl Fn(T) -> W) 
             }
         }
         // Lanes of f64 that are joined so would not stay whole vectors before.
-        if W::OURS {
+        if W::IS_WIDENED {
             let mut few = fewer(lanes, W::ZERO, |a, b| a + b);
             for chunk in rest.chunks(FEW) {
                 for (lane, &x) in few.iter_mut().zip(chunk) {

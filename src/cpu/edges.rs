@@ -1,0 +1,52 @@
+//! What functions of f32 and of f64 share: bounds, and what they are where no number is near.
+
+/// For a float type; from the given number on all are even.
+macro_rules! edges {
+    ($float:ident, $even:expr) => {
+        /// Within two bounds; NaN stays.
+        #[inline(always)]
+        fn within(x: $float, low: $float, high: $float) -> $float {
+            let raised = if x < low { low } else { x };
+            if raised > high { high } else { raised }
+        }
+
+        /// What logarithms of x are where `y` is not: of infinity and NaN, below zero, of zero.
+        #[inline(always)]
+        fn log_special(x: $float, y: $float) -> $float {
+            let least = if x == 0.0 {
+                $float::NEG_INFINITY
+            } else {
+                $float::NAN
+            };
+            let y = if x > 0.0 { y } else { least };
+            if x < $float::INFINITY { y } else { x }
+        }
+
+        /// What a power is where it is not `size`, that of the base without its sign: of zero and infinity, with
+        /// signs, of NaN, and 1.
+        #[inline(always)]
+        fn special_power(x: $float, y: $float, size: $float) -> $float {
+            let (is_zero, is_infinite) = (x == 0.0, x.abs() == $float::INFINITY);
+            let edge = match y.is_sign_negative() == is_zero {
+                true => $float::INFINITY,
+                false => 0.0,
+            };
+            let size = if is_zero | is_infinite { edge } else { size };
+            let is_large = y.abs() >= $even;
+            let is_whole = (y.trunc() == y) | is_large;
+            let half = 0.5 * y;
+            let is_odd = is_whole & !is_large & (half.trunc() != half);
+            let is_minus = x.is_sign_negative();
+            let signed = if is_minus & is_odd { -size } else { size };
+            let has_none = is_minus & !is_whole & !is_zero & !is_infinite;
+            let y_or = if has_none | y.is_nan() {
+                $float::NAN
+            } else {
+                signed
+            };
+            let value = if x.is_nan() { x } else { y_or };
+            if (y == 0.0) | (x == 1.0) { 1.0 } else { value }
+        }
+    };
+}
+pub(super) use edges;
