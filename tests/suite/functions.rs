@@ -1,7 +1,7 @@
 //! Functions of one element and of more against f64, within the bounds of docs/numerics.md; select,
 //! clamp, comparisons and logic; in place, taken over, fused.
 
-use orlop::{DType, Error, Result, Tensor, bf16, f16, fused};
+use orlop::{DType, Device, Error, Result, Tensor, bf16, f16, fused};
 
 use crate::adapters::{Context, full};
 use crate::rng::{Rng, seed};
@@ -14,6 +14,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::doubles", Scope::Device, doubles),
         Test::new("functions::subnormals", Scope::Device, subnormals),
         Test::new("functions::powers", Scope::Device, powers),
+        Test::new(
+            "functions::powers_of_numbers",
+            Scope::Device,
+            powers_of_numbers,
+        ),
         Test::new("functions::of_integers", Scope::Kernels, of_integers),
         Test::new("functions::of_two", Scope::Kernels, of_two),
         Test::new("functions::comparisons", Scope::Kernels, comparisons),
@@ -162,6 +167,7 @@ const DOUBLE: Format = Format {
     least: -1022,
     largest: f64::MAX,
 };
+const BRAIN: Format = Format { bits: 8, ..SINGLE };
 const HALF: Format = Format {
     bits: 11,
     least: -14,
@@ -491,6 +497,58 @@ fn powers(context: &Context) -> Result<()> {
         let close = SINGLE.is_close(want, got.into(), 3.0 * SINGLE.ulp(want), !context.is_cpu());
         let excused = !context.is_cpu() && (is_subnormal(x) || is_subnormal(y));
         assert!(close || excused, "{x:e} to {y:e}: {got:e}, not {want:e}");
+    }
+    Ok(())
+}
+
+/// To a number instead of a tensor: the least whole ones are products. In all forms, of all dtypes.
+fn powers_of_numbers(context: &Context) -> Result<()> {
+    const COUNT: usize = 600;
+    let device = context.device();
+    let bits = Tensor::from_slice(device, &patterns(COUNT), COUNT)?;
+    let formats = [
+        (DType::F32, Some(SINGLE)),
+        (DType::F16, Some(HALF)),
+        (DType::BF16, Some(BRAIN)),
+        (DType::F64, Some(DOUBLE)),
+        (DType::I32, None),
+        (DType::U32, None),
+    ];
+    for (dtype, format) in formats {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let x = bits.cast(dtype)?;
+        let numbers = |tensor: &Tensor| -> Result<Vec<f64>> {
+            assert_eq!(tensor.dtype(), dtype);
+            tensor.to(&Device::cpu())?.cast(DType::F64)?.to_vec()
+        };
+        for power in [0, 1, 2, 3, 4, 5] {
+            let want = numbers(&x.pow(&Tensor::full(device, [COUNT], power, dtype)?)?)?;
+            let written = x.copy()?;
+            written.pow_assign(power)?;
+            let forms = [
+                x.pow(power)?,
+                x.pow(f64::from(power))?,
+                x.copy()?.into_pow(power)?,
+                written,
+                fused(|e| e.input(&x).pow(power).mul_add(1, 0))?,
+                x.copy()?.into_fused(|_, x| x.pow(power))?,
+            ];
+            for (form, got) in forms.iter().enumerate() {
+                for ((&want, got), x) in want.iter().zip(numbers(got)?).zip(numbers(&x)?) {
+                    // Three steps for the power, two for products.
+                    let is_right = got == want
+                        || format.is_some_and(|format| {
+                            format.is_close(want, got, 5.0 * format.ulp(want), !context.is_cpu())
+                        });
+                    assert!(
+                        is_right,
+                        "{x:e} to {power}, {dtype}, form {form}: {got:e}, not {want:e}"
+                    );
+                }
+            }
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::function::{Function, Kind, cast_code};
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 
 /// One value of an expression. Operands are nodes before it.
@@ -35,6 +35,29 @@ impl Node {
             Node::Cast(_, operand) => std::slice::from_ref(operand),
         }
     }
+}
+
+/// The second, third and fourth power of a node by products, which lose 2 ULP at most and take a tenth of `pow` and less.
+/// Other powers have none: the square roots of minus infinity and of minus zero, say, are not their powers.
+pub(super) fn power_by_products(
+    base: u8,
+    power: Scalar,
+    mut push: impl FnMut(Node) -> u8,
+) -> Option<u8> {
+    let power = match power {
+        Scalar::Float(power) => power,
+        Scalar::Integer(power @ 2..=4) => power as f64,
+        Scalar::Integer(_) => return None,
+    };
+    if ![2.0, 3.0, 4.0].contains(&power) {
+        return None;
+    }
+    let square = push(Node::Apply(Function::Square, [base, 0, 0]));
+    Some(match power {
+        2.0 => square,
+        3.0 => push(Node::Apply(Function::Mul, [square, base, 0])),
+        _ => push(Node::Apply(Function::Square, [square, 0, 0])),
+    })
 }
 
 /// Nodes; the last one is the result.

@@ -5,6 +5,7 @@ use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 use smallvec::SmallVec;
 
+use super::expression::power_by_products;
 use super::write::can_be_taken_over;
 use super::{Elementwise, Expression, Function, Node, is_same};
 use crate::dtype::{DType, Scalar};
@@ -252,6 +253,13 @@ impl<'e> Expr<'e> {
     }
 
     fn binary(self, function: Function, other: ExprArgument<'e>) -> Self {
+        if let (Function::Pow, ExprArgument::Number(power)) = (function, other) {
+            let mut graph = self.fusion.0.borrow_mut();
+            let node = power_by_products(self.node, power, |node| graph.push(node));
+            if let Some(node) = node {
+                return Expr { node, ..self };
+            }
+        }
         let other = self.node_of(other);
         self.apply(function, [self.node, other, 0])
     }

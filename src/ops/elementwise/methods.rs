@@ -185,7 +185,8 @@ binary! {
     /// What is left of a division toward zero, with the dividend's sign (C's `fmod`): exact. Integers by
     /// zero give 0.
     rem Rem;
-    /// `self` to a power. Integers wrap; to a negative power 1 and -1 stay whole and others are 0.
+    /// `self` to a power. Integers wrap; to a negative power 1 and -1 stay whole and others are 0. To the numbers 2, 3 and
+    /// 4 it is as fast as products are.
     pow Pow;
     /// The lesser element; NaN when either is.
     minimum Min;

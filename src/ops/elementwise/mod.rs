@@ -25,7 +25,7 @@ use crate::launch::Launches;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use expression::{Expression, Node, Types};
+use expression::{Expression, Node, Types, power_by_products};
 pub(super) use function::Function;
 pub use fused::{Expr, ExprArgument, Fusion, fused};
 pub(super) use launch::Body;
@@ -80,31 +80,53 @@ impl Elementwise {
         arguments: &[Argument<'a>],
         inputs: &mut SmallVec<[&'a Tensor; 4]>,
     ) {
-        let nodes = &mut self.expression.nodes;
-        let before = nodes.len();
+        let before = self.expression.nodes.len();
+        if let (Function::Pow, [bases @ .., Argument::Number(power)]) = (function, arguments) {
+            for base in bases {
+                self.operand(base, inputs);
+            }
+            let nodes = &mut self.expression.nodes;
+            let products = power_by_products(0, *power, |node| {
+                nodes.push(node);
+                (nodes.len() - 1) as u8
+            });
+            if products.is_some() {
+                return;
+            }
+        }
         let mut operands = [0u8, 1, 2];
         for (operand, argument) in operands[before..].iter_mut().zip(arguments) {
-            let node = match *argument {
-                Argument::Number(number) => {
-                    self.numbers.push(number);
-                    Node::Scalar((self.numbers.len() - 1) as u8)
-                }
-                Argument::Tensor(tensor) => {
-                    let same = inputs.iter().position(|other| is_same(other, tensor));
-                    let input = same.unwrap_or_else(|| {
-                        inputs.push(tensor);
-                        inputs.len() - 1
-                    });
-                    Node::Input(input as u8)
-                }
-            };
-            let there = nodes.iter().position(|other| *other == node);
-            *operand = there.unwrap_or_else(|| {
-                nodes.push(node);
-                nodes.len() - 1
-            }) as u8;
+            *operand = self.operand(argument, inputs);
         }
-        nodes.push(Node::Apply(function, operands));
+        self.expression.nodes.push(Node::Apply(function, operands));
+    }
+
+    /// The node of an argument.
+    fn operand<'a>(
+        &mut self,
+        argument: &Argument<'a>,
+        inputs: &mut SmallVec<[&'a Tensor; 4]>,
+    ) -> u8 {
+        let node = match *argument {
+            Argument::Number(number) => {
+                self.numbers.push(number);
+                Node::Scalar((self.numbers.len() - 1) as u8)
+            }
+            Argument::Tensor(tensor) => {
+                let same = inputs.iter().position(|other| is_same(other, tensor));
+                let input = same.unwrap_or_else(|| {
+                    inputs.push(tensor);
+                    inputs.len() - 1
+                });
+                Node::Input(input as u8)
+            }
+        };
+        let nodes = &mut self.expression.nodes;
+        let there = nodes.iter().position(|other| *other == node);
+        there.unwrap_or_else(|| {
+            nodes.push(node);
+            nodes.len() - 1
+        }) as u8
     }
 
     /// Runs it on tensors that broadcast to one shape.
