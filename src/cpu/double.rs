@@ -142,15 +142,20 @@ const LEAST_FRACTION: u64 = 0x3fe6_a09e_667f_3bcd;
 #[inline(always)]
 fn split(x: f64) -> (f64, f64) {
     let is_small = x < f64::MIN_POSITIVE;
-    let normal = if is_small {
+    let (f, e) = split_normal(if is_small {
         x * 18_014_398_509_481_984.0
     } else {
         x
-    };
-    let moved = normal.to_bits().wrapping_sub(LEAST_FRACTION);
+    });
+    (f, e - if is_small { 54.0 } else { 0.0 })
+}
+
+/// [`split`] of what is no subnormal.
+#[inline(always)]
+fn split_normal(x: f64) -> (f64, f64) {
+    let moved = x.to_bits().wrapping_sub(LEAST_FRACTION);
     let f = f64::from_bits((moved & 0x000f_ffff_ffff_ffff) + LEAST_FRACTION) - 1.0;
-    let e = ((moved as i64) >> 52) - if is_small { 54 } else { 0 };
-    (f, e as f64)
+    (f, ((moved as i64) >> 52) as f64)
 }
 
 #[inline(always)]
@@ -343,11 +348,21 @@ fn sum(a: f64, b: f64) -> (f64, f64) {
     (high, b - (high - a))
 }
 
-/// y log2(x) in two parts, then 2 to that. With s = f / (2 + f) the logarithm is 2 s + 2/3 s^3 and what is small enough for
-/// one part.
 #[inline(always)]
 pub(crate) fn pow(x: f64, y: f64) -> f64 {
-    let (f, e) = split(x.abs());
+    special_power(x, y, power(split(x.abs()), y))
+}
+
+/// [`pow`] of a normal number above zero.
+#[inline(always)]
+pub(crate) fn plain_pow(x: f64, y: f64) -> f64 {
+    power(split_normal(x), y)
+}
+
+/// With x split, y log2(x) in two parts, then 2 to that. With s = f / (2 + f) the logarithm of 1 + f is 2 s + 2/3 s^3 and what is
+/// small enough for one part.
+#[inline(always)]
+fn power((f, e): (f64, f64), y: f64) -> f64 {
     let d = 2.0 + f;
     let d_low = f - (d - 2.0);
     let inverse = 1.0 / d;
@@ -383,13 +398,12 @@ pub(crate) fn pow(x: f64, y: f64) -> f64 {
     let (high, lower) = sum(high, third);
     let low = low + lower + (first_low + third_low + rest);
     // What lies beyond overflows all the same.
-    let power = within(y, -4e19, 4e19);
-    let (e_high, e_low) = product(power, high);
-    let e_low = power.mul_add(low, e_low);
+    let y = within(y, -4e19, 4e19);
+    let (e_high, e_low) = product(y, high);
+    let e_low = y.mul_add(low, e_low);
     let (k, halves) = whole(within(e_high + e_low, -1100.0, 1100.0) + SHIFT);
     let t = within((e_high - k) + e_low, -1.0, 1.0) * std::f64::consts::LN_2;
-    let size = scaled(1.0 + (t + exp_tail(t)), halves);
-    special_power(x, y, size)
+    scaled(1.0 + (t + exp_tail(t)), halves)
 }
 
 #[cfg(test)]
@@ -425,7 +439,7 @@ mod tests {
         (
             "softplus",
             softplus,
-            |x| libm::log1p(libm::exp(x)),
+            |x| x.max(0.0) + libm::log1p(libm::exp(-x.abs())),
             -40.0,
             40.0,
             4.0,

@@ -154,12 +154,7 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out:
     }
     match function {
         Function::Rem => rest::<T, FUSED>(values, out),
-        Function::Pow => two::<T, T>(
-            values,
-            out,
-            #[inline(always)]
-            |a, b| T::pow::<FUSED>(a, b),
-        ),
+        Function::Pow => power::<T, FUSED>(values, out),
         Function::Floor => one::<T, T>(values, out, T::floor),
         Function::Ceil => one::<T, T>(values, out, T::ceil),
         Function::Round => one::<T, T>(values, out, T::round),
@@ -221,6 +216,31 @@ fn wave<T: Real, const FUSED: bool>(
         for (out, &a) in out.iter_mut().zip(a) {
             if !is_near(a) {
                 *out = exact(a);
+            }
+        }
+    }
+}
+
+/// Where no operand is special, without what is asked for such.
+#[inline(always)]
+fn power<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
+    let (a, b): (&[T], &[T]) = (
+        bytemuck::cast_slice(values[0]),
+        bytemuck::cast_slice(values[1]),
+    );
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
+    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
+        let plain = a.iter().zip(b).map(|(a, &b)| a.is_power_plain(b));
+        let is_plain = plain.fold(true, |all, plain| all & plain);
+        let all = out.iter_mut().zip(a.iter().zip(b));
+        if is_plain {
+            for (out, (a, &b)) in all {
+                *out = a.plain_pow::<FUSED>(b);
+            }
+        } else {
+            for (out, (a, &b)) in all {
+                *out = a.pow::<FUSED>(b);
             }
         }
     }

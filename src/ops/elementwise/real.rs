@@ -37,6 +37,10 @@ pub(in crate::ops) trait Real:
     fn silu<const FUSED: bool>(self) -> Self;
     fn softplus<const FUSED: bool>(self) -> Self;
     fn pow<const FUSED: bool>(self, power: Self) -> Self;
+    /// Where it [`Real::is_power_plain`].
+    fn plain_pow<const FUSED: bool>(self, power: Self) -> Self;
+    /// Of a normal number above zero, to what is a number or infinite.
+    fn is_power_plain(self, power: Self) -> bool;
 
     #[inline(always)]
     fn is_nan(self) -> bool {
@@ -66,6 +70,10 @@ macro_rules! common {
         #[inline(always)]
         fn trunc(self) -> Self {
             $rust::trunc(self)
+        }
+        #[inline(always)]
+        fn is_power_plain(self, power: Self) -> bool {
+            (self >= $rust::MIN_POSITIVE) & (self <= $rust::MAX) & !$rust::is_nan(power)
         }
     };
 }
@@ -105,6 +113,7 @@ impl Real for f32 {
         silu();
         softplus();
         pow(power);
+        plain_pow(power);
     }
     // Exact: a quotient of less than 29 bits, and so its product with the divisor. It is whole only where the true one
     // is, since that is 2^-24 away from the next whole number.
@@ -217,6 +226,13 @@ impl Real for f64 {
     fn pow<const FUSED: bool>(self, power: Self) -> Self {
         match FUSED {
             true => double::pow(self, power),
+            false => libm::pow(self, power),
+        }
+    }
+    #[inline(always)]
+    fn plain_pow<const FUSED: bool>(self, power: Self) -> Self {
+        match FUSED {
+            true => double::plain_pow(self, power),
             false => libm::pow(self, power),
         }
     }
