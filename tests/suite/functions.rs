@@ -1036,8 +1036,22 @@ fn fusions(context: &Context) -> Result<()> {
 fn chains(context: &Context) -> Result<()> {
     let device = context.device();
     let mut rng = Rng::new(seed());
-    for count in [1, 7, 127, 128, 129, 1023, 1025, 20_000] {
-        let mut number = || (rng.below(4001) as f32 - 2000.0) / 500.0;
+    let dtypes = [
+        (DType::F32, 2e-4),
+        (DType::F64, 1e-9),
+        (DType::F16, 2e-3),
+        (DType::BF16, 6e-3),
+    ];
+    let counts = [1, 7, 63, 64, 65, 127, 128, 129, 1023, 1025, 20_000];
+    for (count, (dtype, bound)) in counts
+        .into_iter()
+        .flat_map(|count| dtypes.map(|dtype| (count, dtype)))
+    {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        // Held by all dtypes.
+        let mut number = || (rng.below(257) as f32 - 128.0) / 32.0;
         let (mut x, y): (Vec<f32>, Vec<f32>) = (0..count).map(|_| (number(), number())).unzip();
         for (at, special) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0]
             .into_iter()
@@ -1048,10 +1062,10 @@ fn chains(context: &Context) -> Result<()> {
             }
         }
         let (a, b) = (
-            Tensor::from_slice(device, &x, count)?,
-            Tensor::from_slice(device, &y, count)?,
+            Tensor::from_slice(device, &x, count)?.cast(dtype)?,
+            Tensor::from_slice(device, &y, count)?.cast(dtype)?,
         );
-        let one = Tensor::from_slice(device, &[0.75f32], 1)?;
+        let one = Tensor::from_slice(device, &[0.75f32], 1)?.cast(dtype)?;
         let got = fused(|e| {
             let (x, y, one) = (e.input(&a), e.input(&b), e.input(&one));
             let z = -((3.0 - x) * y).maximum(x).minimum(2.5);
@@ -1061,7 +1075,8 @@ fn chains(context: &Context) -> Result<()> {
             let z = y.minimum(z).maximum(y - 1.0).relu() - z;
             2.0 / (z * z + 1.0).rsqrt()
         })?;
-        for (at, got) in got.to_vec::<f32>()?.into_iter().enumerate() {
+        let got = got.to(&Device::cpu())?.cast(DType::F64)?.to_vec::<f64>()?;
+        for (at, got) in got.into_iter().enumerate() {
             let (x, y) = (f64::from(x[at]), f64::from(y[at]));
             let with_nan = |a: f64, b: f64, c: f64| match a.is_nan() || b.is_nan() {
                 true => f64::NAN,
@@ -1077,12 +1092,12 @@ fn chains(context: &Context) -> Result<()> {
             let z = sign + z;
             let z = max(max(min(y, z), y - 1.0), 0.0) - z;
             let want = 2.0 * (z * z + 1.0).sqrt();
-            let is_near = (f64::from(got) - want).abs() <= 2e-4 * want.abs().max(1.0);
+            let is_near = (got - want).abs() <= bound * want.abs().max(1.0);
             // Its sign is that of a rounding.
             let is_doubtful = leaky.abs() < 1e-4;
             assert!(
                 is_near || is_doubtful || (got.is_nan() && want.is_nan()),
-                "{count}, element {at} of x {x}, y {y}: {got}, not {want}"
+                "{dtype}, {count}, element {at} of x {x}, y {y}: {got}, not {want}"
             );
         }
     }

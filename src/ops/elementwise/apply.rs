@@ -4,18 +4,15 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-use super::chain;
 use super::function::{Function, Kind};
 use super::real::{Real, Whole};
 use crate::cpu::{Loops, vectorised};
 
-/// Values are whole arrays of a kind, as many as `out` has. Plain functions of f32 are chains'.
+/// Values are whole arrays of a kind, as many as `out` has. Plain functions of floats are chains'.
 pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
     match kind {
         Kind::F32 => vectorised(Floats::<f32>(function, values, out, PhantomData)),
-        Kind::F64 if !chain::is_plain(function) => {
-            vectorised(Floats::<f64>(function, values, out, PhantomData));
-        }
+        Kind::F64 => vectorised(Floats::<f64>(function, values, out, PhantomData)),
         _ => vectorised(Others(function, kind, values, out)),
     }
 }
@@ -39,8 +36,7 @@ impl Loops for Others<'_> {
     fn run<const FUSED: bool>(self) {
         let Others(function, kind, values, out) = self;
         match kind {
-            Kind::F32 => never(),
-            Kind::F64 => plain(function, values, out),
+            Kind::F32 | Kind::F64 => never(),
             Kind::I32 => whole::<i32, FUSED>(function, values, out),
             Kind::U32 => whole::<u32, FUSED>(function, values, out),
             Kind::Bool => bools(function, values, out),
@@ -94,50 +90,6 @@ fn compare<A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(&A, &A) -> boo
 
 /// Where a function has nothing to do with a kind: its rule has refused it.
 fn never() {}
-
-/// What chains have of f32, of f64.
-#[inline(always)]
-fn plain(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
-    match function {
-        Function::Add => two::<f64, f64>(values, out, |a, b| a + b),
-        Function::Sub => two::<f64, f64>(values, out, |a, b| a - b),
-        Function::Mul => two::<f64, f64>(values, out, |a, b| a * b),
-        Function::Div => two::<f64, f64>(values, out, |a, b| a / b),
-        Function::Min => two::<f64, f64>(values, out, least),
-        Function::Max => two::<f64, f64>(values, out, |a, b| -least(-a, -b)),
-        Function::MulAdd => three::<f64, f64>(values, out, |a, b, c| a * b + c),
-        // The upper bound where they cross; NaN stays.
-        Function::Clamp => three::<f64, f64>(values, out, |a, low, high| {
-            let raised = if a < low { low } else { a };
-            if raised > high { high } else { raised }
-        }),
-        Function::Neg => one::<f64, f64>(values, out, |a| -a),
-        Function::Abs => one::<f64, f64>(values, out, f64::abs),
-        // Zero is of no sign; NaN stays.
-        Function::Sign => one::<f64, f64>(values, out, |a| {
-            let above = if a > 0.0 { 1.0 } else { 0.0 };
-            let sign = if a < 0.0 { -1.0 } else { above };
-            if a.is_nan() { a } else { sign }
-        }),
-        Function::Square => one::<f64, f64>(values, out, |a| a * a),
-        Function::Relu => one::<f64, f64>(values, out, |a| if a < 0.0 { 0.0 } else { a }),
-        Function::LeakyRelu => {
-            two::<f64, f64>(values, out, |a, slope| if a < 0.0 { a * slope } else { a });
-        }
-        Function::Recip => one::<f64, f64>(values, out, |a| 1.0 / a),
-        Function::Sqrt => one::<f64, f64>(values, out, f64::sqrt),
-        Function::Rsqrt => one::<f64, f64>(values, out, |a| 1.0 / a.sqrt()),
-        _ => never(),
-    }
-}
-
-/// NaN when either is.
-#[inline(always)]
-fn least(a: f64, b: f64) -> f64 {
-    let least = if a < b { a } else { b };
-    let least = if a.is_nan() { a } else { least };
-    if b.is_nan() { b } else { least }
-}
 
 #[inline(always)]
 fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {

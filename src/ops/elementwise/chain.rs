@@ -1,10 +1,11 @@
-//! Plain functions of f32 on the CPU, several in one pass over memory: the value that goes from one to
+//! Plain functions of floats on the CPU, several in one pass over memory: the value that goes from one to
 //! the next stays in the processor's registers.
 
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
 use super::function::Function;
+use super::lanes::Lanes;
 
 /// Vectors that a step takes at a time: enough that finding out what to do costs little beside it.
 const WIDTH: usize = 8;
@@ -25,9 +26,9 @@ macro_rules! each {
 
 /// Numbers that a step reads.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
-    Number(f32),
-    Values(&'a [f32]),
+pub(super) enum Source<'a, T> {
+    Number(T),
+    Values(&'a [T]),
 }
 
 /// Of the value of the step before.
@@ -61,17 +62,16 @@ enum Two {
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum Step<'a, T> {
     One(One),
-    Number(Two, f32),
-    Values(Two, &'a [f32]),
+    Number(Two, T),
+    Values(Two, &'a [T]),
 }
 
 /// Functions one after another, each of what the one before it gives.
-#[derive(Default)]
-pub(super) struct Chain<'a> {
-    first: Option<Source<'a>>,
-    steps: SmallVec<[Step<'a>; 8]>,
+pub(super) struct Chain<'a, T> {
+    first: Source<'a, T>,
+    steps: SmallVec<[Step<'a, T>; 8]>,
 }
 
 /// Whether a function can be in a chain: a few instructions each.
@@ -92,9 +92,16 @@ pub(super) fn goes_on(function: Function, operand: usize) -> bool {
     }
 }
 
-impl<'a> Chain<'a> {
+impl<'a, T: Lanes> Chain<'a, T> {
+    pub(super) fn new() -> Self {
+        Self {
+            first: Source::Number(T::ZERO),
+            steps: SmallVec::new(),
+        }
+    }
+
     /// A plain function of sources, one of which may be what the chain gives so far: `None`.
-    pub(super) fn push(&mut self, function: Function, sources: [Option<Source<'a>>; 3]) {
+    pub(super) fn push(&mut self, function: Function, sources: [Option<Source<'a, T>>; 3]) {
         let mut sources = sources;
         // On with the value, or else with what is no number.
         let is_turned = match function.operands() {
@@ -109,11 +116,11 @@ impl<'a> Chain<'a> {
             sources.swap(0, 1);
         }
         if let Some(first) = sources[0] {
-            self.first = Some(first);
+            self.first = first;
         }
         let [_, second, third] = sources;
-        let zero = Some(Source::Number(0.0));
-        let one = Some(Source::Number(1.0));
+        let zero = Some(Source::Number(T::ZERO));
+        let one = Some(Source::Number(T::ONE));
         match function {
             Function::Neg => self.one(One::Neg),
             Function::Abs => self.one(One::Abs),
@@ -161,7 +168,7 @@ impl<'a> Chain<'a> {
         self.steps.push(Step::One(one));
     }
 
-    fn two(&mut self, two: Two, other: Option<Source<'a>>) {
+    fn two(&mut self, two: Two, other: Option<Source<'a, T>>) {
         self.steps.push(match other {
             Some(Source::Number(number)) => Step::Number(two, number),
             Some(Source::Values(values)) => Step::Values(two, values),
@@ -171,31 +178,30 @@ impl<'a> Chain<'a> {
     }
 
     /// As many values as `out` has.
-    pub(super) fn run(&self, out: &mut [f32]) {
+    pub(super) fn run(&self, out: &mut [T]) {
         Arch::new().dispatch(Run(self, out));
     }
 }
 
-struct Run<'a, 'v>(&'a Chain<'v>, &'a mut [f32]);
+struct Run<'a, 'v, T>(&'a Chain<'v, T>, &'a mut [T]);
 
-impl WithSimd for Run<'_, '_> {
+impl<T: Lanes> WithSimd for Run<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run(chain, out) = self;
-        let first = chain.first.unwrap_or(Source::Number(0.0));
-        let tile = WIDTH * S::F32_LANES;
+        let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
+        let tile = WIDTH * lanes;
         let whole = out.len() / tile * tile;
         for at in (0..whole).step_by(tile) {
-            let value = values::<S, true>(simd, first, &chain.steps, at);
-            let (out, _) = S::as_mut_simd_f32s(&mut out[at..at + tile]);
-            out.copy_from_slice(&value);
+            let value = values::<T, S, true>(simd, chain, at);
+            T::vectors_mut::<S>(&mut out[at..at + tile]).copy_from_slice(&value);
         }
         if whole < out.len() {
-            let value = values::<S, false>(simd, first, &chain.steps, whole);
-            for (out, value) in out[whole..].chunks_mut(S::F32_LANES).zip(value) {
-                simd.partial_store_f32s(out, value);
+            let value = values::<T, S, false>(simd, chain, whole);
+            for (out, value) in out[whole..].chunks_mut(lanes).zip(value) {
+                T::partial_store(simd, out, value);
             }
         }
     }
@@ -203,25 +209,24 @@ impl WithSimd for Run<'_, '_> {
 
 /// What the last step gives from `at` on; where the tile is not whole, past the end too.
 #[inline(always)]
-fn values<S: Simd, const WHOLE: bool>(
+fn values<T: Lanes, S: Simd, const WHOLE: bool>(
     simd: S,
-    first: Source<'_>,
-    steps: &[Step<'_>],
+    chain: &Chain<'_, T>,
     at: usize,
-) -> [S::f32s; WIDTH] {
-    let mut value = match first {
-        Source::Number(number) => [simd.splat_f32s(number); WIDTH],
-        Source::Values(values) => load::<S, WHOLE>(simd, values, at),
+) -> [T::Vector<S>; WIDTH] {
+    let mut value = match chain.first {
+        Source::Number(number) => [T::splat(simd, number); WIDTH],
+        Source::Values(values) => load::<T, S, WHOLE>(simd, values, at),
     };
-    for step in steps {
+    for step in &chain.steps {
         value = match *step {
-            Step::One(function) => of_one(simd, function, value),
+            Step::One(function) => of_one::<T, S>(simd, function, value),
             Step::Number(function, number) => {
-                of_two(simd, function, value, [simd.splat_f32s(number); WIDTH])
+                of_two::<T, S>(simd, function, value, [T::splat(simd, number); WIDTH])
             }
             Step::Values(function, values) => {
-                let other = load::<S, WHOLE>(simd, values, at);
-                of_two(simd, function, value, other)
+                let other = load::<T, S, WHOLE>(simd, values, at);
+                of_two::<T, S>(simd, function, value, other)
             }
         };
     }
@@ -229,67 +234,66 @@ fn values<S: Simd, const WHOLE: bool>(
 }
 
 #[inline(always)]
-fn load<S: Simd, const WHOLE: bool>(simd: S, values: &[f32], at: usize) -> [S::f32s; WIDTH] {
+fn load<T: Lanes, S: Simd, const WHOLE: bool>(
+    simd: S,
+    values: &[T],
+    at: usize,
+) -> [T::Vector<S>; WIDTH] {
+    let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
     if WHOLE {
-        let (tile, _) = S::as_simd_f32s(&values[at..at + WIDTH * S::F32_LANES]);
+        let tile = T::vectors::<S>(&values[at..at + WIDTH * lanes]);
         each!(i => tile[i])
     } else {
-        let mut vectors = values[at..].chunks(S::F32_LANES);
-        each!(_i => simd.partial_load_f32s(vectors.next().unwrap_or_default()))
+        let mut vectors = values[at..].chunks(lanes);
+        each!(_i => T::partial_load(simd, vectors.next().unwrap_or_default()))
     }
 }
 
 #[inline(always)]
-fn of_one<S: Simd>(simd: S, function: One, a: [S::f32s; WIDTH]) -> [S::f32s; WIDTH] {
+fn of_one<T: Lanes, S: Simd>(
+    simd: S,
+    function: One,
+    a: [T::Vector<S>; WIDTH],
+) -> [T::Vector<S>; WIDTH] {
     match function {
-        One::Neg => each!(i => simd.neg_f32s(a[i])),
-        One::Abs => each!(i => simd.abs_f32s(a[i])),
-        One::Square => each!(i => simd.mul_f32s(a[i], a[i])),
-        One::Sqrt => each!(i => simd.sqrt_f32s(a[i])),
+        One::Neg => each!(i => T::neg(simd, a[i])),
+        One::Abs => each!(i => T::abs(simd, a[i])),
+        One::Square => each!(i => T::mul(simd, a[i], a[i])),
+        One::Sqrt => each!(i => T::sqrt(simd, a[i])),
         // Zero is of no sign, NaN stays.
         One::Sign => {
-            let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
+            let (zero, one) = (T::splat(simd, T::ZERO), T::splat(simd, T::ONE));
             each!(i => {
-                let above = simd.select_f32s(simd.less_than_f32s(zero, a[i]), one, zero);
-                let is_below = simd.less_than_f32s(a[i], zero);
-                let sign = simd.select_f32s(is_below, simd.neg_f32s(one), above);
-                simd.select_f32s(simd.equal_f32s(a[i], a[i]), sign, a[i])
+                let above = T::less(simd, zero, a[i], one, zero);
+                let sign = T::less(simd, a[i], zero, T::neg(simd, one), above);
+                T::number(simd, a[i], sign)
             })
         }
     }
 }
 
 #[inline(always)]
-fn of_two<S: Simd>(
+fn of_two<T: Lanes, S: Simd>(
     simd: S,
     function: Two,
-    a: [S::f32s; WIDTH],
-    b: [S::f32s; WIDTH],
-) -> [S::f32s; WIDTH] {
+    a: [T::Vector<S>; WIDTH],
+    b: [T::Vector<S>; WIDTH],
+) -> [T::Vector<S>; WIDTH] {
     match function {
-        Two::Add => each!(i => simd.add_f32s(a[i], b[i])),
-        Two::Sub => each!(i => simd.sub_f32s(a[i], b[i])),
-        Two::From => each!(i => simd.sub_f32s(b[i], a[i])),
-        Two::Mul => each!(i => simd.mul_f32s(a[i], b[i])),
-        Two::Div => each!(i => simd.div_f32s(a[i], b[i])),
-        Two::Into => each!(i => simd.div_f32s(b[i], a[i])),
-        Two::Min => each!(i => chosen(simd, simd.less_than_f32s(a[i], b[i]), a[i], b[i])),
-        Two::Max => each!(i => chosen(simd, simd.less_than_f32s(b[i], a[i]), a[i], b[i])),
-        Two::Raise => each!(i => simd.select_f32s(simd.less_than_f32s(a[i], b[i]), b[i], a[i])),
-        Two::Lower => each!(i => simd.select_f32s(simd.less_than_f32s(b[i], a[i]), b[i], a[i])),
+        Two::Add => each!(i => T::add(simd, a[i], b[i])),
+        Two::Sub => each!(i => T::sub(simd, a[i], b[i])),
+        Two::From => each!(i => T::sub(simd, b[i], a[i])),
+        Two::Mul => each!(i => T::mul(simd, a[i], b[i])),
+        Two::Div => each!(i => T::div(simd, a[i], b[i])),
+        Two::Into => each!(i => T::div(simd, b[i], a[i])),
+        // The first where it is less, or greater, or NaN, else the second: where that is NaN, nothing is less.
+        Two::Min => each!(i => T::number(simd, a[i], T::less(simd, a[i], b[i], a[i], b[i]))),
+        Two::Max => each!(i => T::number(simd, a[i], T::less(simd, b[i], a[i], a[i], b[i]))),
+        Two::Raise => each!(i => T::less(simd, a[i], b[i], b[i], a[i])),
+        Two::Lower => each!(i => T::less(simd, b[i], a[i], b[i], a[i])),
         Two::Leaky => {
-            let zero = simd.splat_f32s(0.0);
-            each!(i => {
-                let is_below = simd.less_than_f32s(a[i], zero);
-                simd.select_f32s(is_below, simd.mul_f32s(a[i], b[i]), a[i])
-            })
+            let zero = T::splat(simd, T::ZERO);
+            each!(i => T::less(simd, a[i], zero, T::mul(simd, a[i], b[i]), a[i]))
         }
     }
-}
-
-/// The first where it is chosen or NaN, else the second: where that is NaN, nothing is chosen.
-#[inline(always)]
-fn chosen<S: Simd>(simd: S, is_chosen: S::m32s, a: S::f32s, b: S::f32s) -> S::f32s {
-    let either = simd.select_f32s(is_chosen, a, b);
-    simd.select_f32s(simd.equal_f32s(a, a), either, a)
 }

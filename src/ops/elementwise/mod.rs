@@ -7,6 +7,7 @@ mod convert;
 mod expression;
 mod function;
 mod fused;
+mod lanes;
 mod launch;
 mod methods;
 mod order;

@@ -10,6 +10,7 @@ use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
+use super::lanes::Lanes;
 use crate::cpu::narrow;
 use crate::cpu::parallel::{self, Walk};
 use crate::cpu::stores::Stores;
@@ -119,12 +120,12 @@ enum Role {
     Ends(usize),
 }
 
-/// Chains of plain functions of f32: from nodes to the next one that is computed.
+/// Chains of plain functions of floats: from nodes to the next one that is computed.
 fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
     let is_computed = |node: &Node| matches!(node, Node::Apply(..) | Node::Cast(..));
     let is_plain = |node: &Node| match *node {
         Node::Apply(function, operands) => {
-            Kind::of(types[usize::from(operands[0])]) == Kind::F32 && chain::is_plain(function)
+            types[usize::from(operands[0])].is_float() && chain::is_plain(function)
         }
         _ => false,
     };
@@ -167,8 +168,8 @@ enum Place {
     /// In the input itself, from its first element on.
     Straight(usize),
     Register(usize),
-    /// One number for all elements, which chains alone read.
-    Number(f32),
+    /// One number for all elements, which chains alone read: of their type.
+    Number(f64),
     /// In the output or in a chain, which nothing reads again.
     Output,
 }
@@ -287,13 +288,17 @@ impl<'a> Machine<'a> {
             DType::F32 => element.try_into().ok().map(f32::from_ne_bytes),
             _ => None,
         };
+        let float = match dtype {
+            DType::F64 => element.try_into().ok().map(f64::from_ne_bytes),
+            _ => single.map(f64::from),
+        };
         let mut later = self.expression.nodes.iter().zip(&self.roles).skip(node + 1);
         let is_of_chains = later.all(|(other, role)| {
             *role != Role::Alone || other.reads().iter().all(|&read| usize::from(read) != node)
         });
         let is_result = node + 1 == self.expression.nodes.len();
-        if let (Some(single), true, false) = (single, is_of_chains, is_result) {
-            return Place::Number(single);
+        if let (Some(float), true, false) = (float, is_of_chains, is_result) {
+            return Place::Number(float);
         }
         let wide = single.map(f32::to_ne_bytes);
         let element = wide.as_ref().map_or(element, |wide| &wide[..]);
@@ -406,7 +411,16 @@ impl<'a> Machine<'a> {
     /// A node that is neither input nor number, with those that flow into it.
     fn compute(&self, at: usize, from: usize, count: usize, out: &mut [u8]) {
         if let Role::Ends(start) = self.roles[at] {
-            return self.chain(start, at, from, count).run(cast_slice_mut(out));
+            return match Kind::of(self.types[at]) {
+                Kind::F64 => {
+                    let chain = self.chain(start, at, from, count, |number| number);
+                    chain.run(cast_slice_mut(out));
+                }
+                _ => {
+                    let chain = self.chain(start, at, from, count, |number| number as f32);
+                    chain.run(cast_slice_mut(out));
+                }
+            };
         }
         let node = self.expression.nodes[at];
         let mut values: [&[u8]; 3] = [&[]; 3];
@@ -432,9 +446,16 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The functions of nodes from `start` to `end`, on what they read in this block.
-    fn chain(&self, start: usize, end: usize, from: usize, count: usize) -> Chain<'_> {
-        let mut chain = Chain::default();
+    /// The functions of nodes from `start` to `end`, on what they read in this block; numbers of their type are exact.
+    fn chain<T: Lanes + bytemuck::Pod>(
+        &self,
+        start: usize,
+        end: usize,
+        from: usize,
+        count: usize,
+        narrowed: impl Fn(f64) -> T,
+    ) -> Chain<'_, T> {
+        let mut chain = Chain::new();
         for at in start..=end {
             let node = self.expression.nodes[at];
             let Node::Apply(function, _) = node else {
@@ -445,7 +466,7 @@ impl<'a> Machine<'a> {
                 let read = usize::from(read);
                 *source = match self.places[read] {
                     _ if self.roles[read] == Role::Flows => None,
-                    Place::Number(number) => Some(Source::Number(number)),
+                    Place::Number(number) => Some(Source::Number(narrowed(number))),
                     _ => Some(Source::Values(cast_slice(self.values(read, from, count)))),
                 };
             }
