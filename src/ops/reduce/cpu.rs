@@ -76,7 +76,9 @@ impl Run<'_, '_> {
             Reduction::Max | Reduction::Min => {
                 self.fold(&Extreme { least }, &data, |key| T::of_key(key, least))
             }
-            _ => self.fold(&Place { least }, &data, |(_, place)| place),
+            _ => self.fold(&Place { least }, &data, |(_, place)| {
+                <T::Wide>::index(place)
+            }),
         }
     }
 
@@ -266,19 +268,19 @@ impl Place {
 
 impl<W: Number> Fold<W> for Place {
     /// The best, and which it is: of nothing the largest number there is.
-    type State = (W::Key, u32);
+    type State = (W::Key, W::Place);
     const BY_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {
-        (W::LEAST, u32::MAX)
+        (W::LEAST, W::NOWHERE)
     }
 
     #[inline(always)]
     fn take<const FUSED: bool>(&self, (best, place): Self::State, x: W, at: usize) -> Self::State {
         let key = x.key(self.least, true);
-        match key > best || place == u32::MAX {
-            true => (key, at as u32),
+        match key > best || place == W::NOWHERE {
+            true => (key, W::place(at)),
             false => (best, place),
         }
     }
@@ -300,7 +302,7 @@ impl<W: Number> Fold<W> for Place {
                 false => place,
             }
         });
-        Some((best, (at + found) as u32 + place))
+        Some((best, W::place(at + found + place as usize)))
     }
 
     #[inline(always)]

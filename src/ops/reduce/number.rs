@@ -11,6 +11,9 @@ use crate::dtype::Element;
 pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     type Wide: Copy + Send + Sync;
     type Key: Ord + Copy + Send + Sync;
+    /// An element's number, as wide as a key: so loops over both are vectors'.
+    type Place: Ord + Copy + Send + Sync;
+    const NOWHERE: Self::Place;
     const ZERO: Self::Wide;
     const ONE: Self::Wide;
     const LEAST: Self::Key;
@@ -25,6 +28,9 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     /// Larger is better; NaN is best. With `places`, both zeros are equal.
     fn key(self, least: bool, places: bool) -> Self::Key;
     fn of_key(key: Self::Key, least: bool) -> Self;
+    fn place(at: usize) -> Self::Place;
+    /// Of no element the largest number there is.
+    fn index(place: Self::Place) -> u32;
     /// Elements as what their sums are kept in.
     fn reader(elements: &[Self]) -> impl Read<Self::Wide>;
     /// Lets outputs be made as what sums are kept in: in their own memory, or rounded afterwards.
@@ -138,12 +144,14 @@ macro_rules! unordered {
 
 macro_rules! number {
     (
-        $whole:expr, $number:ty, $wide:ty, $key:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
+        $whole:expr, $number:ty, $wide:ty, $key:ty, $place:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
         $mul:expr, $to_key:expr, $of_key:expr, $read:ident, $made:ident
     ) => {
         impl Number for $number {
             type Wide = $wide;
             type Key = $key;
+            type Place = $place;
+            const NOWHERE: $place = <$place>::MAX;
             const ZERO: $wide = $zero;
             const ONE: $wide = $one;
             const LEAST: $key = <$key>::MIN;
@@ -181,6 +189,15 @@ macro_rules! number {
                 $of_key(key, least)
             }
 
+            #[inline(always)]
+            fn place(at: usize) -> $place {
+                at as $place
+            }
+
+            fn index(place: $place) -> u32 {
+                place as u32
+            }
+
             fn reader(elements: &[Self]) -> impl Read<$wide> {
                 $read(elements)
             }
@@ -199,6 +216,7 @@ macro_rules! narrow {
             $number,
             f32,
             i32,
+            u32,
             0.0,
             1.0,
             Narrow::widened,
@@ -220,6 +238,7 @@ macro_rules! integer {
             $number,
             $number,
             $number,
+            u32,
             0,
             1,
             std::convert::identity,
@@ -241,6 +260,7 @@ macro_rules! plain {
             $number,
             $number,
             $bits,
+            $unsigned,
             0.0,
             1.0,
             std::convert::identity,
