@@ -81,7 +81,7 @@ pub(crate) fn exp(x: f64) -> f64 {
     scaled(1.0 + (r + exp_tail(r)), k)
 }
 
-/// e^x for x up to 0: what is below 2.2e-308 is 0.
+/// e^x for x up to 0: what is below 2.2e-308 may be 0.
 #[inline(always)]
 pub(crate) fn exp_below(x: f64) -> f64 {
     // From there on the factor is 0; NaN stays.
@@ -289,6 +289,20 @@ pub(crate) fn gelu(x: f64) -> f64 {
     if x < 0.0 { less } else { x - less }
 }
 
+/// A product and what rounding it lost.
+#[inline(always)]
+fn product(a: f64, b: f64) -> (f64, f64) {
+    let high = a * b;
+    (high, a.mul_add(b, -high))
+}
+
+/// A sum of two, the first of which is larger or a multiple of the other's last place, and what rounding it lost.
+#[inline(always)]
+fn sum(a: f64, b: f64) -> (f64, f64) {
+    let high = a + b;
+    (high, b - (high - a))
+}
+
 /// Sizes up to which [`wave`] is right.
 pub(crate) const LARGE: f64 = 1_073_741_824.0;
 
@@ -299,9 +313,9 @@ pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
     let (k, n) = whole(y.mul_add(std::f64::consts::FRAC_2_PI, SHIFT));
     // pi/2 in three parts; the first difference is exact.
     let r = k.mul_add(-std::f64::consts::FRAC_PI_2, y);
-    let near = k.mul_add(-6.123233995736766e-17, r);
-    let low = k.mul_add(-6.123233995736766e-17, r - near);
-    let (r, low) = (near, k.mul_add(1.4973849048591698e-33, low));
+    let (next, next_low) = product(k, -6.123233995736766e-17);
+    let (r, low) = sum(r, next);
+    let low = k.mul_add(1.4973849048591698e-33, low + next_low);
     let z = r * r;
     let sine = polynomial(
         z,
@@ -332,20 +346,6 @@ pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
     let turns = n.wrapping_add(i64::from(ahead));
     let y = if turns & 1 == 1 { cosine } else { sine };
     f64::from_bits(y.to_bits() ^ ((turns as u64 & 2) << 62))
-}
-
-/// A product and what rounding it lost.
-#[inline(always)]
-fn product(a: f64, b: f64) -> (f64, f64) {
-    let high = a * b;
-    (high, a.mul_add(b, -high))
-}
-
-/// A sum of two, the first of which is larger, and what rounding it lost.
-#[inline(always)]
-fn sum(a: f64, b: f64) -> (f64, f64) {
-    let high = a + b;
-    (high, b - (high - a))
 }
 
 #[inline(always)]
@@ -473,6 +473,29 @@ mod tests {
         }
     }
 
+    /// Where next to nothing is left of the operand, all of what is left counts.
+    #[test]
+    fn sines_near_their_zeros_keep_their_digits() {
+        for (x, ahead) in [
+            (925_515_306.8978163, 0),
+            (28_922_353.34055676, 0),
+            (91.106186954104, 0),
+            (14_461_176.67027838, 1),
+            (606_982.4042111036, 1),
+            (45.553093477052, 1),
+        ] {
+            let want = match ahead {
+                0 => libm::sin(x),
+                _ => libm::cos(x),
+            };
+            let got = wave(x, ahead);
+            assert!(
+                steps(got, want) <= 2.0,
+                "of {x}, {ahead}: {got:e}, not {want:e}"
+            );
+        }
+    }
+
     /// Far below zero, where libm's is of a rounded operand: by 40 digits of mpmath's.
     #[test]
     fn gelu_keeps_its_digits_far_below_zero() {
@@ -505,6 +528,9 @@ mod tests {
             let aim = (at % 2099) as f64 - 1074.0;
             let power = aim / libm::log2(base);
             let (got, want) = (pow(base, power), libm::pow(base, power));
+            if base >= f64::MIN_POSITIVE {
+                assert_eq!(plain_pow(base, power).to_bits(), got.to_bits());
+            }
             if got != want && want.is_finite() {
                 let off = steps(got, want);
                 assert!(off <= 3.0, "{base:e} to {power:e}: {got:e}, not {want:e}");

@@ -66,7 +66,12 @@ impl Narrow for f16 {
             .to_bits()
             .wrapping_sub(126 << 23);
         let is_nan = rest > INFINITY;
-        let above = if is_nan { 0x7e00 } else { 0x7c00 };
+        // As the instruction has it: the upper bits of a NaN stay.
+        let above = if is_nan {
+            0x7e00 | (rest >> 13 & 0x03ff)
+        } else {
+            0x7c00
+        };
         // From 2^16 on all are infinite; below that rounding gets there by itself.
         let normal = if rest < 143 << 23 { normal } else { above };
         let rest = if rest < 113 << 23 { subnormal } else { normal };
@@ -183,6 +188,13 @@ mod tests {
             assert!(same(f.widened(), f.to_f32()), "{bits:#x}");
             assert!(same(b.widened(), b.to_f32()), "{bits:#x}");
         }
+        // As many at once as there are, and one less than sixteens are.
+        let all: Vec<f16> = (0..u16::MAX).map(f16::from_bits).collect();
+        let mut wide = vec![0.0; all.len()];
+        widen(&all, &mut wide);
+        for (&f, wide) in all.iter().zip(wide) {
+            assert_eq!(wide.to_bits(), f.widened().to_bits(), "{f:?}");
+        }
     }
 
     /// Every value of 16 bits, half way to the next one, and their neighbours; random bits.
@@ -214,6 +226,9 @@ mod tests {
         for (at, &x) in from.iter().enumerate() {
             let (want_f, want_b) = (f16::from_f32(x), bf16::from_f32(x));
             let bits = x.to_bits();
+            // In vectors and by itself, NaN's bits too.
+            assert_eq!(f[at].to_bits(), f16::rounded(x).to_bits(), "{bits:#x}");
+            assert_eq!(b[at].to_bits(), bf16::rounded(x).to_bits(), "{bits:#x}");
             assert_eq!(f[at].is_nan(), want_f.is_nan(), "{bits:#x}");
             assert_eq!(b[at].is_nan(), want_b.is_nan(), "{bits:#x}");
             if !x.is_nan() {

@@ -19,6 +19,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             powers_of_numbers,
         ),
+        Test::new(
+            "functions::powers_of_positive_numbers",
+            Scope::Device,
+            powers_of_positive_numbers,
+        ),
         Test::new("functions::of_integers", Scope::Kernels, of_integers),
         Test::new("functions::of_two", Scope::Kernels, of_two),
         Test::new("functions::comparisons", Scope::Kernels, comparisons),
@@ -546,6 +551,55 @@ fn powers_of_numbers(context: &Context) -> Result<()> {
                         is_right,
                         "{x:e} to {power}, {dtype}, form {form}: {got:e}, not {want:e}"
                     );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of positive numbers alone, which have a way of their own, and with one that is not among them.
+fn powers_of_positive_numbers(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut rng = Rng::new(seed());
+    let formats = [
+        (DType::F32, SINGLE),
+        (DType::F64, DOUBLE),
+        (DType::F16, HALF),
+        (DType::BF16, BRAIN),
+    ];
+    for (dtype, format) in formats {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        for count in [1, 63, 64, 65, 129, 1000] {
+            for special in [
+                None,
+                Some(0.0),
+                Some(f64::NAN),
+                Some(f64::INFINITY),
+                Some(-2.0),
+            ] {
+                let mut x: Vec<f64> = (0..count).map(|_| 0.01 + 4.0 * rng.unit().abs()).collect();
+                if let Some(special) = special {
+                    x[rng.below(count)] = special;
+                }
+                let x = Tensor::from_slice(&Device::cpu(), &x, count)?.cast(dtype)?;
+                let wide = x.cast(DType::F64)?.to_vec::<f64>()?;
+                let x = x.to(device)?;
+                // Held by all dtypes.
+                for power in [0.5, 2.5, -1.75, 0.0, 7.0] {
+                    let got = x.pow(power)?.to(&Device::cpu())?.cast(DType::F64)?;
+                    for (&x, got) in wide.iter().zip(got.to_vec::<f64>()?) {
+                        let want = x.powf(power);
+                        let bound = 4.0 * format.ulp(want);
+                        let is_right =
+                            got == want || format.is_close(want, got, bound, !context.is_cpu());
+                        assert!(
+                            is_right,
+                            "{x:e} to {power}, {dtype}, of {count}: {got:e}, not {want:e}"
+                        );
+                    }
                 }
             }
         }
