@@ -73,7 +73,7 @@ macro_rules! common {
         }
         #[inline(always)]
         fn is_power_plain(self, power: Self) -> bool {
-            (self >= $rust::MIN_POSITIVE) & (self <= $rust::MAX) & !$rust::is_nan(power)
+            ($rust::MIN_POSITIVE..=$rust::MAX).contains(&self) & !$rust::is_nan(power)
         }
     };
 }
