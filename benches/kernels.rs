@@ -72,7 +72,7 @@ impl Table<'_> {
         let size: usize = if quick || is_slow { 1024 } else { 4096 };
         let elements = size * size;
         let all = self.dtype.size() * elements;
-        // Of other dtypes there are not all: f64 and bf16 are drawn in f32.
+        // The same numbers for every dtype.
         let rand =
             |shape: &[usize], seed| Tensor::rand(device, shape, DType::F32, seed)?.cast(self.dtype);
         let (x, y) = (rand(&[size, size], 1)?, rand(&[size, size], 2)?);

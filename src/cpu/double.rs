@@ -4,10 +4,13 @@
 
 mod power;
 
-use super::edges::edges;
+use super::shared::shared;
 pub(crate) use power::{plain_pow, pow};
 
-edges!(f64, 9_007_199_254_740_992.0);
+shared! {
+    f64, i64, u64; fraction: 52, one: 1023, shift: 6_755_399_441_055_744.0,
+    even: 9_007_199_254_740_992.0
+}
 
 /// A polynomial's value, from the highest coefficient on.
 #[inline(always)]
@@ -41,30 +44,6 @@ fn exp_tail(r: f64) -> f64 {
         ],
     );
     p * (r * r)
-}
-
-/// What leaves no room for a fraction when it is added, for sizes below 2^51.
-const SHIFT: f64 = 6_755_399_441_055_744.0;
-
-/// The nearest whole number, ties to even, of a number to which [`SHIFT`] was added: as float and as integer. Of NaN
-/// any integer.
-#[inline(always)]
-fn whole(shifted: f64) -> (f64, i64) {
-    let bits = shifted.to_bits().wrapping_sub(SHIFT.to_bits());
-    (shifted - SHIFT, bits as i64)
-}
-
-/// 2^k for whole k from -1022 to 1023.
-#[inline(always)]
-fn power_of_two(k: i64) -> f64 {
-    f64::from_bits((k.wrapping_add(1023) as u64) << 52)
-}
-
-/// x 2^k, in two steps: into subnormals and infinity.
-#[inline(always)]
-fn scaled(x: f64, k: i64) -> f64 {
-    let half = k >> 1;
-    x * power_of_two(half) * power_of_two(k.wrapping_sub(half))
 }
 
 const LN_2_HIGH: f64 = 0.6931471803691238;

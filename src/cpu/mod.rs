@@ -2,13 +2,13 @@
 
 pub(crate) mod arena;
 pub(crate) mod double;
-mod edges;
 mod few;
 pub(crate) mod matrix;
 pub(crate) mod narrow;
 mod pages;
 pub(crate) mod parallel;
 pub(crate) mod product;
+mod shared;
 mod simd;
 pub(crate) mod single;
 pub(crate) mod stores;

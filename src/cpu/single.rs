@@ -2,9 +2,9 @@
 //! that loops over them vectorise. Bounds: docs/numerics.md.
 #![allow(clippy::excessive_precision)]
 
-use super::edges::edges;
+use super::shared::shared;
 
-edges!(f32, 16_777_216.0);
+shared! { f32, i32, u32; fraction: 23, one: 127, shift: 12_582_912.0, even: 16_777_216.0 }
 
 /// a b + c, rounded once where the processor has that as one instruction.
 #[inline(always)]
@@ -39,30 +39,6 @@ fn exp_tail<const FUSED: bool>(r: f32) -> f32 {
         ],
     );
     p * (r * r)
-}
-
-/// What leaves no room for a fraction when it is added, for sizes below 2^22.
-const SHIFT: f32 = 12_582_912.0;
-
-/// The nearest whole number, ties to even, of a number to which [`SHIFT`] was added: as float and as
-/// integer. Of NaN any integer.
-#[inline(always)]
-fn whole(shifted: f32) -> (f32, i32) {
-    let bits = shifted.to_bits().wrapping_sub(SHIFT.to_bits());
-    (shifted - SHIFT, bits as i32)
-}
-
-/// 2^k for whole k from -126 to 127.
-#[inline(always)]
-fn power_of_two(k: i32) -> f32 {
-    f32::from_bits((k.wrapping_add(127) as u32) << 23)
-}
-
-/// x 2^k, in two steps: into subnormals and infinity.
-#[inline(always)]
-fn scaled(x: f32, k: i32) -> f32 {
-    let half = k >> 1;
-    x * power_of_two(half) * power_of_two(k.wrapping_sub(half))
 }
 
 /// The whole number of halvings in e^y, and what is left of y.

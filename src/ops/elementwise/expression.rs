@@ -37,8 +37,8 @@ impl Node {
     }
 }
 
-/// The second, third and fourth power of a node by products, which lose 2 ULP at most and take a tenth of `pow` and less.
-/// Other powers have none: the square roots of minus infinity and of minus zero, say, are not their powers.
+/// The second, third and fourth power of a node by products, which lose 2 ULP at most and wait for memory alone. Other powers
+/// have none: the square roots of minus infinity and of minus zero, say, are not their powers.
 pub(super) fn power_by_products(
     base: u8,
     power: Scalar,

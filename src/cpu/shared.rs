@@ -1,8 +1,37 @@
-//! What functions of f32 and of f64 share: bounds, and what they are where no number is near.
+//! What functions of f32 and of f64 share: whole numbers and powers of two by bits, bounds, and what logarithms and powers are
+//! of operands that are special.
 
-/// For a float type; from the given number on all are even.
-macro_rules! edges {
-    ($float:ident, $even:expr) => {
+/// For a float type with integers as wide, the bits of its fraction, the exponent of 1, what leaves no room for a fraction
+/// when it is added, and the number from which on all are even.
+macro_rules! shared {
+    {
+        $float:ident, $signed:ident, $unsigned:ident; fraction: $fraction:expr, one: $one:expr, shift: $shift:expr,
+        even: $even:expr
+    } => {
+        /// What leaves no room for a fraction when it is added, for sizes below a third of it.
+        const SHIFT: $float = $shift;
+
+        /// The nearest whole number, ties to even, of a number to which [`SHIFT`] was added: as float and as
+        /// integer. Of NaN any integer.
+        #[inline(always)]
+        fn whole(shifted: $float) -> ($float, $signed) {
+            let bits = shifted.to_bits().wrapping_sub(SHIFT.to_bits());
+            (shifted - SHIFT, bits as $signed)
+        }
+
+        /// 2^k for whole k whose power is normal.
+        #[inline(always)]
+        fn power_of_two(k: $signed) -> $float {
+            $float::from_bits((k.wrapping_add($one) as $unsigned) << $fraction)
+        }
+
+        /// x 2^k, in two steps: into subnormals and infinity.
+        #[inline(always)]
+        fn scaled(x: $float, k: $signed) -> $float {
+            let half = k >> 1;
+            x * power_of_two(half) * power_of_two(k.wrapping_sub(half))
+        }
+
         /// Within two bounds; NaN stays.
         #[inline(always)]
         fn within(x: $float, low: $float, high: $float) -> $float {
@@ -49,4 +78,4 @@ macro_rules! edges {
         }
     };
 }
-pub(super) use edges;
+pub(super) use shared;
