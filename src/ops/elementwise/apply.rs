@@ -53,12 +53,18 @@ fn one<A: Pod, R: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A) -> R) {
     }
 }
 
+/// The first two of a function's operands.
 #[inline(always)]
-fn two<A: Pod, R: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A, A) -> R) {
-    let (a, b): (&[A], &[A]) = (
+fn pair<A: Pod>(values: [&[u8]; 3]) -> (&[A], &[A]) {
+    (
         bytemuck::cast_slice(values[0]),
         bytemuck::cast_slice(values[1]),
-    );
+    )
+}
+
+#[inline(always)]
+fn two<A: Pod, R: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A, A) -> R) {
+    let (a, b) = pair::<A>(values);
     let out: &mut [R] = bytemuck::cast_slice_mut(out);
     for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
         *out = f(a, b);
@@ -176,10 +182,7 @@ fn wave<T: Real, const FUSED: bool>(
 /// Where no operand is special, without what is asked for such.
 #[inline(always)]
 fn power<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
-    let (a, b): (&[T], &[T]) = (
-        bytemuck::cast_slice(values[0]),
-        bytemuck::cast_slice(values[1]),
-    );
+    let (a, b) = pair::<T>(values);
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
     for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
@@ -202,10 +205,7 @@ fn power<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
 #[inline(always)]
 fn rest<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
     two::<T, T>(values, out, T::near_rest::<FUSED>);
-    let (a, b): (&[T], &[T]) = (
-        bytemuck::cast_slice(values[0]),
-        bytemuck::cast_slice(values[1]),
-    );
+    let (a, b) = pair::<T>(values);
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
     for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
