@@ -27,6 +27,8 @@
 {% set narrow = lanes_of_word > 1 -%}
 {% set atomic = narrow and strided_out == 1 and not four -%}
 {% set lanes = lanes_of_word if narrow and strided_out == 0 and not four else 1 -%}
+{# Whether a step writes what no other step touches. -#}
+{% set together = lanes == 1 and not atomic -%}
 struct Params {
     count: u32,
     {%- for _ in walked %}
@@ -48,17 +50,6 @@ struct Params {
 {{ params_var }}
 {% macro applied(half) -%}
 apply({% for _ in inputs %}a{{ loop.index0 }}_{{ half }}{{ ", " if not loop.last or reads_old == 1 }}{% endfor %}{{ "old_" ~ half if reads_old == 1 }})
-{%- endmacro -%}
-{# The result as it is stored. -#}
-{% macro stored() -%}
-{%- if vector == 8 %}
-    {%- set parted = storage.parted(out_dtype, vector, "index") %}
-    let result_0 = result.first{{ parted }};
-    let result_1 = result.second{{ parted }};
-{%- else %}
-    let result_0 = result;
-{%- endif %}
-    buffer{{ out_slot }}[{{ "out_index" if strided_out == 1 else "index" }}] = {{ storage.stored_unit(out_dtype, vector, "result") }};
 {%- endmacro -%}
 {% for dtype in buffers | split %}
 {%- set unit = "atomic<u32>" if atomic and loop.last else storage.unit_of(dtype, vector) %}
@@ -131,6 +122,7 @@ fn value(index: u32{% if strided_out == 1 %}, out_index: ptr<function, u32>{% en
     {%- endif %}
 }
 
+{% if not together -%}
 fn step(index: u32) {
     {%- if lanes > 1 %}
     // A word of neighbours; those past the end of the last word do not matter.
@@ -139,25 +131,19 @@ fn step(index: u32) {
     word |= {{ storage.bits1(out_dtype, "value(min(index * " ~ lanes ~ "u + " ~ lane ~ "u, params.count - 1u))") }} << {{ lane * (32 // lanes) }}u;
     {%- endfor %}
     buffer{{ out_slot }}[index] = word;
-    {%- elif strided_out == 0 %}
-    let result = value(index);
-    {{- stored() }}
     {%- else %}
     var out_index = 0u;
     let result = value(index, &out_index);
-    {%- if atomic %}
     // Neighbours in the word belong to others.
     {%- set mask = "0xffu" if lanes_of_word == 4 else "0xffffu" %}
     let shift = out_index % {{ lanes_of_word }}u * {{ 32 // lanes_of_word }}u;
     let word = out_index / {{ lanes_of_word }}u;
     atomicAnd(&buffer{{ out_slot }}[word], ~({{ mask }} << shift));
     atomicOr(&buffer{{ out_slot }}[word], {{ storage.bits1(out_dtype, "result") }} << shift);
-    {%- else %}
-    {{- stored() }}
-    {%- endif %}
     {%- endif %}
 }
 
+{% endif -%}
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
@@ -166,10 +152,38 @@ fn main(
 ) {
     // The grid is folded into two dimensions.
     let first = (workgroup.x + workgroup.y * workgroups.x) * {{ 256 * per_thread }}u + local_index;
+    {%- if together %}
+    if first >= params.count {
+        return;
+    }
+    // What is loaded is under way for all steps before the first store, which might change it as far as a compiler
+    // knows; steps past the end load the last one's again.
+    {%- for i in range(per_thread) %}
+    let index_{{ i }} = first + {{ i * 256 }}u;
+    {%- if strided_out == 1 %}
+    var out_{{ i }} = 0u;
+    {%- endif %}
+    let result_{{ i }} = value(min(index_{{ i }}, params.count - 1u){{ ", &out_" ~ i if strided_out == 1 }});
+    {%- endfor %}
+    {%- for i in range(per_thread) %}
+    {%- set name = "result_" ~ i %}
+    if index_{{ i }} < params.count {
+        {%- if vector == 8 %}
+        {%- set parted = storage.parted(out_dtype, vector, "first") %}
+        let {{ name }}_0 = {{ name }}.first{{ parted }};
+        let {{ name }}_1 = {{ name }}.second{{ parted }};
+        {%- else %}
+        let {{ name }}_0 = {{ name }};
+        {%- endif %}
+        buffer{{ out_slot }}[{{ "out_" if strided_out == 1 else "index_" }}{{ i }}] = {{ storage.stored_unit(out_dtype, vector, name) }};
+    }
+    {%- endfor %}
+    {%- else %}
     let steps = {% if lanes > 1 %}(params.count + {{ lanes - 1 }}u) / {{ lanes }}u{% else %}params.count{% endif %};
     {%- for i in range(per_thread) %}
     if first + {{ i * 256 }}u < steps {
         step(first + {{ i * 256 }}u);
     }
     {%- endfor %}
+    {%- endif %}
 }

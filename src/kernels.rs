@@ -44,14 +44,9 @@ pub fn sources() -> Result<Vec<KernelSource>> {
             if space == ParamsSpace::Immediate && key.words > 32 {
                 continue;
             }
-            let values: Vec<String> = key
-                .values
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
             let wgsl = templates::render(&key, space)?;
             all.push(KernelSource {
-                name: format!("{} {}", key.template, values.join(" ")),
+                name: key.to_string(),
                 f16: wgsl.contains("enable f16;"),
                 f64: has("f64"),
                 int64: wgsl.contains("u64"),

@@ -1,6 +1,7 @@
 //! What a plan gives: plain data that says which kernel runs on which operands, without any
 //! device type in it, so that it can be printed, split, replayed and fused.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,8 +17,8 @@ pub(crate) enum Value {
     Shared(Arc<str>),
 }
 
-impl std::fmt::Display for Value {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Text(text) => f.write_str(text),
             Value::Number(number) => number.fmt(f),
@@ -78,6 +79,17 @@ impl KernelKey {
     /// Whether the kernel reads the device's texels, as group 2.
     pub(crate) fn reads_texels(&self) -> bool {
         self.values.iter().any(|(name, _)| *name == "texels")
+    }
+}
+
+/// The template and its values; of a program's own kernel, whose values are its text, the name.
+impl fmt::Display for KernelKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        for (name, value) in self.values.iter().filter(|_| !self.is_users()) {
+            write!(f, " {name}={value}")?;
+        }
+        Ok(())
     }
 }
 

@@ -13,11 +13,41 @@
 {% set a_along_k = vector_a == 4 and fast_a == "k" -%}
 {% set a_along_m = vector_a == 4 and fast_a == "m" -%}
 {% set b_along_k = vector_b == 4 -%}
-{# Steps of k per turn of the loop. -#}
+{# Steps of k per turn, and turns whose loads are under way together: four vectors of A. -#}
 {% set steps = 4 if a_along_k or b_along_k else 1 -%}
+{% set stride = steps * k_threads -%}
+{% set turns = 1 if k_threads == 1 else 2 if a_along_m and b_along_k else 4 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}
+{# What one turn reads, from step `k` on, under names that end in `turn`; and its products. -#}
+{%- macro load(k, turn) %}
+        {%- if b_along_k %}
+        let b{{ turn }} = {{ load4(slot_b, "(b_base + " ~ k ~ " * params.b_row) / 4u") }};
+        {%- endif %}
+        {%- for step in range(steps) %}
+        let b{{ turn }}_s{{ step }} = {% if b_along_k %}b{{ turn }}[{{ step }}]{% else %}{{ load1(slot_b, "b_base + (" ~ k ~ " + " ~ step ~ "u) * params.b_row") }}{% endif %};
+        {%- endfor %}
+        {%- for i in range(thread_m) %}
+        {%- if a_along_k %}
+        let a{{ turn }}_{{ i }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + " ~ k ~ " * params.a_column) / 4u") }};
+        {%- elif a_along_m and i % 4 == 0 %}
+        {%- for step in range(steps) %}
+        let a{{ turn }}_{{ i }}_s{{ step }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + (" ~ k ~ " + " ~ step ~ "u) * params.a_column) / 4u") }};
+        {%- endfor %}
+        {%- elif not a_along_m %}
+        {%- for step in range(steps) %}
+        let a{{ turn }}_{{ i }}_s{{ step }} = {{ load1(slot_a, "a_row_" ~ i ~ " + (" ~ k ~ " + " ~ step ~ "u) * params.a_column") }};
+        {%- endfor %}
+        {%- endif %}
+        {%- endfor %}
+{%- endmacro %}
+{%- macro add(turn) %}
+        {%- for i in range(thread_m) %}
+        sum_{{ i }} = sum_{{ i }}
+        {%- for step in range(steps) %} + {% if a_along_k %}a{{ turn }}_{{ i }}[{{ step }}]{% elif a_along_m %}a{{ turn }}_{{ i // 4 * 4 }}_s{{ step }}[{{ i % 4 }}]{% else %}a{{ turn }}_{{ i }}_s{{ step }}{% endif %} * b{{ turn }}_s{{ step }}{% endfor %};
+        {%- endfor %}
+{%- endmacro %}
 
 {%- if k_threads > 1 %}
 
@@ -49,28 +79,23 @@ fn main(
     var sum_{{ i }} = {{ accumulator }}();
     {%- endfor %}
 
-    for (var k = k_thread * {{ steps }}u; k < params.k; k += {{ steps * k_threads }}u) {
-        {%- if b_along_k %}
-        let b = {{ load4(slot_b, "(b_base + k * params.b_row) / 4u") }};
-        {%- endif %}
-        {%- for step in range(steps) %}
-        let b_{{ step }} = {% if b_along_k %}b[{{ step }}]{% else %}{{ load1(slot_b, "b_base + (k + " ~ step ~ "u) * params.b_row") }}{% endif %};
+    var k = k_thread * {{ steps }}u;
+    {%- if turns > 1 %}
+    while k + {{ (turns - 1) * stride }}u < params.k {
+        {%- for turn in range(turns) %}
+        let k_{{ turn }} = k + {{ turn * stride }}u;
+        {{- load("k_" ~ turn, "_" ~ turn) }}
         {%- endfor %}
-        {%- for i in range(thread_m) %}
-        {%- if a_along_k %}
-        let a_{{ i }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + k * params.a_column) / 4u") }};
-        {%- elif a_along_m and i % 4 == 0 %}
-        {%- for step in range(steps) %}
-        let a_{{ i }}_{{ step }} = {{ load4(slot_a, "(a_row_" ~ i ~ " + (k + " ~ step ~ "u) * params.a_column) / 4u") }};
+        {%- for turn in range(turns) %}
+        {{- add("_" ~ turn) }}
         {%- endfor %}
-        {%- elif not a_along_m %}
-        {%- for step in range(steps) %}
-        let a_{{ i }}_{{ step }} = {{ load1(slot_a, "a_row_" ~ i ~ " + (k + " ~ step ~ "u) * params.a_column") }};
-        {%- endfor %}
-        {%- endif %}
-        sum_{{ i }} = sum_{{ i }}
-        {%- for step in range(steps) %} + {% if a_along_k %}a_{{ i }}[{{ step }}]{% elif a_along_m %}a_{{ i // 4 * 4 }}_{{ step }}[{{ i % 4 }}]{% else %}a_{{ i }}_{{ step }}{% endif %} * b_{{ step }}{% endfor %};
-        {%- endfor %}
+        k += {{ turns * stride }}u;
+    }
+    {%- endif %}
+    while k < params.k {
+        {{- load("k", "") }}
+        {{- add("") }}
+        k += {{ stride }}u;
     }
     {%- if k_threads > 1 %}
 

@@ -51,11 +51,15 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
         .iter()
         .take(memory.memory_heap_count as usize);
     let local = |heap: &vk::MemoryHeap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
-    let total = heaps
+    let total: u64 = heaps
         .clone()
         .filter(|heap| local(heap))
         .map(|heap| heap.size)
         .sum();
+    // Drivers that only compile (Mesa's for AMD without a GPU) say so: that is no budget.
+    if total == 0 {
+        return AdapterMemory::default();
+    }
     let free = has_budget.then(|| {
         heaps
             .enumerate()

@@ -73,7 +73,7 @@ impl Pipelines {
         let started = std::time::Instant::now();
         let compiled = health::scoped(&self.device, || self.build(key, space, source));
         tracing::debug!(
-            kernel = key.name(),
+            kernel = %key,
             seconds = started.elapsed().as_secs_f64(),
             "compiled"
         );
