@@ -8,6 +8,7 @@
 #   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
 #   ORLOP_NO_LAYERS=1    leave Vulkan's validation layers out (scripts/layers.sh)
 #   ORLOP_NO_MESA=1      leave the newer Mesa out, where it cannot be fetched (scripts/mesa.sh)
+#   ORLOP_NO_HARDWARE=1  leave compilers of hardware out, where Mesa has none without a GPU (scripts/hardware.sh)
 #   ORLOP_NO_OLDEST=1    leave the oldest Rust out, where it cannot be installed (scripts/oldest.sh)
 #   ORLOP_NO_FUZZ=1      leave the fuzzer out (scripts/fuzz.sh)
 #
@@ -18,7 +19,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -134,6 +135,8 @@ stage_model() { scripts/model.sh; }
 stage_layers() { scripts/layers.sh; }
 
 stage_mesa() { scripts/mesa.sh; }
+
+stage_hardware() { scripts/hardware.sh; }
 
 stage_miri() { scripts/miri.sh; }
 
@@ -253,6 +256,7 @@ run_stage suite stage_suite
 run_stage model stage_model
 run_stage layers stage_layers
 run_stage mesa stage_mesa
+run_stage hardware stage_hardware
 run_stage examples stage_examples
 run_stage miri stage_miri
 run_stage oldest stage_oldest

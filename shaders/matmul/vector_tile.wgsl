@@ -13,10 +13,11 @@
 {% set a_along_k = vector_a == 4 and fast_a == "k" -%}
 {% set a_along_m = vector_a == 4 and fast_a == "m" -%}
 {% set b_along_k = vector_b == 4 -%}
-{# Steps of k per turn, and turns whose loads are under way together: four vectors of A. -#}
+{# Steps of k per turn, and turns whose loads are under way together: four loads of A at least. -#}
 {% set steps = 4 if a_along_k or b_along_k else 1 -%}
 {% set stride = steps * k_threads -%}
-{% set turns = 1 if k_threads == 1 else 2 if a_along_m and b_along_k else 4 -%}
+{% set loads = thread_m * steps // vector_a -%}
+{% set turns = 4 // loads if k_threads > 1 and loads < 4 else 1 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% from "matmul/part/load" import load4, load1 -%}
 {% include "matmul/part/operands" %}

@@ -19,6 +19,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::halves::bf16", Scope::Kernels, bf16_halves),
         Test::new("kernels::texels", Scope::Gpu, texels),
         Test::new("kernels::long_vectors", Scope::Gpu, long_vectors),
+        Test::new("kernels::turns_of_vectors", Scope::Gpu, turns_of_vectors),
         Test::new("kernels::without_copies", Scope::Gpu, without_copies),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
@@ -390,6 +391,38 @@ fn long_vectors(context: &Context) -> Result<()> {
     let product = ones.transpose(0, 1)?.matmul(&column)?;
     assert_eq!(product.to_vec::<f32>()?, [k as f32; 8]);
     Ok(())
+}
+
+/// Kernels for hardware read several turns of k at once: as many as fit, one more step, one less, some left over.
+fn turns_of_vectors(context: &Context) -> Result<()> {
+    if context.is_cpu() {
+        return Ok(());
+    }
+    let device = context.device();
+    cases(1, |rng| {
+        for name in ["vector_tile 8 threads 8x32", "vector_tile 128 threads 32x8"] {
+            let kernel: MatmulKernel = name.parse()?;
+            let mut ran = 0;
+            for k in [
+                31, 63, 64, 68, 127, 128, 132, 384, 388, 511, 512, 516, 1029, 1412,
+            ] {
+                for ways in [[0, 0], [1, 0], [2, 2]] {
+                    let m = 1 + rng.below(140) as usize;
+                    let a = Matrix::new(device, rng, [1, m, k], ways[0])?;
+                    let b = Matrix::new(device, rng, [1, k, 1], ways[1])?;
+                    let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
+                        continue;
+                    };
+                    ran += 1;
+                    let story = || format!("{kernel}: [{m}, {k}] x [{k}, 1], ways {ways:?}");
+                    let c = product.to_vec::<f32>()?;
+                    check(&a.host, &b.host, &c, [1, m, k, 1], &story);
+                }
+            }
+            assert!(ran > 0, "{kernel}");
+        }
+        Ok(())
+    })
 }
 
 /// A product for whose copies there is no room takes its operands as they lie.
