@@ -89,6 +89,32 @@ var<workgroup> shared_: array<One, 256>;
 {%- endmacro %}
 {# Whether the elements of a unit are in one row. -#}
 {% set per_state = along == "reduced" or unit == 1 -%}
+{# What the rows of an invocation have in common at a step, under names with `i`. -#}
+{% macro load_shared(i, step) %}
+            {%- for name, there, slot in [("weight", weight, slot_weight), ("bias", bias, slot_bias)] if there %}
+            {%- set named = name ~ i %}
+            {%- if per_state %}
+            {{- load(named, slot, "params." ~ name ~ "_offset + " ~ step) }}
+            {%- else %}
+            // One for all rows: its index counts in elements.
+            let {{ named }}_at = params.{{ name }}_offset + {{ step }};
+            let {{ named }} = {{ T }}({{ storage.load_of(element, unit, "buffer" ~ slot, named ~ "_at") }});
+            {%- for q in range(quads) %}
+            let {{ named }}_{{ q }} = {{ named }};
+            {%- endfor %}
+            {%- endif %}
+            {%- endfor %}
+{%- endmacro %}
+{# The element of row `r` at a step; and what becomes of it. -#}
+{% macro load_element(r, i, step) %}
+            {{- load("x" ~ i, slot_x, "start_" ~ r ~ ".base + " ~ step ~ " * params.x_step") }}
+{%- endmacro %}
+{% macro finish_element(r, i, step) %}
+            {%- for q in range(quads) %}
+            let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ r }}_{{ q }}){{ " * weight" ~ i ~ "_" ~ q if weight }}{{ " + bias" ~ i ~ "_" ~ q if bias }};
+            {%- endfor %}
+            {{- store("start_" ~ r ~ ".place + " ~ step ~ " * params.out_step") }}
+{%- endmacro %}
 
 struct Place {
     base: u32,
@@ -316,27 +342,29 @@ fn main(
     {%- endfor %}
 
     var step = lane;
+    {%- if lanes > 1 %}
+    // Four steps' loads are under way before the first store, which might change what they read as far as a compiler knows.
+    while step + {{ 3 * lanes }}u < steps {
+        {%- for i in range(4) %}
+        let step_{{ i }} = step + {{ i * lanes }}u;
+        {{- load_shared(i, "step_" ~ i) }}
+        {{- load_element(0, i, "step_" ~ i) }}
+        {%- endfor %}
+        {%- for i in range(4) %}
+        {
+        {{- finish_element(0, i, "step_" ~ i) }}
+        }
+        {%- endfor %}
+        step += {{ 4 * lanes }}u;
+    }
+    {%- endif %}
     while step < steps {
         {
-            {%- for name, there, slot in [("weight", weight, slot_weight), ("bias", bias, slot_bias)] if there %}
-            {%- if per_state %}
-            {{- load(name, slot, "params." ~ name ~ "_offset + step") }}
-            {%- else %}
-            // One for all rows: its index counts in elements.
-            let {{ name }}_at = params.{{ name }}_offset + step;
-            let {{ name }} = {{ T }}({{ storage.load_of(element, unit, "buffer" ~ slot, name ~ "_at") }});
-            {%- for q in range(quads) %}
-            let {{ name }}_{{ q }} = {{ name }};
-            {%- endfor %}
-            {%- endif %}
-            {%- endfor %}
+            {{- load_shared("", "step") }}
             {%- for r in range(each) %}
             {
-            {{- load("x", slot_x, "start_" ~ r ~ ".base + step * params.x_step") }}
-            {%- for q in range(quads) %}
-            let y_{{ q }} = apply_{{ many }}(x_{{ q }}, normal_{{ r }}_{{ q }}){{ " * weight_" ~ q if weight }}{{ " + bias_" ~ q if bias }};
-            {%- endfor %}
-            {{- store("start_" ~ r ~ ".place + step * params.out_step") }}
+            {{- load_element(r, "", "step") }}
+            {{- finish_element(r, "", "step") }}
             }
             {%- endfor %}
         }
