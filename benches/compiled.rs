@@ -44,20 +44,31 @@ struct Args {
     bench: bool,
 }
 
-/// In the names of kernels that plans give to software adapters alone.
-const SOFTWARE: [&str; 8] = [
-    "matmul/register_tile",
-    "matmul/subgroup_tile",
-    "matmul/quad_tile",
-    "matmul/wide_",
-    "matmul/texel_tile",
-    "matmul/pack",
-    " vector=8 ",
-    " unit=8 ",
-];
+/// Whether plans give the kernel to software adapters alone.
+fn is_software(name: &str) -> bool {
+    let has = |part| name.contains(part);
+    let is = |template| name.starts_with(template);
+    let of_matmul = [
+        "register_tile",
+        "subgroup_tile",
+        "quad_tile",
+        "wide_",
+        "texel_tile",
+        "pack",
+    ];
+    let by_eights = has(" vector=8 ") || has(" unit=8 ");
+    if let Some(kernel) = name.strip_prefix("matmul/") {
+        return of_matmul.iter().any(|one| kernel.starts_with(one))
+            || has(" edge=8 ")
+            || name.ends_with(" k_threads=1");
+    }
+    // Words of 64 bits; halves are loaded by eights everywhere.
+    let of_words = by_eights && (is("elementwise") || is("turned") || has(" element=f32 "));
+    of_words || has(" lanes=8 ") || has(" workgroup=8 ") || has(" each=2")
+}
 
-/// In the names of what drivers count that tells of memory in the place of registers: Mesa's, NVIDIA's.
-const SPILLS: [&str; 4] = ["spill", "scratch", "fill", "stack"];
+/// In the names of what drivers count that tells of memory in the place of registers: Mesa's; others', as far as known.
+const SPILLS: [&str; 5] = ["spill", "scratch", "fill", "stack", "local memory"];
 
 fn main() -> ExitCode {
     match compare(&Args::parse()) {
@@ -75,10 +86,13 @@ fn compare(args: &Args) -> Result<ExitCode, String> {
     let asked: Vec<&KernelSource> = all
         .iter()
         .filter(|source| source.immediates && driver.can(source))
-        .filter(|source| args.software || !SOFTWARE.iter().any(|part| source.name.contains(part)))
+        .filter(|source| args.software || !is_software(&source.name))
         .filter(|source| args.only.iter().all(|part| source.name.contains(part)))
         .step_by(args.every.max(1))
         .collect();
+    if asked.is_empty() {
+        return Err("there is no such kernel".to_owned());
+    }
     let compiled: Vec<_> = asked
         .par_iter()
         .map(|source| (*source, driver.compile(source, args.listing)))
@@ -86,18 +100,18 @@ fn compare(args: &Args) -> Result<ExitCode, String> {
     let mut families: BTreeMap<&str, Family> = BTreeMap::new();
     let mut failed = false;
     for (source, result) in &compiled {
-        // Elementwise kernels have their code among their values.
-        let name = source.name.replace('\n', " ");
+        let name = &source.name;
         let compiled = match result {
             Ok(compiled) => compiled,
             Err(error) => {
-                println!("{name}: {error}");
+                eprintln!("{name}: {error}");
                 failed = true;
                 continue;
             }
         };
-        if compiled.spills() {
-            println!("{name}: registers in memory: {:?}", compiled.statistics);
+        let spills = compiled.spills();
+        if !spills.is_empty() {
+            eprintln!("{name}: registers in memory: {}", spills.join(", "));
             failed = true;
         }
         if args.json {
@@ -171,11 +185,18 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn spills(&self) -> bool {
-        self.statistics.iter().any(|(name, value)| {
-            let name = name.to_lowercase();
-            *value > 0.0 && SPILLS.iter().any(|spill| name.contains(spill))
-        })
+    /// What tells of memory in the place of registers.
+    fn spills(&self) -> Vec<String> {
+        let tells = |name: &str| {
+            SPILLS
+                .iter()
+                .any(|spill| name.to_lowercase().contains(spill))
+        };
+        self.statistics
+            .iter()
+            .filter(|(name, value)| *value > 0.0 && tells(name))
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect()
     }
 }
 
@@ -209,8 +230,11 @@ fn spirv(source: &KernelSource) -> Result<Vec<u32>, String> {
 /// A device of a Vulkan driver that tells of pipelines. It lives as long as the process.
 struct Driver {
     name: String,
+    /// The loader: nothing may be called without it.
+    _entry: ash::Entry,
     device: ash::Device,
     told: ash::khr::pipeline_executable_properties::Device,
+    cooperative: bool,
     f16: bool,
     f64: bool,
     int64: bool,
@@ -251,7 +275,19 @@ impl Driver {
             instance.get_physical_device_features2(adapter, &mut features);
             let core = features.features;
             let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
-            let extensions = [ash::khr::pipeline_executable_properties::NAME.as_ptr()];
+            let mut extensions = vec![ash::khr::pipeline_executable_properties::NAME.as_ptr()];
+            let matrices = ash::khr::cooperative_matrix::NAME;
+            let cooperative = instance
+                .enumerate_device_extension_properties(adapter)
+                .map_err(said)?
+                .iter()
+                .any(|one| one.extension_name_as_c_str() == Ok(matrices));
+            let mut with_matrices =
+                vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+            if cooperative {
+                extensions.push(matrices.as_ptr());
+                features = features.push_next(&mut with_matrices);
+            }
             let device = vk::DeviceCreateInfo::default()
                 .queue_create_infos(&queues)
                 .enabled_extension_names(&extensions)
@@ -261,8 +297,10 @@ impl Driver {
                 .map_err(|error| format!("{name} tells nothing of pipelines: {error}"))?;
             Ok(Self {
                 name,
+                _entry: entry,
                 told: ash::khr::pipeline_executable_properties::Device::new(&instance, &device),
                 device,
+                cooperative,
                 f16: v12.shader_float16 != 0,
                 f64: core.shader_float64 != 0,
                 int64: core.shader_int64 != 0,
@@ -274,8 +312,9 @@ impl Driver {
         (self.f16 || !source.f16)
             && (self.f64 || !source.f64)
             && (self.int64 || !source.int64)
-            // They need extensions, and a look of their own.
-            && !source.cooperative
+            && (self.cooperative || !source.cooperative)
+            // Its texture would be one more descriptor.
+            && !source.name.starts_with("matmul/texel_tile")
     }
 
     fn compile(&self, source: &KernelSource, listing: bool) -> Result<Compiled, String> {
@@ -319,11 +358,18 @@ impl Driver {
                 .device
                 .create_pipeline_layout(&layout, None)
                 .map_err(said)?;
-            let stage = vk::PipelineShaderStageCreateInfo::default()
-                .flags(vk::PipelineShaderStageCreateFlags::ALLOW_VARYING_SUBGROUP_SIZE)
+            let mut stage = vk::PipelineShaderStageCreateInfo::default()
                 .stage(vk::ShaderStageFlags::COMPUTE)
                 .module(module)
                 .name(c"main");
+            // Plans give these to adapters whose subgroups all have that size.
+            let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+                .required_subgroup_size(32);
+            if source.cooperative {
+                stage = stage.push_next(&mut size);
+            } else {
+                stage.flags = vk::PipelineShaderStageCreateFlags::ALLOW_VARYING_SUBGROUP_SIZE;
+            }
             let pipeline = vk::ComputePipelineCreateInfo::default()
                 .flags(flags)
                 .stage(stage)
@@ -358,6 +404,9 @@ impl Driver {
         let first = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
         // SAFETY: the pipeline lives and was made to be asked, and the format says which field of a value is set.
         let statistics = unsafe { self.told.get_pipeline_executable_statistics(&first)? };
+        if statistics.is_empty() {
+            return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT);
+        }
         let statistics = statistics
             .iter()
             .map(|one| {

@@ -157,13 +157,13 @@ fn main(
         return;
     }
     // What is loaded is under way for all steps before the first store, which might change it as far as a compiler
-    // knows; steps past the end load the last one's again.
+    // knows; steps past the end load the invocation's first again, which nobody else writes.
     {%- for i in range(per_thread) %}
     let index_{{ i }} = first + {{ i * 256 }}u;
     {%- if strided_out == 1 %}
     var out_{{ i }} = 0u;
     {%- endif %}
-    let result_{{ i }} = value(min(index_{{ i }}, params.count - 1u){{ ", &out_" ~ i if strided_out == 1 }});
+    let result_{{ i }} = value({{ "first" if i == 0 else "select(first, index_" ~ i ~ ", index_" ~ i ~ " < params.count)" }}{{ ", &out_" ~ i if strided_out == 1 }});
     {%- endfor %}
     {%- for i in range(per_thread) %}
     {%- set name = "result_" ~ i %}

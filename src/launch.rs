@@ -82,12 +82,13 @@ impl KernelKey {
     }
 }
 
-/// The template and its values; of a program's own kernel, whose values are its text, the name.
+/// The template and its values in one line; of a program's own kernel, whose values are its text, the name.
 impl fmt::Display for KernelKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         for (name, value) in self.values.iter().filter(|_| !self.is_users()) {
-            write!(f, " {name}={value}")?;
+            // Elementwise kernels have code among them.
+            write!(f, " {name}={}", value.to_string().replace('\n', " "))?;
         }
         Ok(())
     }

@@ -407,7 +407,13 @@ fn turns_of_vectors(context: &Context) -> Result<()> {
                 31, 63, 64, 68, 127, 128, 132, 384, 388, 511, 512, 516, 1029, 1412,
             ] {
                 for ways in [[0, 0], [1, 0], [2, 2]] {
-                    let m = 1 + rng.below(140) as usize;
+                    let m = 1 + rng.below(140);
+                    // Vectors of columns run along rows by four.
+                    let m = if ways[0] == 1 {
+                        m.next_multiple_of(4)
+                    } else {
+                        m
+                    };
                     let a = Matrix::new(device, rng, [1, m, k], ways[0])?;
                     let b = Matrix::new(device, rng, [1, k, 1], ways[1])?;
                     let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
