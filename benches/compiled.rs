@@ -62,6 +62,10 @@ fn is_software(name: &str) -> bool {
             || has(" edge=8 ")
             || name.ends_with(" k_threads=1");
     }
+    // Rows of 128 halves in registers.
+    if has(" unit=8 ") && has(" held=16 ") {
+        return true;
+    }
     // Words of 64 bits; halves are loaded by eights everywhere.
     let of_words = by_eights && (is("elementwise") || is("turned") || has(" element=f32 "));
     of_words || has(" lanes=8 ") || has(" workgroup=8 ") || has(" each=2")

@@ -17,6 +17,8 @@ use crate::road::window::{self, Limits, Walked};
 
 type Sizes = SmallVec<[usize; 6]>;
 
+/// Elements of a row that an invocation of hardware holds: of 128, log_softmax keeps some of its 256 registers in memory.
+const HARD_HELD: usize = 64;
 /// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
 const MOST_STEPS: usize = 16 << 10;
 /// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
@@ -191,9 +193,9 @@ impl Planner<'_, '_> {
             (1, _) => 64,
             _ => 256,
         };
-        let mut held = HELD
-            .into_iter()
-            .filter(|_| lanes == 1 && self.op.what.is_held());
+        let may_hold = lanes == 1 && self.op.what.is_held();
+        let fits = |held: usize| is_software || held * unit <= HARD_HELD;
+        let mut held = HELD.into_iter().filter(|&held| may_hold && fits(held));
         let held = held.find(|&held| steps <= held);
         let kernel = self.family.rows(Rows {
             unit: unit as u32,
