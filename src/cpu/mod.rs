@@ -12,6 +12,7 @@ mod shared;
 mod simd;
 pub(crate) mod single;
 pub(crate) mod stores;
+pub(crate) mod transpose;
 mod vectors;
 pub(crate) mod whole;
 

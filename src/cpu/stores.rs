@@ -11,6 +11,9 @@ const USUAL: usize = 32 << 20;
 /// Where it tells of less the last one is hidden, as in some virtual machines.
 const SMALLEST: usize = 8 << 20;
 
+/// Bytes of a line of memory.
+pub(crate) const LINE: usize = 64;
+
 /// The way of one result.
 #[derive(Clone, Copy)]
 pub(crate) enum Stores {
@@ -28,6 +31,14 @@ impl Stores {
         match cfg!(target_arch = "x86_64") && is_larger {
             true => Self::Streaming,
             false => Self::Plain,
+        }
+    }
+
+    /// Writes line by line, in any order.
+    pub(crate) fn lines(self) -> Lines {
+        Lines {
+            stores: self,
+            _in_order: InOrder,
         }
     }
 
@@ -52,6 +63,25 @@ impl Stores {
             fill(at * length, block);
             stream(out, block);
         }
+    }
+}
+
+/// Lines of a result, seen by all once this is dropped.
+pub(crate) struct Lines {
+    stores: Stores,
+    _in_order: InOrder,
+}
+
+impl Lines {
+    /// Past the caches where `out` is a line of memory, not parts of two.
+    #[inline(always)]
+    pub(crate) fn write(&self, out: &mut [u8; LINE], from: &[u8; LINE]) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if matches!(self.stores, Stores::Streaming) && out.as_ptr().addr().is_multiple_of(LINE) {
+            // SAFETY: at a multiple of 64.
+            return unsafe { stream_quarters(out, from) };
+        }
+        *out = *from;
     }
 }
 
@@ -96,16 +126,34 @@ impl Drop for InOrder {
     }
 }
 
+/// By vectors that every x86-64 has.
+///
+/// # Safety
+/// `line` is at a multiple of 64.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn stream_quarters(line: &mut [u8; LINE], from: &[u8; LINE]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+
+    let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m128i>());
+    for quarter in 0..4 {
+        // SAFETY: 64 bytes each, the line at a multiple of 64; every x86-64 has SSE2.
+        unsafe {
+            let line: *mut __m128i = line;
+            _mm_stream_si128(line.add(quarter), _mm_loadu_si128(from.add(quarter)));
+        }
+    }
+}
+
 /// Copies by streaming stores. Not for others to see before [`InOrder`].
 fn stream(out: &mut [u8], from: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        use std::arch::x86_64::{__m128i, __m256i, _mm256_stream_si256};
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256};
+        use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
 
         /// Lines of 64 bytes, the first at a multiple of it.
         #[target_feature(enable = "avx")]
-        fn by_halves(lines: &mut [[u8; 64]], from: &[[u8; 64]]) {
+        fn by_halves(lines: &mut [[u8; LINE]], from: &[[u8; LINE]]) {
             for (line, from) in lines.iter_mut().zip(from) {
                 let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m256i>());
                 // SAFETY: 64 bytes each, the line at a multiple of 64.
@@ -118,20 +166,7 @@ fn stream(out: &mut [u8], from: &[u8]) {
             }
         }
 
-        fn by_quarters(lines: &mut [[u8; 64]], from: &[[u8; 64]]) {
-            for (line, from) in lines.iter_mut().zip(from) {
-                let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m128i>());
-                for quarter in 0..4 {
-                    // SAFETY: 64 bytes each, the line at a multiple of 64; every x86-64 has SSE2.
-                    unsafe {
-                        let line: *mut __m128i = line;
-                        _mm_stream_si128(line.add(quarter), _mm_loadu_si128(from.add(quarter)));
-                    }
-                }
-            }
-        }
-
-        let before = out.as_ptr().align_offset(64).min(out.len());
+        let before = out.as_ptr().align_offset(LINE).min(out.len());
         let (head, rest) = out.split_at_mut(before);
         let (from_head, from_rest) = from.split_at(before);
         head.copy_from_slice(from_head);
@@ -140,7 +175,12 @@ fn stream(out: &mut [u8], from: &[u8]) {
         match std::arch::is_x86_feature_detected!("avx") {
             // SAFETY: the processor has AVX.
             true => unsafe { by_halves(lines, from_lines) },
-            false => by_quarters(lines, from_lines),
+            false => {
+                for (line, from) in lines.iter_mut().zip(from_lines) {
+                    // SAFETY: lines are at multiples of 64.
+                    unsafe { stream_quarters(line, from) };
+                }
+            }
         }
         tail.copy_from_slice(from_tail);
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::elementwise::Body;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
+use crate::cpu::transpose::Transposed;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::layout::{Layout, merge, place};
+use crate::layout::Layout;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -146,8 +147,8 @@ fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut H
     let Some(out) = all.get_mut(first..first + count) else {
         return;
     };
-    if turn(input.layout, from, out) {
-        return;
+    if let Some(transposed) = Transposed::of(input.layout) {
+        return transposed.copy(from, out);
     }
     let walk = parallel::Walk::new(&[input.layout]);
     let stride = walk.inner_strides()[0];
@@ -186,71 +187,4 @@ fn scatter<T: bytemuck::Pod>(layouts: [&Layout; 2], from: &[T], out: &mut [T]) {
             to += out_stride;
         }
     });
-}
-
-/// Rows and columns of what is turned at a time: several lines of memory where they are read, which may be
-/// pages apart, and whole ones where they are written.
-const ROWS: usize = 64;
-const COLUMNS: usize = 16;
-
-/// Copies matrices whose columns are neighbours in memory, tile by tile; false where they are not that.
-fn turn<T: bytemuck::Pod + Send + Sync>(layout: &Layout, from: &[T], out: &mut [T]) -> bool {
-    let merged = merge(&[layout]);
-    let ([outer @ .., rows, columns], [outer_strides @ .., 1, stride]) =
-        (&merged.dims[..], &merged.strides[0][..])
-    else {
-        return false;
-    };
-    let (rows, columns, stride) = (*rows, *columns, *stride);
-    if rows < COLUMNS || columns < COLUMNS {
-        return false;
-    }
-    let bands = out
-        .chunks_mut(rows * columns)
-        .enumerate()
-        .flat_map(|(matrix, out)| {
-            let base = layout.offset() as isize + place(matrix, outer, outer_strides);
-            let bands = out.chunks_mut(ROWS * columns).enumerate();
-            bands.map(move |(band, out)| (base + (band * ROWS) as isize, out))
-        });
-    let is_much = layout.elements() > parallel::PARALLEL;
-    parallel::share(is_much, bands, |(base, out)| {
-        turn_band(from, base, stride, columns, out);
-    });
-    true
-}
-
-/// Rows of one matrix, at most as many as a tile has.
-fn turn_band<T: bytemuck::Pod>(
-    from: &[T],
-    base: isize,
-    stride: isize,
-    columns: usize,
-    out: &mut [T],
-) {
-    let rows = out.len() / columns;
-    let mut tile = [[T::zeroed(); ROWS]; COLUMNS];
-    for first in (0..columns).step_by(COLUMNS) {
-        let width = COLUMNS.min(columns - first);
-        for (at, line) in tile[..width].iter_mut().enumerate() {
-            let start = (base + (first + at) as isize * stride) as usize;
-            let source = &from[start..start + rows];
-            // Of a known length it is no call.
-            match <&[T; ROWS]>::try_from(source) {
-                Ok(source) => *line = *source,
-                Err(_) => line[..rows].copy_from_slice(source),
-            }
-        }
-        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-            let out = &mut out[first..first + width];
-            match <&mut [T; COLUMNS]>::try_from(&mut *out) {
-                Ok(out) => *out = std::array::from_fn(|column| tile[column][row]),
-                Err(_) => {
-                    for (out, line) in out.iter_mut().zip(&tile) {
-                        *out = line[row];
-                    }
-                }
-            }
-        }
-    }
 }

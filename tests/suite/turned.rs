@@ -27,6 +27,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "turned::copies", copies);
     for_each_dtype!(all, Scope::Device, "turned::edges", edges);
     for_each_dtype!(all, Scope::Kernels, "turned::sums", sums, stored_alone);
+    for_each_dtype!(all, Scope::Device, "turned::tiles", tiles, stored_alone);
     for_each_dtype!(
         all,
         Scope::Gpu,
@@ -145,6 +146,55 @@ fn sums<T: Number>(context: &Context) -> Result<()> {
         }
         let square = Operand::<T>::random(device, rng, &[16, 16])?;
         elementwise::check(context, Arithmetic::Sub, &square, &square.transpose(0, 1)?)
+    })
+}
+
+/// Beside the sides of the CPU's tiles, with axes between and around rows and columns, also from offsets.
+fn tiles<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let all: &[([usize; 4], [usize; 4])] = match context.is_slow() {
+        true => &[([2, 2, 70, 17], [0, 3, 1, 2])],
+        false => &[
+            ([1, 1, 1030, 67], [0, 1, 3, 2]),
+            ([1, 1, 66, 1027], [0, 1, 3, 2]),
+            ([1, 1, 17, 4001], [0, 1, 3, 2]),
+            ([40, 1, 33, 35], [0, 1, 3, 2]),
+            ([3, 2, 131, 70], [0, 3, 1, 2]),
+            ([2, 65, 3, 130], [3, 0, 2, 1]),
+        ],
+    };
+    cases(1, |rng| {
+        for (shape, axes) in all {
+            let outer: Vec<usize> = shape.iter().map(|size| size + 1).collect();
+            let ranges: Vec<_> = shape.iter().map(|&size| 1..size + 1).collect();
+            let whole = Operand::<T>::random(device, rng, shape)?.permute(axes)?;
+            let part = Operand::<T>::random(device, rng, &outer)?.slice(&ranges)?;
+            let part = part.permute(axes)?;
+            let straight = Operand::<T>::random(device, rng, whole.shape())?;
+            let op = elementwise::some_op(context, rng);
+            for turned in [&whole, &part] {
+                check_copy(turned)?;
+                elementwise::check(context, op, turned, &straight)?;
+                elementwise::check(context, op, &straight, turned)?;
+            }
+            // Of several sizes in one launch.
+            let conditions = Operand::<bool>::random(device, rng, &outer)?.slice(&ranges)?;
+            let conditions = conditions.permute(axes)?;
+            let got = straight.tensor.add(&whole.tensor)?;
+            let got = conditions
+                .tensor
+                .select(&part.tensor, &got)?
+                .to_vec::<T>()?;
+            let (parts, sums) = (
+                part.values(),
+                straight.tensor.add(&whole.tensor)?.to_vec::<T>()?,
+            );
+            for (at, is_part) in conditions.values().into_iter().enumerate() {
+                let want = if is_part { parts[at] } else { sums[at] };
+                assert_eq!(got[at].bits(), want.bits(), "{at} of {}", part.story());
+            }
+        }
+        Ok(())
     })
 }
 

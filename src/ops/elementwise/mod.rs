@@ -13,6 +13,7 @@ mod methods;
 mod order;
 mod real;
 mod specialisations;
+mod tiles;
 mod turned;
 mod twin;
 mod write;

@@ -11,6 +11,7 @@ use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
 use super::lanes::Lanes;
+use super::tiles::{Tile, Tiles};
 use crate::cpu::narrow;
 use crate::cpu::parallel::{self, Walk};
 use crate::cpu::stores::Stores;
@@ -29,19 +30,24 @@ pub(super) fn evaluate(
     output: &mut HostOutput<'_>,
 ) {
     let (layout, size) = (output.layout, output.dtype.size());
-    let machine = || Machine::new(expression, types, numbers, inputs);
+    let machine = |tile| Machine::new(expression, types, numbers, inputs, tile);
     if layout.is_contiguous() {
         let first = layout.offset() * size;
         let range = first..first + layout.elements() * size;
         let Some(out) = output.bytes.get_mut(range) else {
             return;
         };
+        if let Some(tiles) = Tiles::of(inputs) {
+            return tiles.share(out, size, |first, out| {
+                machine(Some(Tile::new(&tiles))).tiles(&tiles, first, size, out);
+            });
+        }
         let stores = match is_light(expression) {
             true => Stores::of(out.len()),
             false => Stores::Plain,
         };
         parallel::elements(out, size, |from, piece| {
-            let mut machine = machine();
+            let mut machine = machine(None);
             // Where nothing is kept between nodes, in one block.
             let length = match machine.registers.is_empty() {
                 true => piece.len().max(size) / size,
@@ -57,7 +63,7 @@ pub(super) fn evaluate(
     }
     // Through strides: a block's old elements are gathered, and its new ones go where they were.
     let walk = Walk::new(&[layout]);
-    let mut machine = machine();
+    let mut machine = machine(None);
     let mut block: Register = vec![0; BLOCK];
     for from in (0..layout.elements()).step_by(BLOCK) {
         let count = BLOCK.min(layout.elements() - from);
@@ -167,6 +173,8 @@ fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
 enum Place {
     /// In the input itself, from its first element on.
     Straight(usize),
+    /// In the tile of an input.
+    Tile(usize),
     Register(usize),
     /// One number for all elements, which chains alone read: of their type.
     Number(f64),
@@ -180,7 +188,8 @@ struct Machine<'a> {
     types: &'a Types,
     roles: SmallVec<[Role; 8]>,
     inputs: &'a [HostInput<'a>],
-    /// Of inputs that are not read straight.
+    tile: Option<Tile<'a>>,
+    /// Of inputs that are read neither straight nor by tiles.
     walks: Vec<Option<Walk>>,
     places: Vec<Place>,
     registers: Vec<Register>,
@@ -198,12 +207,14 @@ impl<'a> Machine<'a> {
         types: &'a Types,
         numbers: &[ElementBytes],
         inputs: &'a [HostInput<'a>],
+        tile: Option<Tile<'a>>,
     ) -> Self {
         let mut machine = Self {
             expression,
             types,
             roles: roles(expression, types),
             inputs,
+            tile,
             walks: inputs.iter().map(|_| None).collect(),
             places: Vec::new(),
             registers: Vec::new(),
@@ -270,8 +281,12 @@ impl<'a> Machine<'a> {
             let bytes = operand.bytes.get(first..first + dtype.size());
             return self.number(node, dtype, bytes.unwrap_or_default());
         }
+        let is_in_tile = self.tile.as_ref().is_some_and(|tile| tile.has(input));
+        if is_in_tile && !is_narrow(dtype) {
+            return Place::Tile(input);
+        }
         let register = self.register();
-        if !operand.layout.is_contiguous() {
+        if !is_in_tile && !operand.layout.is_contiguous() {
             self.walks[input] = Some(Walk::new(&[operand.layout]));
             if is_narrow(dtype) {
                 self.raw.resize(BLOCK, 0);
@@ -359,11 +374,31 @@ impl<'a> Machine<'a> {
                 let first = (operand.layout.offset() + from) * dtype.size();
                 &operand.bytes[first..first + count * dtype.size()]
             }
+            Place::Tile(input) => {
+                let tile = self.tile.as_ref();
+                tile.map_or(&[], |tile| tile.values(input, from, count, dtype.size()))
+            }
             Place::Number(_) | Place::Output => &[],
             Place::Register(register) => {
                 let bytes: &[u8] = cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
             }
+        }
+    }
+
+    /// Computes whole bands, the first of which begins with the `first` element, tile by tile.
+    fn tiles(&mut self, tiles: &Tiles, first: usize, size: usize, out: &mut [u8]) {
+        let mut at = first;
+        while at < first + out.len() / size {
+            for place in tiles.places() {
+                let Some(tile) = &mut self.tile else { return };
+                tile.turn(self.inputs, at, place);
+                for (from, count) in tile.runs(BLOCK) {
+                    let start = (from - first) * size;
+                    self.block(from, &mut out[start..start + count * size]);
+                }
+            }
+            at += tiles.band(at);
         }
     }
 
@@ -375,8 +410,8 @@ impl<'a> Machine<'a> {
         let (operand, dtype) = (&self.inputs[input], self.types[node]);
         let size = dtype.size();
         let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
-        let elements = match &self.walks[input] {
-            Some(walk) => {
+        let elements = match (&self.walks[input], &self.tile) {
+            (Some(walk), _) => {
                 let raw: &mut [u8] = cast_slice_mut(&mut self.raw);
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
@@ -386,12 +421,13 @@ impl<'a> Machine<'a> {
                     false => return,
                 }
             }
-            None if operand.layout.is_contiguous() => {
+            (None, Some(tile)) if tile.has(input) => tile.values(input, from, count, size),
+            (None, _) if operand.layout.is_contiguous() => {
                 let first = (operand.layout.offset() + from) * size;
                 &operand.bytes[first..first + count * size]
             }
             // One value, spread at the start.
-            None => return,
+            (None, _) => return,
         };
         widen(dtype, elements, cast_slice_mut(target));
     }

@@ -1,0 +1,364 @@
+//! Copies of views whose neighbours in memory follow another axis than the last: in squares with a side of 64 bytes, of
+//! which whole lines of memory are read and whole lines are written. Within a square vectors of 16 bytes are turned by
+//! interleaving them (every x86-64 has that), so that no element is moved by itself.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::parallel;
+use super::stores::{LINE, Lines, Stores};
+use crate::layout::{Layout, Strides, merge, place};
+
+/// Rows and columns below which elements move one by one.
+const LEAST: usize = 16;
+/// Bytes along which a band is read before the next column is: a page, after which processors read ahead no more. Half
+/// of it where what is written stays in the caches, which keep a line of each row then.
+const PAGE: usize = 4096;
+
+/// Places of a view: those along one axis, the `rows`, are neighbours in memory; the last axis has the `columns`.
+#[derive(Debug)]
+pub(crate) struct Transposed {
+    offset: isize,
+    /// Axes before the rows.
+    outer: Axes,
+    rows: usize,
+    /// Axes between rows and columns.
+    middle: Axes,
+    columns: usize,
+    /// From a column to the next.
+    stride: isize,
+}
+
+#[derive(Debug)]
+struct Axes {
+    dims: SmallVec<[usize; 6]>,
+    strides: Strides,
+}
+
+impl Axes {
+    fn count(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    fn place(&self, at: usize) -> isize {
+        place(at, &self.dims, &self.strides)
+    }
+}
+
+impl Transposed {
+    /// `None` where neighbours are not along another axis, or too few along either.
+    pub(crate) fn of(layout: &Layout) -> Option<Self> {
+        let merged = merge(&[layout]);
+        let (dims, strides) = (&merged.dims[..], &merged.strides[0][..]);
+        let (&columns, &stride) = dims.last().zip(strides.last())?;
+        let last = dims.len() - 1;
+        let at = strides[..last].iter().position(|&stride| stride == 1)?;
+        let axes = |range: Range<usize>| Axes {
+            dims: dims[range.clone()].into(),
+            strides: strides[range].into(),
+        };
+        let is_much = dims[at] >= LEAST && columns >= LEAST && !dims.contains(&0);
+        (is_much && !matches!(stride, 0 | 1)).then(|| Self {
+            offset: layout.offset() as isize,
+            outer: axes(0..at),
+            rows: dims[at],
+            middle: axes(at + 1..last),
+            columns,
+            stride,
+        })
+    }
+
+    /// The rows from an element on, `height` at most, of its place of the outer axes.
+    pub(crate) fn band(&self, element: usize, height: usize) -> Band {
+        let row = element / self.pitch();
+        let (outer, first) = (row / self.rows, row % self.rows);
+        let rows = height.min(self.rows - first);
+        Band { outer, first, rows }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of the view from a row's first to the next one's.
+    pub(crate) fn pitch(&self) -> usize {
+        self.middles() * self.columns
+    }
+
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Places of the axes between rows and columns.
+    pub(crate) fn middles(&self) -> usize {
+        self.middle.count()
+    }
+
+    /// Whether the other view, of the same shape, has its neighbours along the same axis.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.rows == other.rows && self.columns == other.columns && self.pitch() == other.pitch()
+    }
+
+    /// The part of a band that has one place of the axes between: its `rows` by these `columns`.
+    pub(crate) fn matrix(&self, band: &Band, middle: usize, columns: Range<usize>) -> Matrix {
+        let first = self.offset
+            + self.outer.place(band.outer)
+            + band.first as isize
+            + self.middle.place(middle)
+            + columns.start as isize * self.stride;
+        Matrix {
+            first,
+            stride: self.stride,
+            rows: band.rows,
+            columns: columns.len(),
+        }
+    }
+
+    /// Copies all elements, row-major.
+    pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(&self, from: &[T], out: &mut [T]) {
+        self.copy_by(Stores::of(size_of_val(out)), from, out);
+    }
+
+    fn copy_by<T: bytemuck::Pod + Send + Sync>(&self, stores: Stores, from: &[T], out: &mut [T]) {
+        let side = LINE / size_of::<T>();
+        let page = match stores {
+            Stores::Streaming => PAGE,
+            Stores::Plain => PAGE / 2,
+        };
+        // Each thread gets some.
+        let shares = (2 * parallel::width()).div_ceil(self.outer.count());
+        let height = self.rows.div_ceil(shares).next_multiple_of(side);
+        let height = height.min(page / size_of::<T>());
+        let is_much = out.len() > parallel::PARALLEL;
+        let (pitch, whole) = (self.pitch(), self.rows * self.pitch());
+        let all = out.chunks_mut(whole).enumerate();
+        let bands = all.flat_map(|(outer, out)| {
+            let bands = out.chunks_mut(height * pitch).enumerate();
+            bands.map(move |(at, out)| (outer * whole + at * height * pitch, out))
+        });
+        parallel::share(is_much, bands, |(first, out)| {
+            let (band, lines) = (self.band(first, height), stores.lines());
+            for middle in 0..self.middles() {
+                let out = &mut out[middle * self.columns..];
+                self.matrix(&band, middle, 0..self.columns)
+                    .copy(from, (out, pitch), &lines);
+            }
+        });
+    }
+}
+
+/// Rows from the `first` on, at one place of the outer axes.
+pub(crate) struct Band {
+    outer: usize,
+    first: usize,
+    pub rows: usize,
+}
+
+/// A matrix whose rows are neighbours in memory, from the `first` element on.
+pub(crate) struct Matrix {
+    first: isize,
+    stride: isize,
+    rows: usize,
+    columns: usize,
+}
+
+impl Matrix {
+    /// Copies it to rows that are `pitch` elements apart.
+    pub(crate) fn copy<T: bytemuck::Pod>(
+        &self,
+        from: &[T],
+        (out, pitch): (&mut [T], usize),
+        lines: &Lines,
+    ) {
+        let from = bytemuck::cast_slice(from);
+        let out = (bytemuck::cast_slice_mut(out), pitch);
+        match size_of::<T>() {
+            1 => self.squares::<1, 16>(from, out, lines),
+            2 => self.squares::<2, 8>(from, out, lines),
+            4 => self.squares::<4, 4>(from, out, lines),
+            _ => self.squares::<8, 2>(from, out, lines),
+        }
+    }
+
+    /// Of elements of `SIZE` bytes, `EACH` to a vector.
+    fn squares<const SIZE: usize, const EACH: usize>(
+        &self,
+        from: &[u8],
+        (out, pitch): (&mut [u8], usize),
+        lines: &Lines,
+    ) {
+        let side = LINE / SIZE;
+        let mut columns = [[0; VECTORS]; LINE];
+        let mut turned = [[0; VECTORS]; EACH];
+        for column in (0..self.columns).step_by(side) {
+            let width = side.min(self.columns - column);
+            for row in (0..self.rows).step_by(side) {
+                let height = side.min(self.rows - row);
+                let mut start = self.first + column as isize * self.stride + row as isize;
+                for line in &mut columns[..width] {
+                    let of_column = &from[start as usize * SIZE..][..height * SIZE];
+                    let line: &mut [u8] = bytemuck::cast_slice_mut(line);
+                    // Of a known length it is no call.
+                    match <&[u8; LINE]>::try_from(of_column) {
+                        Ok(whole) => line.copy_from_slice(whole),
+                        Err(_) => line[..height * SIZE].copy_from_slice(of_column),
+                    }
+                    start += self.stride;
+                }
+                for at in 0..height.div_ceil(EACH) {
+                    for (to, columns) in columns.chunks(EACH).take(width.div_ceil(EACH)).enumerate()
+                    {
+                        let square = std::array::from_fn(|of| columns[of][at]);
+                        let square = turn::<SIZE, EACH>(square);
+                        for (line, vector) in turned.iter_mut().zip(square) {
+                            line[to] = vector;
+                        }
+                    }
+                    let rows = EACH.min(height - at * EACH);
+                    for (line, to) in turned[..rows].iter().zip(row + at * EACH..) {
+                        let out = &mut out[(to * pitch + column) * SIZE..][..width * SIZE];
+                        let line: &[u8; LINE] = bytemuck::cast_ref(line);
+                        match <&mut [u8; LINE]>::try_from(&mut *out) {
+                            Ok(out) => lines.write(out, line),
+                            Err(_) => out.copy_from_slice(&line[..width * SIZE]),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// 16 bytes.
+type Vector = u128;
+/// Vectors of a line.
+const VECTORS: usize = LINE / size_of::<Vector>();
+
+/// The rows of a square as its columns: each round joins every element with the one half of the square further on.
+#[inline(always)]
+fn turn<const SIZE: usize, const EACH: usize>(mut square: [Vector; EACH]) -> [Vector; EACH] {
+    for _ in 0..EACH.ilog2() {
+        let before = square;
+        for at in 0..EACH / 2 {
+            let [low, high] = interleaved::<SIZE>(before[at], before[at + EACH / 2]);
+            square[2 * at] = low;
+            square[2 * at + 1] = high;
+        }
+    }
+    square
+}
+
+/// The elements of both in turns: first those of the lower halves, then those of the upper ones.
+#[inline(always)]
+fn interleaved<const SIZE: usize>(a: Vector, b: Vector) -> [Vector; 2] {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sse2) = pulp::core_arch::x86::Sse2::try_new() {
+        let (a, b) = (bytemuck::cast(a), bytemuck::cast(b));
+        let both = match SIZE {
+            1 => [sse2._mm_unpacklo_epi8(a, b), sse2._mm_unpackhi_epi8(a, b)],
+            2 => [sse2._mm_unpacklo_epi16(a, b), sse2._mm_unpackhi_epi16(a, b)],
+            4 => [sse2._mm_unpacklo_epi32(a, b), sse2._mm_unpackhi_epi32(a, b)],
+            _ => [sse2._mm_unpacklo_epi64(a, b), sse2._mm_unpackhi_epi64(a, b)],
+        };
+        return both.map(bytemuck::cast);
+    }
+    interleaved_bytes::<SIZE>(a, b)
+}
+
+/// What any processor can do.
+#[inline(always)]
+fn interleaved_bytes<const SIZE: usize>(a: Vector, b: Vector) -> [Vector; 2] {
+    let (a, b) = (a.to_ne_bytes(), b.to_ne_bytes());
+    [0, 8].map(|half| {
+        Vector::from_ne_bytes(std::array::from_fn(|at| {
+            let (element, byte) = (at / SIZE, at % SIZE);
+            let from = if element % 2 == 0 { a } else { b };
+            from[half + element / 2 * SIZE + byte]
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+
+    fn interleaves<const SIZE: usize>() {
+        let [a, b] = [
+            0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128,
+            0xfedc_ba98_7654_3210_u128 << 61,
+        ];
+        assert_eq!(interleaved::<SIZE>(a, b), interleaved_bytes::<SIZE>(a, b));
+    }
+
+    fn copies<T: bytemuck::Pod + Send + Sync + PartialEq + Debug>(of: impl Fn(usize) -> T) {
+        let large = usize::from(!cfg!(miri));
+        let shapes = [
+            ([1, 16, 1, 17], [0, 3, 2, 1]),
+            ([2, 65, 3, 64 + 70 * large], [0, 3, 2, 1]),
+            ([2, 16 + 300 * large, 1, 128], [0, 3, 2, 1]),
+            ([16 + large, 2, 2, 33], [3, 1, 2, 0]),
+            ([1, 16 + large, 1, 40 + 5000 * large], [0, 3, 2, 1]),
+        ];
+        for ((shape, axes), margin) in shapes.into_iter().flat_map(|s| [(s, 0), (s, 3)]) {
+            let outer = shape.map(|size| size + margin);
+            let ranges = shape.map(|size| (margin..margin + size).into());
+            let whole = Layout::contiguous(outer);
+            let layout = whole.slice(&ranges).unwrap().permute(&axes).unwrap();
+            let from: Vec<T> = (0..whole.elements()).map(&of).collect();
+            let transposed = Transposed::of(&layout).unwrap();
+            let want: Vec<T> = (0..layout.elements())
+                .map(|at| {
+                    let at = place(at, layout.shape().dims(), layout.strides());
+                    from[layout.offset() + at as usize]
+                })
+                .collect();
+            for (stores, before) in [
+                (Stores::Plain, 0),
+                (Stores::Streaming, 0),
+                (Stores::Streaming, 1),
+            ] {
+                let mut out = vec![T::zeroed(); before + want.len()];
+                transposed.copy_by(stores, &from, &mut out[before..]);
+                assert!(out[before..] == want, "{layout:?} {before}");
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_all_sizes_are_the_elements_in_order() {
+        copies(|at| (at % 251) as u8);
+        copies(|at| at as u16);
+        copies(|at| at as u32);
+        copies(|at| at as u64);
+    }
+
+    /// What is by rows, or repeats, or has few rows or columns, goes other ways.
+    #[test]
+    fn others_are_not_transposed() {
+        let of = |shape: [usize; 3], axes: [usize; 3]| {
+            Transposed::of(&Layout::contiguous(shape).permute(&axes).unwrap()).is_some()
+        };
+        assert!(of([2, 16, 16], [0, 2, 1]));
+        assert!(of([16, 2, 16], [2, 1, 0]));
+        assert!(!of([2, 16, 16], [0, 1, 2]));
+        assert!(!of([2, 16, 16], [1, 0, 2]));
+        assert!(!of([2, 15, 16], [0, 2, 1]));
+        assert!(!of([2, 16, 15], [0, 2, 1]));
+        assert!(!of([0, 16, 16], [0, 2, 1]));
+        assert!(!of([16, 0, 16], [2, 1, 0]));
+        let column = Layout::contiguous([16, 1]);
+        let repeated = column.broadcast_to(&[16, 20].into()).unwrap();
+        assert!(Transposed::of(&repeated).is_none());
+    }
+
+    #[test]
+    fn vectors_are_interleaved_as_bytes_are() {
+        interleaves::<1>();
+        interleaves::<2>();
+        interleaves::<4>();
+        interleaves::<8>();
+    }
+}
