@@ -1,6 +1,7 @@
 //! The native CPU's memory and its parallel loops.
 
 pub(crate) mod arena;
+mod copy;
 pub(crate) mod double;
 mod few;
 pub(crate) mod matrix;
@@ -17,6 +18,7 @@ mod vectors;
 pub(crate) mod whole;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
+pub(crate) use copy::copy;
 pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};

@@ -1,8 +1,9 @@
 //! Loops over elements, on all cores when that pays.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::layout::{Layout, Merged, merge};
+use crate::layout::{Layout, Merged, merge, place};
 use crate::sync::Mutex;
 
 /// Elements below which starting threads costs more than it gives (about 20 microseconds of work).
@@ -48,6 +49,87 @@ fn in_chunks<T: Send>(out: &mut [T], size: usize, work: &(dyn Fn(usize, &mut [T]
     let chunk = if is_much { CHUNK * size } else { out.len() };
     let pieces = out.chunks_mut(chunk.max(1)).enumerate();
     share(is_much, pieces, |(at, piece)| work(at * CHUNK, piece));
+}
+
+/// Runs `work(places, base, piece)` over all elements of a view into `elements`: `places` count them in row-major order,
+/// and `piece` holds them, the `base`th element and those after it. On all cores where its rows lie one after the other.
+pub(crate) fn through<T: Send>(
+    layout: &Layout,
+    elements: &mut [T],
+    work: impl Fn(Range<usize>, usize, &mut [T]) + Sync,
+) {
+    let Merged { dims, strides } = merge(&[layout]);
+    let of_row: usize = dims.iter().skip(1).product();
+    let split = Split {
+        dims: &dims,
+        strides: &strides[0],
+        offset: layout.offset(),
+        axes: 1,
+        height: (CHUNK / of_row.max(1)).max(1),
+    };
+    split.share(elements, work);
+}
+
+/// A view whose first `axes` are cut, all but the last of them one by one, that one by `height`.
+pub(crate) struct Split<'a> {
+    pub dims: &'a [usize],
+    pub strides: &'a [isize],
+    pub offset: usize,
+    pub axes: usize,
+    pub height: usize,
+}
+
+impl Split<'_> {
+    /// As [`through`].
+    pub(crate) fn share<T: Send>(
+        &self,
+        elements: &mut [T],
+        work: impl Fn(Range<usize>, usize, &mut [T]) + Sync,
+    ) {
+        let count = self.dims.iter().product();
+        let Some(span) = self.span().filter(|_| count > PARALLEL) else {
+            return work(0..count, 0, elements);
+        };
+        let (outer, inner) = self.dims.split_at(self.axes);
+        let of_row: usize = inner.iter().product();
+        let (&rows, outer) = outer.split_last().unwrap_or((&1, &[]));
+        let pitch = self
+            .strides
+            .get(self.axes - 1)
+            .map_or(0, |&stride| stride as usize);
+        let (mut base, mut rest) = (0, elements);
+        let starts = (0..outer.iter().product()).flat_map(|at| {
+            let start = self.offset + place(at, outer, self.strides) as usize;
+            let rows = (0..rows).step_by(self.height);
+            rows.map(move |row| (at, row, start + row * pitch))
+        });
+        let pieces = starts.map(|(at, row, start)| {
+            let height = self.height.min(rows - row);
+            let (_, from) = std::mem::take(&mut rest).split_at_mut(start - base);
+            let (piece, left) = from.split_at_mut((height - 1) * pitch + span);
+            (base, rest) = (start + piece.len(), left);
+            let first = (at * rows + row) * of_row;
+            (first..first + height * of_row, start, piece)
+        });
+        share(true, pieces, |(places, base, piece)| {
+            work(places, base, piece)
+        });
+    }
+
+    /// From the first element of what is not cut to behind its last one; `None` where pieces would lie in each other.
+    fn span(&self) -> Option<usize> {
+        let (mut span, mut uncut) = (1, 1);
+        for (axis, (&size, &stride)) in self.dims.iter().zip(self.strides).enumerate().rev() {
+            if stride <= 0 || (axis < self.axes && (stride as usize) < span) {
+                return None;
+            }
+            span += (size - 1) * stride as usize;
+            if axis >= self.axes {
+                uncut = span;
+            }
+        }
+        Some(uncut)
+    }
 }
 
 /// Hands each item to `work`: on the caller's thread, and where there `is_much` to do on the others as
@@ -159,6 +241,53 @@ mod tests {
             });
             let mut seen = seen.iter().enumerate();
             assert!(seen.all(|(at, &seen)| seen == round * (at as u32 / 7 + 1)));
+        }
+    }
+
+    /// Each element of a view once, in the piece that it is handed with; pieces only where they can be apart.
+    #[test]
+    fn views_are_cut_into_pieces() {
+        let rows = Layout::contiguous([3, 50, 4, 100]);
+        let part = rows.slice(&[(1..3).into(), (3..49).into(), (..).into(), (1..99).into()]);
+        let part = part.unwrap();
+        let column = Layout::contiguous([40_000, 3])
+            .slice(&[(5..).into(), (1..2).into()])
+            .unwrap();
+        let wide = Layout::contiguous([2, 70_000])
+            .slice(&[(..).into(), (1..).into()])
+            .unwrap();
+        let cases = [
+            (rows.clone(), true),
+            (part.clone(), true),
+            (column, true),
+            (wide, true),
+            (rows.permute(&[1, 0, 2, 3]).unwrap(), false),
+            (rows.flip(&[1]).unwrap(), false),
+            (part.slice(&[(0..1).into()]).unwrap(), false),
+            (Layout::contiguous([0, 4]), false),
+        ];
+        for (layout, are_many) in cases {
+            let mut seen = vec![0; layout.end()];
+            let count = Mutex::new(0);
+            let walk = Walk::new(&[&layout]);
+            let stride = walk.inner_strides().first().copied().unwrap_or(1);
+            through(&layout, &mut seen, |places, base, piece| {
+                *count.lock() += 1;
+                walk.runs(places.start, places.len(), &mut |first, starts, length| {
+                    for at in 0..length {
+                        let place = starts[0] + at as isize * stride - base as isize;
+                        piece[place as usize] += places.start + first + at + 1;
+                    }
+                });
+            });
+            let mut want = vec![0; layout.end()];
+            walk.runs(0, layout.elements(), &mut |first, starts, length| {
+                for at in 0..length {
+                    want[(starts[0] + at as isize * stride) as usize] = first + at + 1;
+                }
+            });
+            assert!(seen == want, "{layout:?}");
+            assert_eq!(*count.lock() > 1, are_many, "{layout:?}");
         }
     }
 

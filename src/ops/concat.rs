@@ -5,10 +5,10 @@ use std::borrow::Borrow;
 use smallvec::{SmallVec, smallvec};
 
 use super::contiguous::Copy;
-use super::pad::copy_box;
-use super::position::Positions;
+use super::position::{self, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
+use crate::cpu;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
@@ -194,12 +194,7 @@ impl Op for Concat {
                 launches.extend(part.launches([input, last], true, capabilities)?);
                 continue;
             }
-            let ranges: SmallVec<[SliceRange; 6]> = from
-                .iter()
-                .zip(operand.layout.shape().iter())
-                .map(|(&from, &size)| (from..from + size).into())
-                .collect();
-            let place = output.layout.slice(&ranges)?;
+            let place = position::part(output.layout, &from, operand.layout.shape())?;
             let copy = Problem {
                 inputs: smallvec![operand],
                 output: Operand {
@@ -223,7 +218,11 @@ impl Op for Concat {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         for (input, from) in self.parts(inputs.iter().map(|input| input.layout)) {
             let input = &inputs[input];
-            by_size!(output.dtype, Bits => copy_box::<Bits>(input, output, &from, None));
+            let place = position::part(output.layout, &from, input.layout.shape())?;
+            by_size!(output.dtype, Bits => cpu::copy::<Bits>(
+                (input.layout, bytemuck::cast_slice(input.bytes)),
+                (&place, bytemuck::cast_slice_mut(output.bytes)),
+            ));
         }
         Ok(())
     }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::elementwise::Body;
+use super::order::Order;
 use crate::capabilities::Capabilities;
-use crate::cpu::parallel;
-use crate::cpu::transpose::Transposed;
+use crate::cpu;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::layout::Layout;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -74,10 +73,15 @@ impl Tensor {
             return Err(Error::dtype_mismatch(OP, self.dtype(), source.dtype()));
         }
         let view = source.broadcast_to(self.shape())?;
-        match view.shares_storage(self) {
-            true if view.layout() == self.layout() => Ok(()),
-            true => road::write(&Copy, &[&view.copy_at_home()?], self),
-            false => road::write(&Copy, &[&view], self),
+        let view = match view.shares_storage(self) {
+            true if view.layout() == self.layout() => return Ok(()),
+            true => view.copy_at_home()?,
+            false => view,
+        };
+        // In the order of what is written, whose neighbours are written together then.
+        match Order::of(std::iter::once(self.layout())) {
+            Some(order) => road::write(&Copy, &[&order.view(&view)?], &order.view(self)?),
+            None => road::write(&Copy, &[&view], self),
         }
     }
 
@@ -130,61 +134,11 @@ impl Op for Copy {
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-        by_size!(output.dtype, Bits => twin::<Bits>(inputs, output));
+        let [input] = inputs else { return Ok(()) };
+        by_size!(output.dtype, Bits => cpu::copy::<Bits>(
+            (input.layout, bytemuck::cast_slice(input.bytes)),
+            (output.layout, bytemuck::cast_slice_mut(output.bytes)),
+        ));
         Ok(())
     }
-}
-
-fn twin<T: bytemuck::Pod + Send + Sync>(inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
-    let [input] = inputs else { return };
-    let from: &[T] = bytemuck::cast_slice(input.bytes);
-    let count = output.layout.elements();
-    let all = bytemuck::cast_slice_mut::<u8, T>(output.bytes);
-    if !output.layout.is_contiguous() {
-        return scatter([input.layout, output.layout], from, all);
-    }
-    let first = output.layout.offset();
-    let Some(out) = all.get_mut(first..first + count) else {
-        return;
-    };
-    if let Some(transposed) = Transposed::of(input.layout) {
-        return transposed.copy(from, out);
-    }
-    let walk = parallel::Walk::new(&[input.layout]);
-    let stride = walk.inner_strides()[0];
-    parallel::pieces(out, |start, piece| {
-        let length = piece.len();
-        walk.runs(start, length, &mut |first, starts, count| {
-            let out = &mut piece[first..first + count];
-            if stride == 1 {
-                let at = starts[0] as usize;
-                out.copy_from_slice(&from[at..at + count]);
-            } else {
-                let mut at = starts[0];
-                for out in out {
-                    *out = from[at as usize];
-                    at += stride;
-                }
-            }
-        });
-    });
-}
-
-/// Copies into a view of other elements, which stay.
-fn scatter<T: bytemuck::Pod>(layouts: [&Layout; 2], from: &[T], out: &mut [T]) {
-    let walk = parallel::Walk::new(&layouts);
-    let [stride, out_stride] = [0, 1].map(|operand| walk.inner_strides()[operand]);
-    walk.runs(0, layouts[1].elements(), &mut |_, starts, count| {
-        let (mut at, mut to) = (starts[0], starts[1]);
-        if stride == 1 && out_stride == 1 {
-            let (at, to) = (at as usize, to as usize);
-            out[to..to + count].copy_from_slice(&from[at..at + count]);
-            return;
-        }
-        for _ in 0..count {
-            out[to as usize] = from[at as usize];
-            at += stride;
-            to += out_stride;
-        }
-    });
 }

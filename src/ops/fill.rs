@@ -150,9 +150,15 @@ fn twin<T: bytemuck::Pod + Send + Sync>(output: &mut HostOutput<'_>, value: T) {
     }
     let walk = parallel::Walk::new(&[layout]);
     let stride = walk.inner_strides()[0];
-    walk.runs(0, layout.elements(), &mut |_, starts, count| {
-        for at in 0..count as isize {
-            out[(starts[0] + at * stride) as usize] = value;
-        }
+    parallel::through(layout, out, |places, base, out| {
+        walk.runs(places.start, places.len(), &mut |_, starts, count| {
+            let first = starts[0] - base as isize;
+            if stride == 1 {
+                return out[first as usize..][..count].fill(value);
+            }
+            for at in 0..count as isize {
+                out[(first + at * stride) as usize] = value;
+            }
+        });
     });
 }

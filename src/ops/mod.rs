@@ -13,6 +13,7 @@ mod index;
 mod matmul;
 mod normalise;
 mod operators;
+mod order;
 mod pad;
 mod plan;
 mod position;

@@ -3,6 +3,7 @@
 use super::position::{self, Inside, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
+use crate::cpu::transpose::Transposed;
 use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
@@ -153,30 +154,32 @@ impl Op for Pad {
         let input = only(self.name(), inputs)?;
         let (from, value) = (self.from(), self.value.as_slice());
         by_size!(output.dtype, Bits => {
-            let value = Some(bytemuck::pod_read_unaligned(value));
-            copy_box::<Bits>(input, output, &from, value)
-        });
-        Ok(())
+            copy_box::<Bits>(input, output, &from, bytemuck::pod_read_unaligned(value))
+        })
     }
 }
 
-/// Copies the input into the box of the output that begins at `from`, and writes the value beside
-/// it, if there is one.
-pub(super) fn copy_box<T: bytemuck::Pod + Send + Sync>(
+/// Copies the input into the box of the output that begins at `from`, and writes the value beside it.
+fn copy_box<T: bytemuck::Pod + Send + Sync>(
     input: &HostInput<'_>,
     output: &mut HostOutput<'_>,
     from: &[usize],
-    value: Option<T>,
-) {
+    value: T,
+) -> Result<()> {
     let (sizes, layout) = (output.layout.shape(), input.layout);
     let elements: &[T] = bytemuck::cast_slice(input.bytes);
+    let place = position::part(output.layout, from, layout.shape())?;
+    let transposed = Transposed::of(layout, &place);
+    if let Some(transposed) = &transposed {
+        transposed.copy(elements, bytemuck::cast_slice_mut(output.bytes));
+    }
     let count = output.layout.elements();
     let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
-        return;
+        return Ok(());
     };
     let Some(last) = sizes.rank().checked_sub(1) else {
         out.copy_from_slice(&elements[layout.offset()..=layout.offset()]);
-        return;
+        return Ok(());
     };
     let stride = layout.strides()[last];
     let inside = from[last]..from[last] + layout.shape()[last];
@@ -191,8 +194,10 @@ pub(super) fn copy_box<T: bytemuck::Pod + Send + Sync>(
             start = start.wrapping_add(step);
         }
         let inside = if within { inside.clone() } else { 0..0 };
-        position::line(out, columns, inside, (elements, start, stride), value);
+        let input = transposed.is_none().then_some((elements, start, stride));
+        position::line(out, columns, inside, input, value);
     });
+    Ok(())
 }
 
 impl Op for Triangle {
@@ -260,6 +265,10 @@ impl Triangle {
         let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
             return;
         };
+        let transposed = Transposed::by_rows(layout);
+        if let Some(transposed) = &transposed {
+            transposed.copy(elements, out);
+        }
         position::rows(out, sizes[last], |mut row, columns, out| {
             // The first column above the diagonal, or the first that is not below it.
             let at = (row % sizes[last - 1]) as isize;
@@ -274,8 +283,8 @@ impl Triangle {
                 row /= sizes[axis];
             }
             let stride = layout.strides()[last];
-            let zero = Some(T::zeroed());
-            position::line(out, columns, inside, (elements, start, stride), zero);
+            let input = transposed.is_none().then_some((elements, start, stride));
+            position::line(out, columns, inside, input, T::zeroed());
         });
     }
 }

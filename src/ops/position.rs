@@ -11,8 +11,9 @@ use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::error::Result;
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
-use crate::layout::{Layout, Strides, merge};
+use crate::layout::{Layout, SliceRange, Strides, merge};
 use crate::road::window::Limits;
+use crate::shape::Shape;
 
 type Sizes = SmallVec<[usize; 6]>;
 
@@ -348,23 +349,33 @@ pub(super) fn rows<T: Send>(
     });
 }
 
+/// The part of a view that has this shape and begins at `from`.
+pub(super) fn part(of: &Layout, from: &[usize], shape: &Shape) -> Result<Layout> {
+    let ranges = from.iter().zip(shape.iter());
+    let ranges: SmallVec<[SliceRange; 6]> = ranges
+        .map(|(&from, &size)| (from..from + size).into())
+        .collect();
+    of.slice(&ranges)
+}
+
 /// A part of a row: the columns inside from the input, whose column 0 is (or would be) at `start`,
-/// and the value elsewhere, unless that stays.
+/// unless these are there, and the value elsewhere.
 pub(super) fn line<T: Copy>(
     out: &mut [T],
     columns: Range<usize>,
     inside: Range<usize>,
-    (input, start, stride): (&[T], isize, isize),
-    value: Option<T>,
+    input: Option<(&[T], isize, isize)>,
+    value: T,
 ) {
     let first = inside.start.clamp(columns.start, columns.end);
     let end = inside.end.clamp(first, columns.end);
     let (before, rest) = out.split_at_mut(first - columns.start);
     let (copied, after) = rest.split_at_mut(end - first);
-    if let Some(value) = value {
-        before.fill(value);
-        after.fill(value);
-    }
+    before.fill(value);
+    after.fill(value);
+    let Some((input, start, stride)) = input else {
+        return;
+    };
     let at = start + first as isize * stride;
     if stride == 1 && !copied.is_empty() {
         copied.copy_from_slice(&input[at as usize..at as usize + copied.len()]);

@@ -1,7 +1,7 @@
 //! Inputs that lie turned: copies of permuted tensors and elementwise ops on them, in squares of every side,
 //! against the list of indices.
 
-use orlop::{DType, Result, Tensor, with_hardware_plans};
+use orlop::{DType, Device, Result, Tensor, with_hardware_plans};
 
 use crate::adapters::{Context, full, runs_hardwares, stored_alone};
 use crate::elementwise;
@@ -193,9 +193,50 @@ fn tiles<T: Number>(context: &Context) -> Result<()> {
                 let want = if is_part { parts[at] } else { sums[at] };
                 assert_eq!(got[at].bits(), want.bits(), "{at} of {}", part.story());
             }
+            beside(device, rng, &part, (&outer, axes))?;
         }
         Ok(())
     })
+}
+
+/// What copies a turned one into a part of something, against what it does with its copy, which lies by rows.
+fn beside<T: Number>(
+    device: &Device,
+    rng: &mut Rng,
+    turned: &Operand<T>,
+    (outer, axes): (&[usize], &[usize]),
+) -> Result<()> {
+    let (x, by_rows) = (&turned.tensor, &turned.tensor.copy()?);
+    let rank = x.rank();
+    let alike = |got: Tensor, want: Tensor| same(&got, &want.to_vec::<T>()?);
+    let widths: Vec<(usize, usize)> = (0..rank).map(|axis| (axis % 2, 2)).collect();
+    alike(x.pad(&widths, 1)?, by_rows.pad(&widths, 1)?)?;
+    alike(x.tril(3)?, by_rows.tril(3)?)?;
+    for axis in [0, rank - 1] {
+        alike(
+            Tensor::concat(&[x, by_rows], axis)?,
+            Tensor::concat(&[by_rows, by_rows], axis)?,
+        )?;
+    }
+    // Into parts that lie by rows, turned as well, and backwards.
+    let sizes: Vec<usize> = x.shape().iter().map(|size| size + 1).collect();
+    let part: Vec<_> = sizes.iter().map(|&size| 1..size).collect();
+    let by_rows = Operand::<T>::random(device, rng, &sizes)?;
+    let turned_too = Operand::<T>::random(device, rng, outer)?;
+    let parts = [
+        (&by_rows, by_rows.slice(&part)?),
+        (&by_rows, by_rows.slice(&part)?.flip(&[0])?),
+        (&turned_too, turned_too.permute(axes)?.slice(&part)?),
+    ];
+    for (whole, part) in parts {
+        let mut want = whole.tensor.to_vec::<T>()?;
+        for (&at, value) in part.grid.indices.iter().zip(turned.values()) {
+            want[at] = value;
+        }
+        part.tensor.assign(x)?;
+        same(&whole.tensor, &want)?;
+    }
+    Ok(())
 }
 
 /// The kernels that hardware is given: a workgroup a square.

@@ -16,6 +16,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("views::high_ranks", Scope::Device, high_ranks),
         Test::new("views::repeated", Scope::Device, repeated),
         Test::new("views::without_elements", Scope::Device, without_elements),
+        Test::new("views::large_parts", Scope::Device, large_parts),
     ];
     all.push(Test::new(
         "views::assign_overlaps",
@@ -102,6 +103,43 @@ fn assign_overlaps(context: &Context) -> Result<()> {
     one.assign(&elsewhere)?;
     want[0] = 7;
     same(&base, &want)
+}
+
+/// Parts that several threads write at once on the CPU: what lies between their rows stays.
+fn large_parts(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for (shape, axes) in [([90, 3, 200], [0, 1, 2]), ([200, 90, 3], [1, 2, 0])] {
+            let base = Operand::<i32>::random(context.device(), rng, &shape)?;
+            let ranges: Vec<_> = shape.iter().map(|&size| 1..size).collect();
+            let inner = base.slice(&ranges)?.permute(&axes)?;
+            // Whole planes, rows of planes, every second column, backwards.
+            let parts = [
+                inner.clone(),
+                base.permute(&axes)?.step(0, 0..90, 2)?,
+                base.permute(&axes)?.step(2, 1..200, 2)?,
+                base.permute(&axes)?.flip(&[1])?,
+            ];
+            let mut want = base.values();
+            for part in parts {
+                let places = &part.grid.indices;
+                let other = Operand::<i32>::random(context.device(), rng, part.shape())?;
+                part.tensor.add_assign(&other.tensor)?;
+                for (&at, value) in places.iter().zip(other.values()) {
+                    want[at] = want[at].wrapping_add(value);
+                }
+                same(&base.tensor, &want)?;
+                part.tensor.assign(&other.tensor)?;
+                for (&at, value) in places.iter().zip(other.values()) {
+                    want[at] = value;
+                }
+                same(&base.tensor, &want)?;
+                part.tensor.fill(7)?;
+                places.iter().for_each(|&at| want[at] = 7);
+                same(&base.tensor, &want)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Random chains of views, compared with the list of indices.

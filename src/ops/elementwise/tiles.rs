@@ -40,7 +40,7 @@ impl Tiles {
             .iter()
             .map(|input| {
                 let is_much = input.layout.elements() > FEW && !input.layout.is_contiguous();
-                is_much.then(|| Transposed::of(input.layout)).flatten()
+                is_much.then(|| Transposed::by_rows(input.layout)).flatten()
             })
             .collect();
         let first = ways.iter().position(Option::is_some)?;

@@ -63,16 +63,18 @@ pub(super) fn evaluate(
     }
     // Through strides: a block's old elements are gathered, and its new ones go where they were.
     let walk = Walk::new(&[layout]);
-    let mut machine = machine(None);
-    let mut block: Register = vec![0; BLOCK];
-    for from in (0..layout.elements()).step_by(BLOCK) {
-        let count = BLOCK.min(layout.elements() - from);
-        let block = &mut cast_slice_mut(&mut block)[..count * size];
-        let bytes = &mut *output.bytes;
-        by_size!(output.dtype, Bits => {
-        through::<Bits>(&walk, bytes, from, block, |block| machine.block(from, block))
+    by_size!(output.dtype, Bits => {
+        let elements: &mut [Bits] = cast_slice_mut(output.bytes);
+        parallel::through(layout, elements, |places, base, elements| {
+            let mut machine = machine(None);
+            let mut block: Register = vec![0; BLOCK];
+            for from in places.clone().step_by(BLOCK) {
+                let count = BLOCK.min(places.end - from);
+                let block = &mut cast_slice_mut(&mut block)[..count * size];
+                through(&walk, (elements, base), from, block, |block| machine.block(from, block));
+            }
         });
-    }
+    });
 }
 
 /// Whether computing takes no longer than memory does: streaming stores of a block wait for each other, and nothing is
@@ -89,19 +91,22 @@ fn is_light(expression: &Expression) -> bool {
 /// Changes elements of a view in a block of their own.
 fn through<T: bytemuck::Pod>(
     walk: &Walk,
-    bytes: &mut [u8],
+    (elements, base): (&mut [T], usize),
     from: usize,
     block: &mut [u8],
     change: impl FnOnce(&mut [u8]),
 ) {
-    gather::<T>(walk, bytes, from, block);
+    gather(walk, (elements, base), from, cast_slice_mut(block));
     change(block);
-    let elements: &mut [T] = cast_slice_mut(bytes);
     let block: &[T] = cast_slice(block);
     let stride = walk.inner_strides()[0];
     walk.runs(from, block.len(), &mut |first, starts, count| {
-        let mut at = starts[0];
-        for &element in &block[first..first + count] {
+        let mut at = starts[0] - base as isize;
+        let block = &block[first..first + count];
+        if stride == 1 {
+            return elements[at as usize..][..count].copy_from_slice(block);
+        }
+        for &element in block {
             elements[at as usize] = element;
             at += stride;
         }
@@ -415,7 +420,9 @@ impl<'a> Machine<'a> {
                 let raw: &mut [u8] = cast_slice_mut(&mut self.raw);
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
-                by_size!(dtype, Bits => gather::<Bits>(walk, operand.bytes, from, into));
+                by_size!(dtype, Bits => {
+                    gather::<Bits>(walk, (cast_slice(operand.bytes), 0), from, cast_slice_mut(into))
+                });
                 match is_narrow(dtype) {
                     true => &cast_slice(&self.raw)[..count * size],
                     false => return,
@@ -532,20 +539,23 @@ fn bits16(element: &[u8]) -> u16 {
     element.try_into().map_or(0, u16::from_ne_bytes)
 }
 
-/// Elements of a view from `from` on, as many as `into` holds.
-fn gather<T: bytemuck::Pod>(walk: &Walk, bytes: &[u8], from: usize, into: &mut [u8]) {
-    let elements: &[T] = cast_slice(bytes);
-    let into: &mut [T] = cast_slice_mut(into);
+/// Elements of a view from `from` on, as many as `into` holds; `elements` begin with the storage's `base`th.
+fn gather<T: bytemuck::Pod>(
+    walk: &Walk,
+    (elements, base): (&[T], usize),
+    from: usize,
+    into: &mut [T],
+) {
     let stride = walk.inner_strides()[0];
     let length = into.len();
     walk.runs(from, length, &mut |first, starts, count| {
         let into = &mut into[first..first + count];
-        let start = starts[0] as usize;
+        let mut at = starts[0] - base as isize;
+        let start = at as usize;
         match stride {
             1 => into.copy_from_slice(&elements[start..start + count]),
             0 => into.fill(elements[start]),
             _ => {
-                let mut at = starts[0];
                 for into in into {
                     *into = elements[at as usize];
                     at += stride;

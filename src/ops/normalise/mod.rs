@@ -5,6 +5,7 @@ mod kernel;
 mod plan;
 mod spread;
 
+use super::order::Order;
 use super::reduce::{self, Along, Axes, Reduction};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
@@ -126,6 +127,7 @@ impl Tensor {
     }
 }
 
+/// What it gives lies in memory as the tensor does; where a weight would lie otherwise than its axes, by rows.
 fn normalise(
     what: Norm,
     x: &Tensor,
@@ -134,6 +136,22 @@ fn normalise(
     epsilon: f32,
 ) -> Result<Tensor> {
     let along = axes.of(what.name(), x.shape())?;
+    let order = Order::of(std::iter::once(x.layout()));
+    if let Some(order) = order {
+        let places = order.places(&along.axes);
+        let is_scaled = weight.is_some() || bias.is_some();
+        if !is_scaled || places.is_sorted() {
+            let view = order.view(x)?;
+            let made = normalise(
+                what,
+                &view,
+                Axes::from(&places[..]),
+                [weight, bias],
+                epsilon,
+            )?;
+            return order.restored(&made);
+        }
+    }
     let given = |tensor: Option<&Tensor>, others: &[&Tensor]| -> Result<Option<Tensor>> {
         tensor
             .map(|tensor| spread(what.name(), tensor, x, others, &along))

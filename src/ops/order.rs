@@ -36,6 +36,12 @@ impl Order {
         tensor.permute(&self.0)
     }
 
+    /// Where these axes are in it.
+    pub(super) fn places(&self, axes: &[usize]) -> SmallVec<[usize; 6]> {
+        let place = |axis: &usize| self.0.iter().position(|of| of == axis);
+        axes.iter().filter_map(place).collect()
+    }
+
     /// A tensor of this order with its axes where they were.
     pub(super) fn restored(&self, tensor: &Tensor) -> Result<Tensor> {
         let mut back: SmallVec<[usize; 6]> = SmallVec::from_elem(0, self.0.len());
