@@ -1,9 +1,9 @@
 //! New tensors.
 
 use super::fill::Fill;
-use crate::cpu::host_vec;
+use crate::cpu::{host_vec, parallel};
 use crate::device::Device;
-use crate::dtype::{DType, Element, Scalar};
+use crate::dtype::{DType, Element, Scalar, bf16_of, f16_of};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::road;
@@ -111,13 +111,8 @@ impl Tensor {
             holder.allocate(size)?;
         }
         let mut host = host_vec("arange", size as usize)?;
-        for i in 0..count {
-            let value = Scalar::Float(start + i as f64 * step);
-            let element = value.to_bytes(dtype).ok_or_else(|| {
-                Error::invalid("arange", format!("{dtype} cannot hold the value {value}"))
-            })?;
-            host.extend_from_slice(element.as_slice());
-        }
+        host.resize(size as usize, 0);
+        progression(&mut host, [start, step], dtype)?;
         let storage = holder.allocate(size)?;
         storage.write(&host)?;
         let layout = Layout::contiguous(count);
@@ -188,4 +183,47 @@ impl Tensor {
             dtype,
         ))
     }
+}
+
+/// Fills with elements of `start + i * step`.
+fn progression(host: &mut [u8], [start, step]: [f64; 2], dtype: DType) -> Result<()> {
+    let element = |i: usize| {
+        let value = Scalar::Float(start + i as f64 * step);
+        value.to_bytes(dtype).ok_or_else(|| {
+            Error::invalid("arange", format!("{dtype} cannot hold the value {value}"))
+        })
+    };
+    let count = host.len() / dtype.size();
+    let Some(last) = count.checked_sub(1) else {
+        return Ok(());
+    };
+    // Whole numbers between two that fit do, and floats take any.
+    let are_whole = start.fract() == 0.0 && step.fract() == 0.0 && dtype != DType::Bool;
+    let fit = are_whole && element(0).is_ok() && element(last).is_ok();
+    if !(fit || dtype.is_float()) {
+        for (i, place) in host.chunks_exact_mut(dtype.size()).enumerate() {
+            place.copy_from_slice(element(i)?.as_slice());
+        }
+        return Ok(());
+    }
+    macro_rules! fill {
+        ($size:literal, $of:expr) => {
+            parallel::elements(host, dtype.size(), |first, piece| {
+                let (places, _) = piece.as_chunks_mut::<$size>();
+                for (place, i) in places.iter_mut().zip(0i32..) {
+                    let i = first as f64 + f64::from(i);
+                    *place = $of(start + i * step).to_ne_bytes();
+                }
+            })
+        };
+    }
+    match dtype {
+        DType::F32 => fill!(4, |x: f64| x as f32),
+        DType::F64 => fill!(8, |x: f64| x),
+        DType::F16 => fill!(2, f16_of),
+        DType::BF16 => fill!(2, bf16_of),
+        DType::U32 => fill!(4, |x: f64| x as u32),
+        DType::I32 | DType::Bool => fill!(4, |x: f64| x as i32),
+    }
+    Ok(())
 }

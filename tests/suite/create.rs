@@ -133,7 +133,45 @@ fn ranges(context: &Context) -> Result<()> {
     let tenths: Vec<f64> = (0..10).map(|i| f64::from(i) * 0.1).collect();
     same(&Tensor::arange(device, 0.0, 1.0, 0.1, DType::F64)?, &tenths)?;
     let long: Vec<u32> = (0..100_003).collect();
-    same(&Tensor::arange(device, 0, 100_003, 1, DType::U32)?, &long)
+    same(&Tensor::arange(device, 0, 100_003, 1, DType::U32)?, &long)?;
+    let down = |i: i32| 3e4 - 0.625 * f64::from(i);
+    let long: Vec<i32> = (0..100_003).map(|i| 30_000 - 2 * i).collect();
+    same(
+        &Tensor::arange(device, 30_000, -170_006, -2, DType::I32)?,
+        &long,
+    )?;
+    let long: Vec<f32> = (0..100_003).map(|i| down(i) as f32).collect();
+    same(
+        &Tensor::arange(device, 3e4, down(100_003), -0.625, DType::F32)?,
+        &long,
+    )?;
+    let long: Vec<f64> = (0..100_003).map(down).collect();
+    same(
+        &Tensor::arange(device, 3e4, down(100_003), -0.625, DType::F64)?,
+        &long,
+    )?;
+    let long: Vec<f16> = (0..100_003)
+        .map(|i| f16::from_f32(down(i) as f32))
+        .collect();
+    same(
+        &Tensor::arange(device, 3e4, down(100_003), -0.625, DType::F16)?,
+        &long,
+    )?;
+    // The first number that an integer cannot hold is named.
+    let named =
+        |end: f64, step: f64, dtype: DType| match Tensor::arange(device, 0.0, end, step, dtype) {
+            Err(error) => error.to_string(),
+            Ok(made) => panic!("{made:?}"),
+        };
+    assert!(named(3.0, 0.5, DType::I32).contains("0.5"));
+    assert!(
+        named(4e9, 1e9, DType::I32).contains("cannot hold the value 3000000000"),
+        "{}",
+        named(4e9, 1e9, DType::I32)
+    );
+    assert!(named(-3.0, -1.0, DType::U32).contains("-1"));
+    assert!(named(3.0, 1.0, DType::Bool).contains('2'));
+    Ok(())
 }
 
 /// The CPU's numbers, with the same seed.

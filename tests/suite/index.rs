@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::edges", Scope::Device, edges),
         Test::new("index::errors", Scope::Device, errors),
         Test::new("index::many_workgroups", Scope::Device, many_workgroups),
+        Test::new("index::large_sums", Scope::Device, large_sums),
         Test::new("index::one_storage", Scope::Kernels, one_storage),
     ];
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
@@ -272,65 +273,100 @@ fn sums<T: Number>(context: &Context) -> Result<()> {
         let shape = some_shape(context, rng, 4, 1500);
         let axis = rng.below(shape.len());
         let along = rng.one_in(2);
-        let target = Operand::<T>::random_view(context.device(), rng, &shape)?;
         let mut sizes = shape.clone();
         sizes[axis] = rng.below(12);
-        let mut named = vec![sizes[axis]];
+        let mut named = None;
         if along {
             for size in &mut sizes {
                 *size = rng
                     .between(0, (*size).min(9))
                     .max(usize::from(!rng.one_in(20)));
             }
-            named = sizes.clone();
+            named = Some(sizes.clone());
             sizes.iter_mut().for_each(|size| *size += rng.below(2));
         }
-        let source = Operand::<T>::random_view(context.device(), rng, &sizes)?;
-        let index = indices(context, rng, &named, shape[axis])?;
-        let result = match along {
-            true => target
-                .tensor
-                .scatter_add(axis, &index.tensor, &source.tensor)?,
-            false => target
-                .tensor
-                .index_add(axis, &index.tensor, &source.tensor)?,
-        };
-        let (values, mut want) = (source.values(), wide(&target.values()));
-        let walked = if along { &named } else { &sizes };
-        for element in 0..walked.iter().product::<usize>() {
-            let mut rest = element;
-            let mut at = vec![0; walked.len()];
-            for d in (0..walked.len()).rev() {
-                at[d] = rest % walked[d];
-                rest /= walked[d];
-            }
-            let entry = index.entries[if along { element } else { at[axis] }];
-            let flat = |sizes: &[usize], at: &[usize]| {
-                at.iter()
-                    .zip(sizes)
-                    .fold(0, |all, (&i, &size)| all * size + i)
-            };
-            let value = values[flat(&sizes, &at)];
-            if let Some(entry) = entry {
-                at[axis] = entry;
-                let out = &mut want[flat(&shape, &at)];
-                *out = plus::<T>(*out, wide(&[value])[0]);
-            }
-        }
-        assert_eq!(result.shape().dims(), shape);
-        let got = result.to_vec::<T>()?;
-        for (at, (&got, &want)) in got.iter().zip(&want).enumerate() {
-            let want = T::from_value(want);
-            assert!(
-                T::is_same(want, got, true),
-                "{} + {}: element {at} is {got:?}, not {want:?}",
-                target.story(),
-                source.story()
-            );
-        }
-        // The tensor itself is as it was.
-        target.check()
+        sum::<T>(context, rng, (&shape, axis), named.as_deref(), &sizes)
     })
+}
+
+/// More than one thread of the CPU adds: outputs of each before the axis, and along it.
+fn large_sums(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for (shape, axis, count) in [
+            (vec![90, 400], 0, 95),
+            (vec![90, 400], 1, 410),
+            (vec![1, 3, 70, 200], 2, 65),
+            (vec![1, 50, 30, 30], 1, 60),
+            (vec![40_000], 0, 1000),
+            (vec![300], 0, 40_000),
+        ] {
+            let mut sizes = shape.clone();
+            sizes[axis] = count;
+            sum::<i32>(context, rng, (&shape, axis), None, &sizes)?;
+            let named: Vec<usize> = sizes.iter().map(|&size| size.max(2) - 1).collect();
+            sum::<i32>(context, rng, (&shape, axis), Some(&named), &sizes)?;
+        }
+        Ok(())
+    })
+}
+
+/// One of them: by an index of as many dimensions, or of one.
+fn sum<T: Number>(
+    context: &Context,
+    rng: &mut Rng,
+    (shape, axis): (&[usize], usize),
+    named: Option<&[usize]>,
+    sizes: &[usize],
+) -> Result<()> {
+    let target = Operand::<T>::random_view(context.device(), rng, shape)?;
+    let along = named.is_some();
+    let of_axis = [sizes[axis]];
+    let named = named.unwrap_or(&of_axis);
+    let source = Operand::<T>::random_view(context.device(), rng, sizes)?;
+    let index = indices(context, rng, named, shape[axis])?;
+    let result = match along {
+        true => target
+            .tensor
+            .scatter_add(axis, &index.tensor, &source.tensor)?,
+        false => target
+            .tensor
+            .index_add(axis, &index.tensor, &source.tensor)?,
+    };
+    let (values, mut want) = (source.values(), wide(&target.values()));
+    let walked = if along { named } else { sizes };
+    for element in 0..walked.iter().product::<usize>() {
+        let mut rest = element;
+        let mut at = vec![0; walked.len()];
+        for d in (0..walked.len()).rev() {
+            at[d] = rest % walked[d];
+            rest /= walked[d];
+        }
+        let entry = index.entries[if along { element } else { at[axis] }];
+        let flat = |sizes: &[usize], at: &[usize]| {
+            at.iter()
+                .zip(sizes)
+                .fold(0, |all, (&i, &size)| all * size + i)
+        };
+        let value = values[flat(sizes, &at)];
+        if let Some(entry) = entry {
+            at[axis] = entry;
+            let out = &mut want[flat(shape, &at)];
+            *out = plus::<T>(*out, wide(&[value])[0]);
+        }
+    }
+    assert_eq!(result.shape().dims(), shape);
+    let got = result.to_vec::<T>()?;
+    for (at, (&got, &want)) in got.iter().zip(&want).enumerate() {
+        let want = T::from_value(want);
+        assert!(
+            T::is_same(want, got, true),
+            "{} + {}: element {at} is {got:?}, not {want:?}",
+            target.story(),
+            source.story()
+        );
+    }
+    // The tensor itself is as it was.
+    target.check()
 }
 
 /// As sums are kept: f16 and bf16 in f32.

@@ -25,6 +25,8 @@ const OUT: usize = 3;
 
 /// Turns of the kernel's loop: llvmpipe ends loops at 65,535.
 const LONGEST_LOOP: usize = 32 << 10;
+/// Outputs on the CPU that are work enough for a thread.
+const ENOUGH: usize = 16 << 10;
 /// Invocations of a workgroup.
 const WORKGROUP: u64 = 64;
 
@@ -209,11 +211,12 @@ impl Op for ScatterAdd {
             return Ok(());
         }
         let seen = self.seen(target.layout, index.layout, source.layout)?;
+        let of = (target.layout.shape(), self.axis);
         match output.dtype {
-            DType::F32 => seen.twin::<f32>(index, source, output, |a, b| a + b),
-            DType::F64 => seen.twin::<f64>(index, source, output, |a, b| a + b),
-            DType::I32 => seen.twin::<i32>(index, source, output, i32::wrapping_add),
-            DType::U32 => seen.twin::<u32>(index, source, output, u32::wrapping_add),
+            DType::F32 => seen.twin::<f32>(of, index, source, output, |a, b| a + b),
+            DType::F64 => seen.twin::<f64>(of, index, source, output, |a, b| a + b),
+            DType::I32 => seen.twin::<i32>(of, index, source, output, i32::wrapping_add),
+            DType::U32 => seen.twin::<u32>(of, index, source, output, u32::wrapping_add),
             // Summed in f32, which the caller has seen to.
             _ => {}
         }
@@ -222,31 +225,73 @@ impl Op for ScatterAdd {
 }
 
 impl Seen {
-    fn twin<T: bytemuck::Pod>(
+    /// On all cores, each with outputs of its own: those at some entries of an axis before this one, or at some of this one's,
+    /// of which it looks for what all the index names.
+    fn twin<T: bytemuck::Pod + Send + Sync>(
         &self,
+        (target, axis): (&Shape, usize),
         index: &HostInput<'_>,
         source: &HostInput<'_>,
         output: &mut HostOutput<'_>,
-        add: impl Fn(T, T) -> T,
+        add: impl Fn(T, T) -> T + Sync,
     ) {
         let place = Place::new(index, self.size);
         let given = source.elements::<T>();
         let out = output.elements::<T>();
+        let Some(out) = out.get_mut(..target.elements()) else {
+            return;
+        };
         let [base, named, seen] = &self.layouts;
         let walk = parallel::Walk::new(&[base, named, seen]);
         let strides = walk.inner_strides();
-        // Row-major, so along the axis in order.
-        walk.runs(0, seen.elements(), &mut |_, starts, count| {
-            let [mut at, mut number, mut from] = [starts[0], starts[1], starts[2]];
-            for _ in 0..count {
-                if let Some(entry) = place.of(number) {
-                    let out = &mut out[(at + entry as isize * self.stride) as usize];
-                    *out = add(*out, given[from as usize]);
+        let is_much = seen.elements() > parallel::PARALLEL;
+        let first = target.iter().position(|&size| size > 1);
+        let cut = first.filter(|&cut| is_much && cut <= axis);
+        let of_entry = cut.map_or(out.len(), |cut| out.len() / target[cut]);
+        let height = match cut {
+            Some(cut) if cut == axis => self.size.div_ceil(parallel::width()),
+            _ => (ENOUGH / of_entry.max(1)).max(1),
+        };
+        let parts = out.chunks_mut((of_entry * height).max(1)).enumerate();
+        parallel::share(is_much, parts, |(at, out)| {
+            let places = match cut {
+                Some(cut) if cut < axis => {
+                    let most = seen.shape()[cut];
+                    let each = seen.elements() / most;
+                    let [from, to] = [at, at + 1].map(|at| (at * height).min(most) * each);
+                    from..to
                 }
-                at += strides[0];
-                number += strides[1];
-                from += strides[2];
-            }
+                _ => 0..seen.elements(),
+            };
+            let before = (at * of_entry * height) as isize;
+            walk.runs(places.start, places.len(), &mut |_, starts, count| {
+                let [mut to, mut number, mut from] = [starts[0] - before, starts[1], starts[2]];
+                if strides[..] == [1, 0, 1] {
+                    let Some(entry) = place.of(number) else {
+                        return;
+                    };
+                    to += entry as isize * self.stride;
+                    if let Some(out) = out
+                        .get_mut(to as usize..)
+                        .and_then(|out| out.get_mut(..count))
+                    {
+                        for (out, &given) in out.iter_mut().zip(&given[from as usize..]) {
+                            *out = add(*out, given);
+                        }
+                    }
+                    return;
+                }
+                for _ in 0..count {
+                    if let Some(entry) = place.of(number)
+                        && let Some(out) = out.get_mut((to + entry as isize * self.stride) as usize)
+                    {
+                        *out = add(*out, given[from as usize]);
+                    }
+                    to += strides[0];
+                    number += strides[1];
+                    from += strides[2];
+                }
+            });
         });
     }
 }
