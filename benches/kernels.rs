@@ -99,7 +99,23 @@ impl Table<'_> {
             self.line(name, 2 * all, || function(&x))?;
         }
         self.line("transpose", 2 * all, || x.transpose(0, 1)?.copy())?;
+        let turned = x.transpose(0, 1)?;
+        self.line("add of a transposed one", 3 * all, || y.add(&turned))?;
+        self.line("assignment to a transposed one", 2 * all, || {
+            y.transpose(0, 1)?.assign(&x)?;
+            Ok(y.clone())
+        })?;
+        self.line("concatenation with a transposed one", 4 * all, || {
+            Tensor::concat(&[&turned, &x], 0)
+        })?;
+        let images = x.reshape([size / 64, size / 64, 64, 64])?;
+        self.line("channels last", 2 * all, || {
+            images.permute(&[0, 2, 3, 1])?.copy()
+        })?;
         self.line("gather of rows", 2 * all, || x.index_select(0, &order))?;
+        self.line("sum of rows into rows", 4 * all, || {
+            x.index_add(0, &order, &y)
+        })?;
         let places: Vec<u32> = (0..elements)
             .map(|at| ((at * 7919 + at / size) % size) as u32)
             .collect();
@@ -123,6 +139,9 @@ impl Table<'_> {
 
         self.line("softmax of rows", 2 * all, || x.softmax(1))?;
         self.line("softmax of columns", 2 * all, || x.softmax(0))?;
+        self.line("softmax of a transposed one's rows", 2 * all, || {
+            turned.softmax(1)
+        })?;
         self.line("log_softmax of rows", 2 * all, || x.log_softmax(1))?;
         self.line("layer_norm of rows", 2 * all, || {
             x.layer_norm(1, Some(&weight), Some(&bias), 1e-5)

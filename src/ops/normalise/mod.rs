@@ -75,7 +75,8 @@ struct Normalise {
 /// Softmax and norms along any axes: one (`x.softmax(1)`), several as one row (`x.layer_norm([1, 2],
 /// ..)`) or all (`..`).
 ///
-/// f16 and bf16 are worked on in f32 and rounded once. Results are the same bits each time on one device.
+/// f16 and bf16 are worked on in f32 and rounded once. Results lie in memory as the tensor does, without gaps: of a
+/// transposed one transposed, unless a weight's axes would lie in another order than it has. They are the same bits each time on one device.
 /// The bounds are in `docs/numerics.md`.
 impl Tensor {
     /// `exp(x)` over the sum of `exp` along `axes`, without overflow on the way. NaN in a row makes it
