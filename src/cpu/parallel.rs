@@ -58,6 +58,10 @@ pub(crate) fn through<T: Send>(
     elements: &mut [T],
     work: impl Fn(Range<usize>, usize, &mut [T]) + Sync,
 ) {
+    let count = layout.elements();
+    if count <= PARALLEL {
+        return work(0..count, 0, elements);
+    }
     let Merged { dims, strides } = merge(&[layout]);
     let of_row: usize = dims.iter().skip(1).product();
     let split = Split {

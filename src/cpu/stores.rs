@@ -36,10 +36,11 @@ impl Stores {
 
     /// Writes line by line, in any order.
     pub(crate) fn lines(self) -> Lines {
-        Lines {
-            stores: self,
-            _in_order: InOrder,
-        }
+        let in_order = match self {
+            Self::Plain => None,
+            Self::Streaming => Some(InOrder),
+        };
+        Lines(in_order)
     }
 
     /// `fill(at, block)` writes all of `block`, which is `out` from the byte `at` on, and reads nothing of it: the whole of
@@ -67,17 +68,14 @@ impl Stores {
 }
 
 /// Lines of a result, seen by all once this is dropped.
-pub(crate) struct Lines {
-    stores: Stores,
-    _in_order: InOrder,
-}
+pub(crate) struct Lines(Option<InOrder>);
 
 impl Lines {
     /// Past the caches where `out` is a line of memory, not parts of two.
     #[inline(always)]
     pub(crate) fn write(&self, out: &mut [u8; LINE], from: &[u8; LINE]) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if matches!(self.stores, Stores::Streaming) && out.as_ptr().addr().is_multiple_of(LINE) {
+        if self.0.is_some() && out.as_ptr().addr().is_multiple_of(LINE) {
             // SAFETY: at a multiple of 64.
             return unsafe { stream_quarters(out, from) };
         }

@@ -32,6 +32,19 @@ const TO: usize = 1;
 impl Transposed {
     /// `None` where neighbours are not so, or too few along either axis.
     pub(crate) fn of(from: &Layout, to: &Layout) -> Option<Self> {
+        Self::may_be(from)
+            .then(|| Self::between(from, to))
+            .flatten()
+    }
+
+    /// What nearly all that lie otherwise fail, without looking at all their axes.
+    fn may_be(from: &Layout) -> bool {
+        let last = from.shape().iter().zip(from.strides()).next_back();
+        let is_by_rows = last.is_some_and(|(&size, &stride)| size > 1 && stride == 1);
+        !is_by_rows && from.elements() >= LEAST * LEAST
+    }
+
+    fn between(from: &Layout, to: &Layout) -> Option<Self> {
         let places = merge(&[from, to]);
         let dims = &places.dims[..];
         let last = dims.len().checked_sub(1)?;
@@ -50,7 +63,8 @@ impl Transposed {
 
     /// A view that is copied row-major and without gaps.
     pub(crate) fn by_rows(from: &Layout) -> Option<Self> {
-        Self::of(from, &Layout::contiguous(from.shape().clone()))
+        let between = || Self::between(from, &Layout::contiguous(from.shape().clone()));
+        Self::may_be(from).then(between).flatten()
     }
 
     /// The rows from an element on, `height` at most, of its place of the outer axes.
@@ -192,14 +206,14 @@ impl Matrix {
         lines: &Lines,
     ) {
         let side = LINE / SIZE;
-        let mut columns = [[0; VECTORS]; LINE];
+        let mut columns = [[[0; VECTORS]; EACH]; VECTORS];
         let mut turned = [[0; VECTORS]; EACH];
         for column in (0..self.columns).step_by(side) {
             let width = side.min(self.columns - column);
             for row in (0..self.rows).step_by(side) {
                 let height = side.min(self.rows - row);
                 let mut start = self.first + column as isize * self.stride + row as isize;
-                for line in &mut columns[..width] {
+                for line in &mut columns.as_flattened_mut()[..width] {
                     let of_column = &from[start as usize * SIZE..][..height * SIZE];
                     let line: &mut [u8] = bytemuck::cast_slice_mut(line);
                     // Of a known length it is no call.
@@ -210,8 +224,8 @@ impl Matrix {
                     start += self.stride;
                 }
                 for at in 0..height.div_ceil(EACH) {
-                    for (to, columns) in columns.chunks(EACH).take(width.div_ceil(EACH)).enumerate()
-                    {
+                    let columns = columns.iter().take(width.div_ceil(EACH));
+                    for (to, columns) in columns.enumerate() {
                         let square = std::array::from_fn(|of| columns[of][at]);
                         let square = turn::<SIZE, EACH>(square);
                         for (line, vector) in turned.iter_mut().zip(square) {

@@ -75,9 +75,9 @@ struct Normalise {
 /// Softmax and norms along any axes: one (`x.softmax(1)`), several as one row (`x.layer_norm([1, 2],
 /// ..)`) or all (`..`).
 ///
-/// f16 and bf16 are worked on in f32 and rounded once. Results lie in memory as the tensor does, without gaps: of a
-/// transposed one transposed, unless a weight's axes would lie in another order than it has. They are the same bits each time on one device.
-/// The bounds are in `docs/numerics.md`.
+/// f16 and bf16 are worked on in f32 and rounded once. Results are the same bits each time on one device; the bounds are
+/// in `docs/numerics.md`. They lie in memory as the tensor does, without gaps: of a transposed one transposed, unless it
+/// has several axes with a weight in another order.
 impl Tensor {
     /// `exp(x)` over the sum of `exp` along `axes`, without overflow on the way. NaN in a row makes it
     /// all NaN, and so does an infinity, or nothing but minus infinity.
