@@ -101,9 +101,10 @@ impl Table<'_> {
         self.line("transpose", 2 * all, || x.transpose(0, 1)?.copy())?;
         let turned = x.transpose(0, 1)?;
         self.line("add of a transposed one", 3 * all, || y.add(&turned))?;
+        let written = rand(&[size, size], 5)?.transpose(0, 1)?;
         self.line("assignment to a transposed one", 2 * all, || {
-            y.transpose(0, 1)?.assign(&x)?;
-            Ok(y.clone())
+            written.assign(&x)?;
+            Ok(written.clone())
         })?;
         self.line("concatenation with a transposed one", 4 * all, || {
             Tensor::concat(&[&turned, &x], 0)

@@ -52,7 +52,8 @@ fn in_chunks<T: Send>(out: &mut [T], size: usize, work: &(dyn Fn(usize, &mut [T]
 }
 
 /// Runs `work(places, base, piece)` over all elements of a view into `elements`: `places` count them in row-major order,
-/// and `piece` holds them, the `base`th element and those after it. On all cores where its rows lie one after the other.
+/// and `piece` holds them, the `base`th element and those after it. On all cores where there are many, and the parts of
+/// one axis at least lie one after the other.
 pub(crate) fn through<T: Send>(
     layout: &Layout,
     elements: &mut [T],
@@ -63,15 +64,24 @@ pub(crate) fn through<T: Send>(
         return work(0..count, 0, elements);
     }
     let Merged { dims, strides } = merge(&[layout]);
-    let of_row: usize = dims.iter().skip(1).product();
-    let split = Split {
-        dims: &dims,
-        strides: &strides[0],
-        offset: layout.offset(),
-        axes: 1,
-        height: (CHUNK / of_row.max(1)).max(1),
+    let split = |axes: usize| {
+        let of_row: usize = dims[axes..].iter().product();
+        Split {
+            dims: &dims,
+            strides: &strides[0],
+            offset: layout.offset(),
+            axes,
+            height: (CHUNK / of_row).max(1),
+        }
     };
-    split.share(elements, work);
+    // As many axes as pieces that are not too large take, or those whose places do not lie in each other.
+    let is_large = |axes: &usize| dims[*axes..].iter().product::<usize>() > CHUNK;
+    let wanted = (1..dims.len()).find(|axes| !is_large(axes));
+    let mut cuts = (1..=wanted.unwrap_or(dims.len())).rev().map(split);
+    match cuts.find(|split| split.span().is_some()) {
+        Some(split) => split.share(elements, work),
+        None => work(0..count, 0, elements),
+    }
 }
 
 /// A view whose first `axes` are cut, all but the last of them one by one, that one by `height`.
@@ -91,7 +101,8 @@ impl Split<'_> {
         work: impl Fn(Range<usize>, usize, &mut [T]) + Sync,
     ) {
         let count = self.dims.iter().product();
-        let Some(span) = self.span().filter(|_| count > PARALLEL) else {
+        let span = if count > PARALLEL { self.span() } else { None };
+        let Some(span) = span else {
             return work(0..count, 0, elements);
         };
         let (outer, inner) = self.dims.split_at(self.axes);
@@ -265,10 +276,23 @@ mod tests {
             (part.clone(), true),
             (column, true),
             (wide, true),
+            // Few long rows, of which parts are apart, or none but whole ones.
+            (
+                Layout::contiguous([2, 3, 70_001])
+                    .slice(&[(..).into(), (..).into(), (1..).into()])
+                    .unwrap(),
+                true,
+            ),
+            (
+                Layout::contiguous([2, 20_000, 3])
+                    .permute(&[0, 2, 1])
+                    .unwrap(),
+                true,
+            ),
             (rows.permute(&[1, 0, 2, 3]).unwrap(), false),
             (rows.flip(&[1]).unwrap(), false),
             (part.slice(&[(0..1).into()]).unwrap(), false),
-            (Layout::contiguous([0, 4]), false),
+            (rows.slice(&[(0..0).into()]).unwrap(), false),
         ];
         for (layout, are_many) in cases {
             let mut seen = vec![0; layout.end()];

@@ -74,12 +74,11 @@ impl Lines {
     /// Past the caches where `out` is a line of memory, not parts of two.
     #[inline(always)]
     pub(crate) fn write(&self, out: &mut [u8; LINE], from: &[u8; LINE]) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if self.0.is_some() && out.as_ptr().addr().is_multiple_of(LINE) {
+        match self.0.is_some() && out.as_ptr().addr().is_multiple_of(LINE) {
             // SAFETY: at a multiple of 64.
-            return unsafe { stream_quarters(out, from) };
+            true => unsafe { stream_quarters(out, from) },
+            false => *out = *from,
         }
-        *out = *from;
     }
 }
 
@@ -124,22 +123,28 @@ impl Drop for InOrder {
     }
 }
 
-/// By vectors that every x86-64 has.
+/// By vectors that every x86-64 has; elsewhere a copy.
 ///
 /// # Safety
 /// `line` is at a multiple of 64.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn stream_quarters(line: &mut [u8; LINE], from: &[u8; LINE]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
 
-    let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m128i>());
-    for quarter in 0..4 {
-        // SAFETY: 64 bytes each, the line at a multiple of 64; every x86-64 has SSE2.
-        unsafe {
-            let line: *mut __m128i = line;
-            _mm_stream_si128(line.add(quarter), _mm_loadu_si128(from.add(quarter)));
+        let (line, from) = (line.as_mut_ptr().cast(), from.as_ptr().cast::<__m128i>());
+        for quarter in 0..4 {
+            // SAFETY: 64 bytes each, the line at a multiple of 64; every x86-64 has SSE2.
+            unsafe {
+                let line: *mut __m128i = line;
+                _mm_stream_si128(line.add(quarter), _mm_loadu_si128(from.add(quarter)));
+            }
         }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    {
+        *line = *from;
     }
 }
 

@@ -133,7 +133,7 @@ impl Transposed {
             Stores::Streaming => PAGE,
             Stores::Plain => PAGE / 2,
         };
-        // Each thread gets some.
+        // Each thread gets some, but of rows that one line has.
         let outer: usize = self.places.dims[..self.axis].iter().product();
         let shares = (2 * parallel::width()).div_ceil(outer);
         let height = self.rows().div_ceil(shares).next_multiple_of(side);
@@ -340,6 +340,28 @@ mod tests {
                 transposed.copy_by(stores, &from, &mut out[before..]);
                 assert!(out[before..] == want, "{layout:?} {before}");
             }
+            // Into a part of something, whose other elements stay.
+            let sizes = layout
+                .shape()
+                .iter()
+                .map(|size| size + 2)
+                .collect::<Vec<_>>();
+            let part: Vec<_> = layout
+                .shape()
+                .iter()
+                .map(|size| (1..size + 1).into())
+                .collect();
+            let to = Layout::contiguous(&sizes[..]).slice(&part).unwrap();
+            let mut out = vec![T::zeroed(); to.end() + 1];
+            Transposed::of(&layout, &to)
+                .unwrap()
+                .copy_by(Stores::Streaming, &from, &mut out);
+            let mut wanted = vec![T::zeroed(); out.len()];
+            for (at, &element) in want.iter().enumerate() {
+                let at = place(at, to.shape().dims(), to.strides());
+                wanted[to.offset() + at as usize] = element;
+            }
+            assert!(out == wanted, "{layout:?} to {to:?}");
         }
     }
 

@@ -223,6 +223,7 @@ fn progression(host: &mut [u8], [start, step]: [f64; 2], dtype: DType) -> Result
         DType::F16 => fill!(2, f16_of),
         DType::BF16 => fill!(2, bf16_of),
         DType::U32 => fill!(4, |x: f64| x as u32),
+        // Of bool one by one, above.
         DType::I32 | DType::Bool => fill!(4, |x: f64| x as i32),
     }
     Ok(())

@@ -108,15 +108,15 @@ fn assign_overlaps(context: &Context) -> Result<()> {
 /// Parts that several threads write at once on the CPU: what lies between their rows stays.
 fn large_parts(context: &Context) -> Result<()> {
     cases(1, |rng| {
-        for (shape, axes) in [([90, 3, 200], [0, 1, 2]), ([200, 90, 3], [1, 2, 0])] {
+        for (shape, axes) in [([90, 3, 300], [0, 1, 2]), ([300, 90, 3], [1, 2, 0])] {
             let base = Operand::<i32>::random(context.device(), rng, &shape)?;
             let ranges: Vec<_> = shape.iter().map(|&size| 1..size).collect();
             let inner = base.slice(&ranges)?.permute(&axes)?;
-            // Whole planes, rows of planes, every second column, backwards.
+            // Within planes, every second plane, every second column; backwards one thread writes.
             let parts = [
                 inner.clone(),
                 base.permute(&axes)?.step(0, 0..90, 2)?,
-                base.permute(&axes)?.step(2, 1..200, 2)?,
+                base.permute(&axes)?.step(2, 1..300, 2)?,
                 base.permute(&axes)?.flip(&[1])?,
             ];
             let mut want = base.values();

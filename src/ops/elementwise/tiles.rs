@@ -7,29 +7,35 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 
 use crate::cpu::parallel;
-use crate::cpu::stores::Stores;
+use crate::cpu::stores::{LINE, Stores};
 use crate::cpu::transpose::Transposed;
 use crate::dtype::by_size;
 use crate::road::HostInput;
 
 /// Elements that the nearest caches hold in any order.
 const FEW: usize = 4096;
-/// Bytes of a tile, and those along which it is read, one column after the other.
+/// Bytes of a tile.
 const BYTES: usize = 256 << 10;
-const HEIGHT: usize = 256;
-/// Elements that are one piece of work.
-const PIECE: usize = 64 << 10;
+/// Bytes along which wide ones are read, one column after the other.
+const READ: usize = 256;
+/// Elements that are work enough for a thread.
+const PIECE: usize = 16 << 10;
 /// Columns below which rows of tiles are too short to be computed one by one.
-const SHORT: usize = 64;
+const SHORT: usize = 32;
 
-/// How outputs are cut into tiles.
+/// How outputs are cut into tiles: bands of rows that follow each other, and of these the columns at one place of the
+/// axes between.
 pub(super) struct Tiles {
     /// Of each input that lies transposed along one axis, the same for all of them.
     ways: SmallVec<[Option<Transposed>; 3]>,
-    first: usize,
+    rows: usize,
+    columns: usize,
+    /// Elements from a row to the next one.
+    pitch: usize,
+    /// Of a tile, at most.
     height: usize,
     width: usize,
-    /// Bytes of their largest elements.
+    /// Bytes of the inputs' largest elements.
     size: usize,
 }
 
@@ -49,27 +55,29 @@ impl Tiles {
         for way in others {
             *way = way.take().filter(|way| way.is_like(of_first));
         }
-        let of_first = ways[first].as_ref()?;
+        let (rows, columns, pitch) = (of_first.rows(), of_first.columns(), of_first.pitch());
         let turned = ways.iter().zip(inputs).filter(|(way, _)| way.is_some());
         let size = turned.map(|(_, input)| input.dtype.size()).max()?;
-        let (columns, widest) = (of_first.columns(), BYTES / HEIGHT);
-        let (height, width) = match columns == of_first.pitch() && columns <= widest {
+        let widest = BYTES / READ;
+        let (height, width) = match columns == pitch && columns <= widest {
             // Whole rows, which follow each other.
             true => (BYTES / size / columns, columns),
-            false => (HEIGHT / size, columns.min(widest)),
+            false => (READ / size, columns.min(widest)),
         };
-        let is_short = width < SHORT && width < of_first.pitch();
+        // Each thread gets some, in whole squares.
+        let outer = inputs[first].layout.elements() / (rows * pitch);
+        let shares = (2 * parallel::width()).div_ceil(outer);
+        let shared = rows.div_ceil(shares).next_multiple_of(LINE / size);
+        let is_short = width < SHORT && width < pitch;
         (!is_short).then_some(Self {
             ways,
-            first,
-            height,
+            rows,
+            columns,
+            pitch,
+            height: height.min(shared),
             width,
             size,
         })
-    }
-
-    fn way(&self) -> Option<&Transposed> {
-        self.ways[self.first].as_ref()
     }
 
     /// Hands parts of `out`, elements of `size` bytes, to `work`, with the number of their first element: whole bands.
@@ -79,41 +87,37 @@ impl Tiles {
         size: usize,
         work: impl Fn(usize, &mut [u8]) + Sync,
     ) {
-        let Some(way) = self.way() else { return };
-        let (band, whole) = (self.height * way.pitch(), way.rows() * way.pitch());
+        let (band, whole) = (self.height * self.pitch, self.rows * self.pitch);
         // Many small matrices, or one that is large by parts.
         let group = whole * (PIECE / whole).max(1);
-        let part = if whole < group {
-            group
-        } else {
-            band * (PIECE / band).max(1)
+        let part = match whole < group {
+            true => group,
+            false => band * (PIECE / band).max(1),
         };
         let is_much = out.len() / size > parallel::PARALLEL;
-        let parts = out
-            .chunks_mut(group * size)
-            .enumerate()
-            .flat_map(|(at, out)| {
-                let parts = out.chunks_mut(part * size).enumerate();
-                parts.map(move |(of_group, out)| (at * group + of_group * part, out))
-            });
+        let groups = out.chunks_mut(group * size).enumerate();
+        let parts = groups.flat_map(|(at, out)| {
+            let parts = out.chunks_mut(part * size).enumerate();
+            parts.map(move |(of_group, out)| (at * group + of_group * part, out))
+        });
         parallel::share(is_much, parts, |(first, out)| work(first, out));
     }
 
-    /// Elements of the band that begins with the `first`.
+    /// Rows of the band that begins with the `first` element.
+    fn rows(&self, first: usize) -> usize {
+        self.height.min(self.rows - first / self.pitch % self.rows)
+    }
+
+    /// Its elements.
     pub(super) fn band(&self, first: usize) -> usize {
-        self.way()
-            .map_or(0, |way| way.band(first, self.height).rows * way.pitch())
+        self.rows(first) * self.pitch
     }
 
     /// The tiles of a band: which place of the axes between rows and columns, and which columns.
     pub(super) fn places(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (columns, middles) = self
-            .way()
-            .map_or((0, 0), |way| (way.columns(), way.middles()));
-        let width = self.width;
-        let starts = move || (0..columns).step_by(width);
-        (0..middles).flat_map(move |middle| {
-            starts().map(move |start| (middle, start..columns.min(start + width)))
+        let starts = move || (0..self.columns).step_by(self.width);
+        (0..self.pitch / self.columns).flat_map(move |middle| {
+            starts().map(move |start| (middle, start..self.columns.min(start + self.width)))
         })
     }
 }
@@ -127,14 +131,13 @@ pub(super) struct Tile<'a> {
     first: usize,
     rows: usize,
     width: usize,
-    pitch: usize,
 }
 
 impl<'a> Tile<'a> {
     pub(super) fn new(tiles: &'a Tiles) -> Self {
         let memory = tiles.ways.iter().map(|way| match way {
-            Some(way) => {
-                let bytes = tiles.width * tiles.height.min(way.rows()) * tiles.size;
+            Some(_) => {
+                let bytes = tiles.width * tiles.height.min(tiles.rows) * tiles.size;
                 vec![0; bytes.div_ceil(size_of::<u64>())]
             }
             None => Vec::new(),
@@ -145,7 +148,6 @@ impl<'a> Tile<'a> {
             first: 0,
             rows: 0,
             width: 1,
-            pitch: 1,
         }
     }
 
@@ -160,15 +162,13 @@ impl<'a> Tile<'a> {
         first: usize,
         (middle, columns): (usize, Range<usize>),
     ) {
-        let Some(way) = self.tiles.way() else { return };
-        let band = way.band(first, self.tiles.height);
-        self.pitch = way.pitch();
-        self.first = first + middle * way.columns() + columns.start;
-        (self.rows, self.width) = (band.rows, columns.len());
+        self.first = first + middle * self.tiles.columns + columns.start;
+        (self.rows, self.width) = (self.tiles.rows(first), columns.len());
         let lines = Stores::Plain.lines();
         let all = self.tiles.ways.iter().zip(inputs).zip(&mut self.memory);
         for ((way, input), memory) in all {
             let Some(way) = way else { continue };
+            let band = way.band(first, self.rows);
             let matrix = way.matrix(&band, middle, columns.clone());
             by_size!(input.dtype, Bits => {
                 let memory = cast_slice_mut::<_, Bits>(memory);
@@ -179,11 +179,11 @@ impl<'a> Tile<'a> {
 
     /// Its elements that are neighbours in the output too, at most so many: the first one's number there, and how many.
     pub(super) fn runs(&self, most: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (runs, length) = match self.width == self.pitch {
+        let (runs, length) = match self.width == self.tiles.pitch {
             true => (1, self.rows * self.width),
             false => (self.rows, self.width),
         };
-        let (first, pitch) = (self.first, self.pitch);
+        let (first, pitch) = (self.first, self.tiles.pitch);
         (0..runs).flat_map(move |run| {
             let starts = (0..length).step_by(most);
             starts.map(move |at| (first + run * pitch + at, most.min(length - at)))
@@ -193,8 +193,8 @@ impl<'a> Tile<'a> {
     /// The bytes of an input's elements from the output's `from`th on, all of one run.
     pub(super) fn values(&self, input: usize, from: usize, count: usize, size: usize) -> &[u8] {
         let (row, column) = (
-            (from - self.first) / self.pitch,
-            (from - self.first) % self.pitch,
+            (from - self.first) / self.tiles.pitch,
+            (from - self.first) % self.tiles.pitch,
         );
         let start = (row * self.width + column) * size;
         &cast_slice(&self.memory[input])[start..start + count * size]

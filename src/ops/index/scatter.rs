@@ -225,8 +225,8 @@ impl Op for ScatterAdd {
 }
 
 impl Seen {
-    /// On all cores, each with outputs of its own: those at some entries of an axis before this one, or at some of this one's,
-    /// of which it looks for what all the index names.
+    /// Each core has outputs of its own: those at some places of the axes before the index's, or, where whole rows are
+    /// added, at some entries of that axis: then it goes through all of the index, and passes over the others.
     fn twin<T: bytemuck::Pod + Send + Sync>(
         &self,
         (target, axis): (&Shape, usize),
@@ -244,37 +244,49 @@ impl Seen {
         let [base, named, seen] = &self.layouts;
         let walk = parallel::Walk::new(&[base, named, seen]);
         let strides = walk.inner_strides();
+        let are_rows = strides[..] == [1, 0, 1];
+        let stride = self.stride as usize;
+        // Places of the axes before, which are as many in the source but for the first.
+        let leading = (target.iter().zip(seen.shape().iter()))
+            .scan(true, |is_first, (&size, &seen)| {
+                let goes_on = size == seen || *is_first;
+                *is_first &= size == 1;
+                goes_on.then_some((size, seen))
+            })
+            .take(axis);
+        let (places, of_seen) = leading.fold((1, 1), |(all, of_seen), (size, seen)| {
+            (all * size, of_seen * seen)
+        });
+        let of_place = out.len() / places;
         let is_much = seen.elements() > parallel::PARALLEL;
-        let first = target.iter().position(|&size| size > 1);
-        let cut = first.filter(|&cut| is_much && cut <= axis);
-        let of_entry = cut.map_or(out.len(), |cut| out.len() / target[cut]);
-        let height = match cut {
-            Some(cut) if cut == axis => self.size.div_ceil(parallel::width()),
-            _ => (ENOUGH / of_entry.max(1)).max(1),
+        let entries = self.size.div_ceil(parallel::width());
+        let is_by_entries = places == 1 && of_place == self.size * stride && are_rows;
+        let part = match is_by_entries && stride * entries >= ENOUGH {
+            true => stride * entries,
+            false => of_place * (ENOUGH / of_place).max(1),
         };
-        let parts = out.chunks_mut((of_entry * height).max(1)).enumerate();
+        let parts = out.chunks_mut(part).enumerate();
         parallel::share(is_much, parts, |(at, out)| {
-            let places = match cut {
-                Some(cut) if cut < axis => {
-                    let most = seen.shape()[cut];
-                    let each = seen.elements() / most;
-                    let [from, to] = [at, at + 1].map(|at| (at * height).min(most) * each);
-                    from..to
-                }
-                _ => 0..seen.elements(),
+            let before = at * part;
+            // Of the axis, those in this part.
+            let mine = match part < of_place {
+                true => before / stride..(before + out.len()) / stride,
+                false => 0..self.size,
             };
-            let before = (at * of_entry * height) as isize;
-            walk.runs(places.start, places.len(), &mut |_, starts, count| {
-                let [mut to, mut number, mut from] = [starts[0] - before, starts[1], starts[2]];
-                if strides[..] == [1, 0, 1] {
-                    let Some(entry) = place.of(number) else {
-                        return;
-                    };
-                    to += entry as isize * self.stride;
-                    if let Some(out) = out
-                        .get_mut(to as usize..)
-                        .and_then(|out| out.get_mut(..count))
-                    {
+            let each = seen.elements() / of_seen;
+            let [from, to] = [before, before + out.len()]
+                .map(|element| element.div_ceil(of_place).min(of_seen) * each);
+            let seen = if part < of_place {
+                0..seen.elements()
+            } else {
+                from..to
+            };
+            walk.runs(seen.start, seen.len(), &mut |_, starts, count| {
+                let [mut to, mut number, mut from] = [starts[0], starts[1], starts[2]];
+                let start = |to: isize, entry: usize| to as usize + entry * stride - before;
+                if are_rows {
+                    if let Some(entry) = place.of(number).filter(|entry| mine.contains(entry)) {
+                        let out = &mut out[start(to, entry)..][..count];
                         for (out, &given) in out.iter_mut().zip(&given[from as usize..]) {
                             *out = add(*out, given);
                         }
@@ -282,9 +294,8 @@ impl Seen {
                     return;
                 }
                 for _ in 0..count {
-                    if let Some(entry) = place.of(number)
-                        && let Some(out) = out.get_mut((to + entry as isize * self.stride) as usize)
-                    {
+                    if let Some(entry) = place.of(number) {
+                        let out = &mut out[start(to, entry)];
                         *out = add(*out, given[from as usize]);
                     }
                     to += strides[0];

@@ -76,8 +76,9 @@ struct Normalise {
 /// ..)`) or all (`..`).
 ///
 /// f16 and bf16 are worked on in f32 and rounded once. Results are the same bits each time on one device; the bounds are
-/// in `docs/numerics.md`. They lie in memory as the tensor does, without gaps: of a transposed one transposed, unless it
-/// has several axes with a weight in another order.
+/// in `docs/numerics.md`. Their axes are in memory in the order of the tensor's, without gaps: of a transposed one
+/// transposed, where within the bounds they may be other bits than its copy's; by rows where a weight has several axes
+/// that lie in another order.
 impl Tensor {
     /// `exp(x)` over the sum of `exp` along `axes`, without overflow on the way. NaN in a row makes it
     /// all NaN, and so does an infinity, or nothing but minus infinity.
@@ -128,7 +129,7 @@ impl Tensor {
     }
 }
 
-/// What it gives lies in memory as the tensor does; where a weight would lie otherwise than its axes, by rows.
+/// In the order of axes that the tensor has in memory, unless a weight would not be row-major there.
 fn normalise(
     what: Norm,
     x: &Tensor,
