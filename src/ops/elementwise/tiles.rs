@@ -20,8 +20,8 @@ const BYTES: usize = 256 << 10;
 const READ: usize = 256;
 /// Elements that are work enough for a thread.
 const PIECE: usize = 16 << 10;
-/// Columns below which rows of tiles are too short to be computed one by one.
-const SHORT: usize = 32;
+/// Columns below which rows of tiles, computed one by one, take longer than elements gathered one by one.
+const SHORT: usize = 128;
 
 /// How outputs are cut into tiles: bands of rows that follow each other, and of these the columns at one place of the
 /// axes between.
