@@ -260,7 +260,7 @@ impl Seen {
         let of_place = out.len() / places;
         let is_much = seen.elements() > parallel::PARALLEL;
         let entries = self.size.div_ceil(parallel::width());
-        let is_by_entries = places == 1 && of_place == self.size * stride && are_rows;
+        let is_by_entries = is_much && places == 1 && of_place == self.size * stride && are_rows;
         let part = match is_by_entries && stride * entries >= ENOUGH {
             true => stride * entries,
             false => of_place * (ENOUGH / of_place).max(1),
