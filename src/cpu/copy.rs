@@ -18,15 +18,7 @@ pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(
         walk.runs(places.start, places.len(), &mut |_, starts, count| {
             let (mut at, mut to) = (starts[0], starts[1] - base as isize);
             if out_stride == 1 {
-                let out = &mut out[to as usize..][..count];
-                if stride == 1 {
-                    return out.copy_from_slice(&elements[at as usize..][..count]);
-                }
-                for out in out {
-                    *out = elements[at as usize];
-                    at += stride;
-                }
-                return;
+                return gather(elements, at, stride, &mut out[to as usize..][..count]);
             }
             for _ in 0..count {
                 out[to as usize] = elements[at as usize];
@@ -35,4 +27,22 @@ pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(
             }
         });
     });
+}
+
+/// Elements that are `stride` apart, from the one at `start` on, as many as `out` holds.
+pub(crate) fn gather<T: Copy>(elements: &[T], start: isize, stride: isize, out: &mut [T]) {
+    if out.is_empty() {
+        return;
+    }
+    match stride {
+        1 => out.copy_from_slice(&elements[start as usize..][..out.len()]),
+        0 => out.fill(elements[start as usize]),
+        _ => {
+            let mut at = start;
+            for out in out {
+                *out = elements[at as usize];
+                at += stride;
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::plan::{self, PER_THREAD, WORKGROUP};
 use super::ranges;
 use crate::capabilities::Capabilities;
-use crate::cpu::parallel;
+use crate::cpu::{self, parallel};
 use crate::error::Result;
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
 use crate::layout::{Layout, SliceRange, Strides, merge};
@@ -376,12 +376,5 @@ pub(super) fn line<T: Copy>(
     let Some((input, start, stride)) = input else {
         return;
     };
-    let at = start + first as isize * stride;
-    if stride == 1 && !copied.is_empty() {
-        copied.copy_from_slice(&input[at as usize..at as usize + copied.len()]);
-        return;
-    }
-    for (out, step) in copied.iter_mut().zip(0..) {
-        *out = input[(at + step * stride) as usize];
-    }
+    cpu::gather(input, start + first as isize * stride, stride, copied);
 }

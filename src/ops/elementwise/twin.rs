@@ -12,9 +12,9 @@ use super::expression::{Expression, Node, Types};
 use super::function::{Function, Kind};
 use super::lanes::Lanes;
 use super::tiles::{Tile, Tiles};
-use crate::cpu::narrow;
 use crate::cpu::parallel::{self, Walk};
 use crate::cpu::stores::Stores;
+use crate::cpu::{self, narrow};
 use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
@@ -547,20 +547,8 @@ fn gather<T: bytemuck::Pod>(
     into: &mut [T],
 ) {
     let stride = walk.inner_strides()[0];
-    let length = into.len();
-    walk.runs(from, length, &mut |first, starts, count| {
-        let into = &mut into[first..first + count];
-        let mut at = starts[0] - base as isize;
-        let start = at as usize;
-        match stride {
-            1 => into.copy_from_slice(&elements[start..start + count]),
-            0 => into.fill(elements[start]),
-            _ => {
-                for into in into {
-                    *into = elements[at as usize];
-                    at += stride;
-                }
-            }
-        }
+    walk.runs(from, into.len(), &mut |first, starts, count| {
+        let start = starts[0] - base as isize;
+        cpu::gather(elements, start, stride, &mut into[first..first + count]);
     });
 }
