@@ -9,13 +9,14 @@ mod measure;
 mod merge;
 
 use std::error::Error;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{Bench, Case, Verdict};
+use measure::{Bench, Case, Times};
 use orlop::{DType, Device, MatmulTable};
 
 /// Measures the kernels for matrix products on a device and writes a table of the best.
@@ -60,6 +61,9 @@ struct Args {
     /// Problems whose planned product takes longer than this many seconds are left out
     #[arg(long, default_value_t = 0.5)]
     longest: f64,
+    /// Print what each kernel takes for each problem, on stderr
+    #[arg(long)]
+    times: bool,
 }
 
 fn parse_dtype(name: &str) -> Result<DType, orlop::Error> {
@@ -108,30 +112,28 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let bench = Bench {
         device: &device,
         rounds: args.rounds as usize,
-        margin: args.margin / 100.0,
         longest: args.longest,
     };
     let mut found = Vec::new();
     let mut left_out = 0;
     for case in cases {
         bar.set_message(case.to_string());
-        match bench.best(&case)? {
-            Verdict::Faster {
-                problem,
-                way,
-                seconds,
-                planned,
-            } => {
-                bar.suspend(|| {
-                    cli::complain(format!(
-                        "{case}: {way}, {:.2} of the planned kernel's time\n",
-                        seconds / planned
-                    ));
-                });
-                found.push((problem, way));
+        match bench.times(&case)? {
+            Some(times) => {
+                if args.times {
+                    bar.suspend(|| cli::complain(table_of(&case, &times)));
+                }
+                if let Some((way, seconds)) = times.faster(args.margin / 100.0) {
+                    bar.suspend(|| {
+                        cli::complain(format!(
+                            "{case}: {way}, {:.2} of the planned kernel's time\n",
+                            seconds / times.planned
+                        ));
+                    });
+                    found.push((times.problem, way));
+                }
             }
-            Verdict::Planned => {}
-            Verdict::TooLong => left_out += 1,
+            None => left_out += 1,
         }
         bar.inc(1);
     }
@@ -150,7 +152,7 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         table.to_toml(),
     );
     cli::complain(format!(
-        "{info}: {count} problems have a faster kernel than the planned one; {left_out} take too long and were left out\n",
+        "{info}: {count} problems have a faster kernel than the planned one; {left_out} take too long, or have no kernel but the CPU's, and were left out\n",
     ));
     match &args.out {
         Some(path) => {
@@ -159,6 +161,29 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         None => cli::say(text),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each kernel, the fastest first.
+fn table_of(case: &Case, times: &Times) -> String {
+    let operations = 2.0
+        * [case.batches, case.m, case.k, case.n]
+            .map(|size| size as f64)
+            .iter()
+            .product::<f64>();
+    let line = |name: &dyn Display, seconds: f64| {
+        format!(
+            "  {:<44}{:>12.4} ms{:>12.1} GFLOP/s\n",
+            name.to_string(),
+            seconds * 1e3,
+            operations / seconds / 1e9
+        )
+    };
+    let ways = times.ways.iter().map(|(way, seconds)| line(way, *seconds));
+    format!(
+        "{case}\n{}{}",
+        line(&format_args!("planned: {}", times.plan), times.planned),
+        ways.collect::<String>()
+    )
 }
 
 fn cases(args: &Args) -> Vec<Case> {

@@ -67,24 +67,31 @@ impl fmt::Display for Way {
     }
 }
 
-pub enum Verdict {
-    /// The problem as kernels see it; seconds of a product this way, and as planned.
-    Faster {
-        problem: MatmulProblem,
-        way: Way,
-        seconds: f64,
-        planned: f64,
-    },
-    /// No other is faster by the margin.
-    Planned,
-    TooLong,
+/// What a product took.
+pub struct Times {
+    /// The problem as kernels see it.
+    pub problem: MatmulProblem,
+    /// The planned kernel.
+    pub plan: Way,
+    /// Seconds by it.
+    pub planned: f64,
+    /// Seconds by each kernel that is not hopeless, the fastest first.
+    pub ways: Vec<(Way, f64)>,
+}
+
+impl Times {
+    /// The fastest kernel, where it saves at least `margin` of the planned one's time.
+    pub fn faster(&self, margin: f64) -> Option<(Way, f64)> {
+        self.ways
+            .first()
+            .copied()
+            .filter(|(_, seconds)| *seconds < self.planned * (1.0 - margin))
+    }
 }
 
 pub struct Bench<'a> {
     pub device: &'a Device,
     pub rounds: usize,
-    /// Part of the planned kernel's time that must be saved.
-    pub margin: f64,
     /// Seconds of a product above which a problem is left out.
     pub longest: f64,
 }
@@ -99,11 +106,11 @@ const LONG: usize = 4;
 const ALIKE: f64 = 1e-2;
 
 impl Bench<'_> {
-    /// The best kernel for a product.
+    /// How long each kernel takes for a product; nothing where it takes too long, or is the CPU's.
     ///
     /// # Errors
     /// What allocating the operands or the planned product says.
-    pub fn best(&self, case: &Case) -> Result<Verdict> {
+    pub fn times(&self, case: &Case) -> Result<Option<Times>> {
         // Two operands and two results, in f64: sizes that overflow are too long.
         let [m, k, n] = [case.m, case.k, case.n].map(|size| size as f64);
         let floats = case.batches as f64 * (m * k + k * n + 2.0 * m * n);
@@ -114,7 +121,7 @@ impl Bench<'_> {
             .map_or(f64::INFINITY, |limit| limit as f64);
         let room = limit.min(self.device.capabilities().max_buffer_bytes as f64);
         if 2.0 * floats * case.dtype.size() as f64 > room {
-            return Ok(Verdict::TooLong);
+            return Ok(None);
         }
         let operand = |rows, columns, by_columns, seed| {
             let shape = match by_columns {
@@ -136,12 +143,12 @@ impl Bench<'_> {
         let (expected, plans) = explain_matmuls(|| a.matmul(&b));
         let expected = expected?;
         // Not on the CPU, for want of kernels.
-        let Some(&(problem, _)) = plans.first() else {
-            return Ok(Verdict::Planned);
+        let Some((problem, plan)) = plans.first() else {
+            return Ok(None);
         };
         let once = self.seconds(&a, &b, 1)?;
         if once > self.longest {
-            return Ok(Verdict::TooLong);
+            return Ok(None);
         }
         let times = (RUN / once).clamp(1.0, 1000.0) as usize;
         let mut ways = Vec::new();
@@ -173,20 +180,20 @@ impl Bench<'_> {
                 seconds.push(way.run(|| self.seconds(&a, &b, times))?);
             }
         }
-        let planned = median(planned);
-        let best = ways
+        let mut ways: Vec<(Way, f64)> = ways
             .into_iter()
             .map(|(way, seconds)| (way, median(seconds)))
-            .min_by(|(_, a), (_, b)| a.total_cmp(b));
-        Ok(match best {
-            Some((way, seconds)) if seconds < planned * (1.0 - self.margin) => Verdict::Faster {
-                problem,
-                way,
-                seconds,
-                planned,
+            .collect();
+        ways.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        Ok(Some(Times {
+            problem: *problem,
+            plan: Way {
+                kernel: plan.kernel,
+                split: plan.split,
             },
-            _ => Verdict::Planned,
-        })
+            planned: median(planned),
+            ways,
+        }))
     }
 
     /// Seconds of one product, of `times` in a row.

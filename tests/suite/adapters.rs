@@ -1,5 +1,6 @@
 //! Which devices the tests run on, and one shared device for each.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use orlop::{DType, Device, DeviceBuilder, DeviceInfo, DeviceKind};
@@ -52,6 +53,13 @@ pub fn required() -> Vec<String> {
         .map(|name| name.trim().to_lowercase())
         .filter(|name| !name.is_empty())
         .collect()
+}
+
+/// The project's folder: the one that cargo, or scripts/measure.sh, says, else where this was built.
+pub fn project() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR")
+        .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into())
+        .into()
 }
 
 /// Exhaustive sweeps were asked for.

@@ -4,14 +4,14 @@
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Seek};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ndarray::{Array, ArrayD, Axis, Ix2, ShapeBuilder, s};
 use orlop::interop::{SafeTensors, save_safetensors, write_safetensors};
 use orlop::{DType, Device, Element, Error, Result, Tensor, f16};
 use proptest::prelude::*;
 
-use crate::adapters::Context;
+use crate::adapters::{Context, project};
 use crate::rng::Rng;
 use crate::{OnceTest, Scope, Test};
 
@@ -74,9 +74,7 @@ pub fn tests_once() -> Vec<OnceTest> {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/files")
-        .join(name)
+    project().join("tests/files").join(name)
 }
 
 /// A file of one test, removed at its end.

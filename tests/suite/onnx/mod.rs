@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use orlop::{Device, Result};
 
-use crate::adapters::Context;
+use crate::adapters::{Context, project};
 use crate::{Scope, Test};
 use ops::{Call, Skip};
 use value::{Data, FLOAT, Value, is_float};
@@ -29,7 +29,7 @@ pub fn tests() -> Vec<Test> {
 fn folder() -> &'static std::result::Result<PathBuf, String> {
     static FOLDER: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/onnx.sh");
+        let script = project().join("scripts/onnx.sh");
         let output = Command::new("bash")
             .arg(&script)
             .output()

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs the programs that scripts/bundle.sh laid beside it: ./measure.sh DEVICE [STEP]...
+#
+#   DEVICE        a selector: gpu, gpu:1, lavapipe, cpu
+#   STEP          devices, matmul, figures, products, kernels, suite, peers, tune; all but tune without one
+#   OUT           where logs go (default: measured, beside this script)
+#   LIMIT         seconds that a step may take (default: 1800)
+#
+# A step that fails does not stop the next; the last lines are a table of steps, and the exit status is 1 if one failed.
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+device=${1:-}
+if [ -z "$device" ] || [ "${device#-}" != "$device" ]; then
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+shift
+[ $# -gt 0 ] || set -- devices matmul figures products kernels suite peers
+out=${OUT:-$here/measured}
+mkdir -p "$out"
+
+summary=() failed=0
+# step NAME COMMAND...: its output is shown and kept.
+step() {
+    local name=$1 rc from=$SECONDS
+    shift
+    if [ ! -x "$here/$1" ]; then
+        summary+=("$name: not in the bundle") failed=1
+        return
+    fi
+    echo "== $name: $*"
+    timeout "${LIMIT:-1800}" "$here/$1" "${@:2}" 2>&1 | tee "$out/$name.log"
+    rc=${PIPESTATUS[0]}
+    [ "$rc" = 0 ] || failed=1
+    summary+=("$name: exit status $rc, $((SECONDS - from)) s")
+}
+
+{
+    echo "orlop $(cat "$here/commit"), $(date -u +%FT%TZ)"
+    uname -srm
+    grep -m 1 'model name' /proc/cpuinfo
+    # Clocks as found: before, and after below.
+    command -v nvidia-smi >/dev/null && nvidia-smi
+} 2>&1 | tee "$out/machine.log"
+
+for name in "$@"; do
+    case "$name" in
+        devices) step devices devices ;;
+        matmul) step matmul matmul --device "$device" --size 4096 --repeat 20 ;;
+        figures | products | kernels) step "$name" "$name" --device "$device" ;;
+        # Trials are named by the class of the adapter.
+        suite)
+            trials=${device%:0}
+            # Where the suite finds its files and ONNX's cases.
+            export CARGO_MANIFEST_DIR=$here XDG_CACHE_HOME=$out/cache
+            mkdir -p "$XDG_CACHE_HOME/orlop" && tar -xzf "$here/onnx.tar.gz" -C "$XDG_CACHE_HOME/orlop"
+            step suite suite "${trials/:/}::"
+            ;;
+        peers)
+            pytorch=()
+            "${ORLOP_PYTHON:-python3}" -c 'import torch' 2>/dev/null && pytorch=(--pytorch)
+            step peers-matmul peers-matmul --device "$device" "${pytorch[@]}"
+            step peers-matmul-f16 peers-matmul --device "$device" --dtype f16 "${pytorch[@]}"
+            step peers-first peers-matmul --device "$device" --first
+            step peers-kernels peers-kernels --device "$device"
+            ;;
+        tune) step tune tune --device "$device" --times --batches 1 --sizes 512,1024,4096 --out "$out/table.toml" ;;
+        *) summary+=("$name: no such step") failed=1 ;;
+    esac
+done
+
+command -v nvidia-smi >/dev/null && nvidia-smi -q -d CLOCK,TEMPERATURE,POWER >"$out/after.log" 2>&1
+printf '%s\n' "${summary[@]}" | tee "$out/steps.log"
+exit "$failed"
