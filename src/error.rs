@@ -406,7 +406,7 @@ impl Error {
             reserved: 0,
             largest_free: 0,
             diagnosis: format!(
-                "{op}: the system gives no {asked} bytes for a copy on the host; read slices one by one"
+                "{op}: the system gives no {asked} bytes for a copy on the host; take slices one by one"
             ),
         }))
     }

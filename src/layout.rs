@@ -374,9 +374,12 @@ impl Layout {
         })
     }
 
-    /// The same elements in row-major order under another shape, or `None` when that needs a copy.
-    /// The element counts must agree.
+    /// The same elements in row-major order under another shape; `None` when that needs a copy, or the other
+    /// has not as many.
     pub fn reshape(&self, shape: &Shape) -> Option<Self> {
+        if shape.checked_elements() != Some(self.elements()) {
+            return None;
+        }
         if self.elements() == 0 || self.is_contiguous() {
             return Some(Self {
                 offset: self.offset,
@@ -424,6 +427,16 @@ mod tests {
                 .collect();
         }
         all.into_iter().map(|at| at as usize).collect()
+    }
+
+    #[test]
+    fn reshape_refuses_other_counts() {
+        let layout = Layout::contiguous([2, 3]);
+        let turned = layout.transpose(0, 1).unwrap();
+        for shape in [&[6, 0][..], &[5, 6], &[7], &[], &[usize::MAX, 2]] {
+            assert_eq!(turned.reshape(&shape.into()), None);
+            assert_eq!(layout.reshape(&shape.into()), None);
+        }
     }
 
     #[test]

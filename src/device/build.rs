@@ -311,14 +311,20 @@ impl DeviceBuilder {
         Ok(Device::new_cpu(self))
     }
 
-    /// The growth policy, with a fraction as a number of bytes.
+    /// The growth policy, with a fraction as a number of bytes, and no more of them than there are.
     ///
     /// # Errors
     /// `InvalidArgument` for a fraction of nothing known, or that is none.
     fn region_growth(&self, total: Option<u64>) -> Result<Growth> {
         let growth = self.growth.unwrap_or(Growth::within(self.memory_limit));
-        let Growth::Preallocate { fraction } = growth else {
-            return Ok(growth);
+        let fraction = match growth {
+            Growth::Preallocate { fraction } => fraction,
+            // More than there is would only be promised, page by page, until the system ends the process.
+            Growth::PreallocateBytes { bytes } => {
+                let bytes = bytes.min(total.unwrap_or(u64::MAX));
+                return Ok(Growth::PreallocateBytes { bytes });
+            }
+            _ => return Ok(growth),
         };
         let refused = |problem: String| Err(Error::invalid("growth", problem));
         if !(fraction > 0.0 && fraction <= 1.0) {

@@ -77,9 +77,10 @@ impl GpuBlock {
         }
     }
 
-    /// The contents did not get into the chunk: they are on the host as before.
-    pub(super) fn stay_away(&self) {
+    /// The contents did not get into the chunk: they are on the host as before, under this number.
+    pub(super) fn stay_away(&self, number: u64) {
         let mut reason = self.error.lock();
+        self.number.store(number, Ordering::Release);
         self.settle(BlockId::NOWHERE);
         *reason = None;
     }

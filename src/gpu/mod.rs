@@ -279,17 +279,23 @@ impl Gpu {
         bytes: u64,
     ) -> Result<Arc<GpuBlock>> {
         let request = Request::tagged(bytes);
-        let id = self.take(access, request)?;
+        let id = self.take(access, request, None)?;
         let block = GpuBlock::new(Arc::clone(self), id, request);
         self.memory.lock().adopt(id, &block);
         Ok(block)
     }
 
-    /// A chunk: the ladder of the pool, and above it the rungs that wait for the device.
+    /// A chunk, for a block that comes `back` from the host if one does: the ladder of the pool, and above it the
+    /// rungs that wait for the device.
     ///
     /// # Errors
     /// As [`Gpu::allocate`].
-    fn take(self: &Arc<Self>, access: &Access<'_>, request: Request) -> Result<BlockId> {
+    fn take(
+        self: &Arc<Self>,
+        access: &Access<'_>,
+        request: Request,
+        back: Option<&Arc<GpuBlock>>,
+    ) -> Result<BlockId> {
         if self.crowded.load(Ordering::Relaxed) {
             self.wait_for_returned();
         }
@@ -297,7 +303,7 @@ impl Gpu {
         let mut has_waited = false;
         let mut busy_since = None;
         let reason = loop {
-            let reason = match self.attempt(request)? {
+            let reason = match self.attempt(request, back)? {
                 Ok(id) => return Ok(id),
                 Err(reason) => reason,
             };

@@ -1,6 +1,6 @@
 //! Blocks move: what the pool decided is recorded as copies, in order with everything else.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use smallvec::smallvec;
 
@@ -8,9 +8,10 @@ use super::Gpu;
 use super::batch::{Effect, Target};
 use super::block::GpuBlock;
 use super::health;
+use super::regions::Regions;
 use super::stream::Stream;
 use crate::error::Result;
-use crate::memory::{BlockId, FullReason, Move, Mover, Request};
+use crate::memory::{BlockId, FullReason, Move, Mover, OwnedPool, Request};
 
 /// Bytes that go through the bounce buffer at a time: wgpu copies within one buffer only that way.
 /// It is held from the device's opening, since there may be no memory for it when it is needed.
@@ -60,28 +61,40 @@ impl Mover<wgpu::Buffer> for Journeys {
 }
 
 impl Gpu {
-    /// Climbs the ladder of the pool once. Moves of live blocks are recorded; nobody waits for them.
+    /// Climbs the ladder of the pool once. Moves of live blocks are recorded; nobody waits for them. What is taken is
+    /// the chunk of a block that comes `back` from the host, as soon as it is taken, if one does.
     ///
     /// # Errors
     /// Outer: `DeviceLost`. Inner: why there is no room.
     pub(super) fn attempt(
         &self,
         request: Request,
+        back: Option<&Arc<GpuBlock>>,
     ) -> Result<std::result::Result<BlockId, FullReason>> {
+        let attempt = |memory: &mut OwnedPool<Regions, GpuBlock>,
+                       mover: Option<&mut dyn Mover<wgpu::Buffer>>| {
+            let taken = memory.attempt(request, mover);
+            if let (Ok(id), Some(block)) = (&taken, back) {
+                memory.adopt(*id, block);
+                memory.resume(*id, block.number());
+                block.settle(*id);
+            }
+            taken
+        };
         let _hold = self.hold();
         let bounce = {
             let mut memory = self.memory.lock();
             match &self.bounce {
                 // Most requests find a chunk: they need no stream.
                 Some(bounce) if !memory.has_room(request.bytes) => bounce,
-                _ => return Ok(memory.attempt(request, None)),
+                _ => return Ok(attempt(&mut memory, None)),
             }
         };
         let mut stream = self.stream.lock();
         let mut journeys = Journeys::default();
         let (taken, owners) = {
             let mut memory = self.memory.lock();
-            let taken = memory.attempt(request, Some(&mut journeys));
+            let taken = attempt(&mut memory, Some(&mut journeys));
             let owners: Vec<Weak<GpuBlock>> = journeys
                 .0
                 .iter()
@@ -97,7 +110,10 @@ impl Gpu {
         match (moved, taken) {
             (Ok(()), taken) => Ok(taken),
             (Err(lost), Ok(id)) => {
-                self.memory.lock().release(id);
+                match back {
+                    Some(block) => self.stay_away(block),
+                    None => self.memory.lock().release(id),
+                }
                 Err(lost)
             }
             (Err(lost), Err(_)) => Err(lost),

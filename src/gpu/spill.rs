@@ -315,30 +315,27 @@ impl Gpu {
         let Some(copy) = block.copy() else {
             return Ok(());
         };
-        let id = self.take(access, block.request())?;
-        {
-            let mut memory = self.memory.lock();
-            memory.adopt(id, block);
-            block.settle(id);
-        }
+        self.take(access, block.request(), Some(block))?;
         // Until all of it is recorded the copy is what readers get.
         let uploaded = self
             .upload_now(block, Order::Kept, 0, &copy)
             // Of what is recorded some may have run already.
             .and_then(|()| block.check());
-        let mut memory = self.memory.lock();
         match uploaded {
             Ok(()) => {
+                let _memory = self.memory.lock();
                 block.forget_copy();
-                memory.resume(id, block.number());
-                Ok(())
             }
-            Err(error) => {
-                block.stay_away();
-                memory.release(id);
-                Err(error)
-            }
+            Err(_) => self.stay_away(block),
         }
+        uploaded
+    }
+
+    /// The contents of a block did not get into the chunk that it was given: they are on the host as before.
+    pub(super) fn stay_away(&self, block: &Arc<GpuBlock>) {
+        let mut memory = self.memory.lock();
+        let number = memory.set_aside(block.id());
+        block.stay_away(number);
     }
 }
 

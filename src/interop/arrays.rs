@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use ndarray::{ArrayD, ArrayRef, Dimension, IxDyn};
 
+use crate::cpu::host_vec;
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -20,7 +21,7 @@ impl Tensor {
     /// Others (reversed, sliced, repeated) are collected row-major first.
     ///
     /// # Errors
-    /// As [`Tensor::from_slice`].
+    /// As [`Tensor::from_slice`]; [`Error::OutOfMemory`] of the `host` where there is no room to collect them.
     pub fn from_ndarray<T: Element, D: Dimension>(
         device: &Device,
         array: &ArrayRef<T, D>,
@@ -34,7 +35,13 @@ impl Tensor {
                 tensor.permute(&inverse(&axes))
             }
             None => {
-                let elements: Vec<T> = array.iter().copied().collect();
+                let mut elements = host_vec("from_ndarray", array.len())?;
+                for lane in array.rows() {
+                    match lane.as_slice() {
+                        Some(lane) => elements.extend_from_slice(lane),
+                        None => elements.extend(lane.iter().copied()),
+                    }
+                }
                 Tensor::from_vec(device, elements, array.shape())
             }
         }

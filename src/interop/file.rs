@@ -1,8 +1,13 @@
-//! What readers and writers of files share: errors, lengths, pieces.
+//! What readers and writers of files share: errors, lengths, pieces, files that take the place of others.
 
+use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -70,12 +75,82 @@ pub(super) fn copy_in(
         if big_endian != cfg!(target_endian = "big") {
             piece.chunks_exact_mut(size).for_each(<[u8]>::reverse);
         }
+        if tensor.dtype() == DType::Bool {
+            // Files may hold any byte; loops are faster over zeros and ones.
+            piece
+                .iter_mut()
+                .for_each(|byte| *byte = u8::from(*byte != 0));
+        }
         Ok(())
     })
 }
 
+/// Writes a file by `write`. One that is there is replaced when all is written; until then, and where anything
+/// fails, it is as it was.
+///
+/// # Errors
+/// What `write` says; [`Error::File`] where the system refuses.
+pub(super) fn replace(
+    failing: &Failing,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
+) -> Result<()> {
+    // A link stays, and what it leads to is replaced.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let there = fs::metadata(&path).ok();
+    // Pipes and devices are written to; and so is a file in a folder that takes no other.
+    let is_file = there.as_ref().is_none_or(fs::Metadata::is_file);
+    let Some((file, beside)) = is_file.then(|| Beside::create(&path).ok()).flatten() else {
+        let mut writer = BufWriter::new(File::create(&path).map_err(failing.io())?);
+        write(&mut writer)?;
+        return writer.flush().map_err(failing.io());
+    };
+    if let Some(there) = there {
+        // A file that must not be written to must not be replaced.
+        let open = OpenOptions::new().append(true).open(&path);
+        open.and_then(|_| file.set_permissions(there.permissions()))
+            .map_err(failing.io())?;
+    }
+    let mut writer = BufWriter::new(file);
+    write(&mut writer)?;
+    writer.flush().map_err(failing.io())?;
+    drop(writer);
+    beside.take_place_of(&path).map_err(failing.io())
+}
+
+/// A file that is removed, but where it took another's place.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn create(path: &Path) -> io::Result<(File, Self)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut name = OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+        name.push(format!(".{}-{number}", std::process::id()));
+        let beside = path.with_file_name(name);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&beside)?;
+        Ok((file, Self(beside)))
+    }
+
+    fn take_place_of(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.0, path)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // Not there any more where it took the other's place.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
 /// Writes the elements of a contiguous tensor, little-endian, piece by piece: the writer may take
-/// its time, and may use the device, so it is called with no lock held and no read half done.
+/// its time, and may use the device, so it is called with no lock held and no read half done. What writes into
+/// the tensor's memory meanwhile may be in the later pieces alone.
 pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Write) -> Result<()> {
     let range = tensor.byte_range();
     let mut piece = Vec::new();

@@ -1,12 +1,12 @@
 //! Files of named tensors: <https://huggingface.co/docs/safetensors>.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::file::{Failing, READER, WRITER, copy_in, copy_out, left};
+use super::file::{Failing, READER, WRITER, copy_in, copy_out, left, replace};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -117,28 +117,23 @@ impl<R: Read + Seek> SafeTensors<R> {
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) for a name that is not there, a dtype that orlop lacks
-    /// (`F8_E4M3`, `I64`, `BOOL`, ...), or data that cannot be read; what [`Tensor::empty`] says.
+    /// (`F8_E4M3`, `I64`, `U8`, ...), or data that cannot be read; what [`Tensor::empty`] says.
     pub fn load(&mut self, device: &Device, name: &str) -> Result<Tensor> {
         let failing = Failing::new("SafeTensors::load", &self.file);
         let info = self
             .metadata
             .info(name)
             .ok_or_else(|| failing.problem(format!("it has no tensor `{name}`")))?;
-        let dtype = match info.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
-            Dtype::I32 => DType::I32,
-            Dtype::U32 => DType::U32,
-            Dtype::F64 => DType::F64,
-            Dtype::BOOL => DType::Bool,
-            other => {
-                return Err(failing.problem(format!(
-                    "tensor `{name}` is {other}; F32, F16, BF16, F64, I32 and U32 can be read: \
-                     convert it where the file is made"
-                )));
-            }
-        };
+        let dtype = DType::ALL
+            .into_iter()
+            .find(|&dtype| kind(dtype) == info.dtype)
+            .ok_or_else(|| {
+                failing.problem(format!(
+                    "tensor `{name}` is {}; F32, F16, BF16, F64, I32, U32 and BOOL can be read: \
+                     convert it where the file is made",
+                    info.dtype
+                ))
+            })?;
         let start = self.data + info.data_offsets.0 as u64;
         let tensor = Tensor::empty(device, info.shape.as_slice(), dtype)?;
         self.reader
@@ -149,35 +144,46 @@ impl<R: Read + Seek> SafeTensors<R> {
     }
 }
 
+/// The format's name of a dtype.
+fn kind(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+        DType::F64 => Dtype::F64,
+        DType::Bool => Dtype::BOOL,
+    }
+}
+
 fn bytes(info: &TensorInfo) -> u64 {
     (info.data_offsets.1 - info.data_offsets.0) as u64
 }
 
-/// Writes named tensors, each read from its device in pieces, with the feature `safetensors`.
+/// Writes named tensors, with the feature `safetensors`. Elements are read while the writer takes them: work that writes
+/// into a tensor's own memory meanwhile, on another thread or in the writer, may be in some of them and not in others.
 ///
 /// # Errors
 /// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, or for
 /// `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
-pub fn write_safetensors(writer: impl Write, tensors: &[(&str, &Tensor)]) -> Result<()> {
+pub fn write_safetensors(mut writer: impl Write, tensors: &[(&str, &Tensor)]) -> Result<()> {
     let failing = Failing::new("write_safetensors", WRITER);
-    write(&failing, tensors, || Ok(writer))
+    write(&failing, tensors, &mut writer)
 }
 
-/// Writes named tensors into a file; one that is there is replaced.
+/// Writes named tensors into a file. One that is there is replaced when all is written, by another beside it that takes
+/// its name: where the call fails it is as it was.
 ///
 /// # Errors
 /// As [`write_safetensors`]; [`Error::File`](crate::Error::File) names the file.
 pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(&str, &Tensor)]) -> Result<()> {
     let path = path.as_ref();
     let failing = Failing::new("save_safetensors", path.display());
-    write(&failing, tensors, || File::create(path).map(BufWriter::new))
+    replace(&failing, path, |writer| write(&failing, tensors, writer))
 }
 
-fn write<W: Write>(
-    failing: &Failing,
-    tensors: &[(&str, &Tensor)],
-    open: impl FnOnce() -> io::Result<W>,
-) -> Result<()> {
+fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write) -> Result<()> {
     // Wide elements first, so that each tensor is aligned; then by name.
     let mut order: Vec<&(&str, &Tensor)> = tensors.iter().collect();
     order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size()), *name));
@@ -197,15 +203,7 @@ fn write<W: Write>(
             let start = end;
             end += tensor.elements() * tensor.dtype().size();
             let info = TensorInfo {
-                dtype: match tensor.dtype() {
-                    DType::F32 => Dtype::F32,
-                    DType::F16 => Dtype::F16,
-                    DType::BF16 => Dtype::BF16,
-                    DType::I32 => Dtype::I32,
-                    DType::U32 => Dtype::U32,
-                    DType::F64 => Dtype::F64,
-                    DType::Bool => Dtype::BOOL,
-                },
+                dtype: kind(tensor.dtype()),
                 shape: tensor.shape().dims().to_vec(),
                 data_offsets: (start, end),
             };
@@ -218,14 +216,12 @@ fn write<W: Write>(
         serde_json::to_vec(&metadata).map_err(|error| failing.problem(error.to_string()))?;
     // So that the data starts at a multiple of 8.
     header.resize(header.len().next_multiple_of(8), b' ');
-    // Only now is a file replaced.
-    let mut writer = open().map_err(failing.io())?;
     writer
         .write_all(&(header.len() as u64).to_le_bytes())
         .and_then(|()| writer.write_all(&header))
         .map_err(failing.io())?;
     for (_, tensor) in order {
-        copy_out(failing, &tensor.contiguous()?, &mut writer)?;
+        copy_out(failing, &tensor.contiguous()?, writer)?;
     }
     writer.flush().map_err(failing.io())
 }

@@ -409,17 +409,21 @@ impl<S: RegionSource> Pool<S> {
 
     /// Takes what the growth policy takes at once: as much of it as the source gives.
     fn preallocate(&mut self) {
+        // Crumbs of what the source has left would be many regions.
+        const CRUMB: u64 = 16;
         let mut left = self.config.growth.preallocated();
         let mut most = self.config.max_region;
+        let mut least = 0;
         while left > 0 {
             let bytes = round_down(left.min(most).min(self.headroom()));
-            if bytes == 0 {
+            if bytes == 0 || most < least {
                 break;
             }
             match self.source.create(bytes) {
                 Ok(region) => {
                     self.open_region(region, bytes);
                     left -= bytes;
+                    least = least.max(bytes / CRUMB);
                 }
                 // Less may be there: a tenth less, as TensorFlow tries it.
                 Err(_) => most = bytes / 10 * 9,

@@ -18,63 +18,51 @@ const WHOLE: usize = 1000;
 const MOST: usize = 1 << 20;
 
 impl Tensor {
-    /// The numbers as text, NumPy's way; large tensors by their edges. Downloads what it shows,
+    /// The numbers as text, NumPy's way; large tensors by their edges, `[]` where there are none. Downloads what it shows,
     /// unlike `Debug`.
     ///
     /// # Errors
     /// As [`Tensor::to_vec`]; [`Error::InvalidArgument`] where more than 2^20 elements would be shown: the edges
     /// of eight long dimensions.
     pub fn display(&self) -> Result<String> {
-        let short = self.elements() > WHOLE;
-        let numbers = self.shown(short)?;
-        let width = numbers.iter().map(String::len).max().unwrap_or(0);
-        let mut text = String::new();
-        let mut next = numbers.iter();
-        // Writing to a string cannot fail.
-        let _ = self.nest(&mut text, 0, short, width, &mut next);
-        Ok(text)
-    }
-
-    /// The shown elements in row-major order. Only they travel: a long dimension is cut down to
-    /// its two ends, each corner is downloaded and takes its place among the shown.
-    fn shown(&self, short: bool) -> Result<Vec<String>> {
-        let cut = |size: usize| short && size > 2 * EDGE;
-        let shown: Shape = self
-            .shape()
-            .iter()
-            .map(|&size| if cut(size) { 2 * EDGE } else { size })
-            .collect();
-        if shown.elements() > MOST {
+        if self.elements() == 0 {
+            return Ok("[]".to_owned());
+        }
+        let shown = Shown::new(self.shape().dims());
+        if shown.count() > MOST {
             let problem = format!(
                 "{} elements of shape {} would be shown, above {MOST}: show a slice",
-                shown.elements(),
+                shown.count(),
                 self.shape()
             );
             return Err(Error::invalid("display", problem));
         }
-        let places = Layout::contiguous(shown.clone());
-        let mut numbers = vec![String::new(); shown.elements()];
+        Ok(shown.nest(&self.shown(&shown)?))
+    }
+
+    /// The shown elements in row-major order. Only they travel: a long dimension is cut down to
+    /// its two ends, each corner is downloaded and takes its place among the shown.
+    fn shown(&self, shown: &Shown<'_>) -> Result<Vec<String>> {
+        let places = Layout::contiguous(shown.sizes().collect::<Shape>());
+        let mut numbers = vec![String::new(); shown.count()];
         let long: Vec<usize> = (0..self.rank())
-            .filter(|&axis| cut(self.shape()[axis]))
+            .filter(|&axis| shown.is_cut(axis))
             .collect();
         // Bit d of `corner` says which end of the dth long dimension.
         for corner in 0..1usize << long.len() {
-            let far = |axis: usize| {
-                let nth = long.iter().position(|&long| long == axis);
-                nth.is_some_and(|nth| corner >> nth & 1 == 1)
+            let ranges = |sizes: &[usize]| -> Vec<SliceRange> {
+                let mut ranges: Vec<SliceRange> =
+                    sizes.iter().map(|&size| (0..size).into()).collect();
+                for (nth, &axis) in long.iter().enumerate() {
+                    ranges[axis] = match corner >> nth & 1 {
+                        0 => (0..EDGE).into(),
+                        _ => (sizes[axis] - EDGE..sizes[axis]).into(),
+                    };
+                }
+                ranges
             };
-            let ends = |size: usize, axis: usize, whole: usize| match (cut(whole), far(axis)) {
-                (false, _) => 0..size,
-                (true, false) => 0..EDGE,
-                (true, true) => size - EDGE..size,
-            };
-            let ranges = |of: &Shape| -> Vec<SliceRange> {
-                (0..self.rank())
-                    .map(|axis| ends(of[axis], axis, self.shape()[axis]).into())
-                    .collect()
-            };
-            let texts = self.slice(&ranges(self.shape())[..])?.texts()?;
-            let place = places.slice(&ranges(&shown))?;
+            let texts = self.slice(&ranges(self.shape().dims())[..])?.texts()?;
+            let place = places.slice(&ranges(places.shape().dims()))?;
             for (text, at) in texts.into_iter().zip(place.indices()) {
                 numbers[at] = text;
             }
@@ -93,40 +81,71 @@ impl Tensor {
             DType::Bool => texts(&self.to_vec::<bool>()?),
         })
     }
+}
 
-    fn nest(
-        &self,
-        text: &mut String,
-        axis: usize,
-        short: bool,
-        width: usize,
-        next: &mut std::slice::Iter<'_, String>,
-    ) -> fmt::Result {
-        let Some(&size) = self.shape().get(axis) else {
-            return write!(text, "{:>width$}", next.next().map_or("", String::as_str));
-        };
-        let last = axis + 1 == self.rank();
-        let break_line = |text: &mut String| {
-            if last {
-                text.write_str(", ")
-            } else {
-                write!(text, ",\n{:1$}", "", axis + 1)
-            }
-        };
-        text.write_char('[')?;
-        let cut = short && size > 2 * EDGE;
-        let far = if cut { size - EDGE } else { size };
-        for index in (0..if cut { EDGE } else { size }).chain(far..size) {
-            if index > 0 {
-                break_line(text)?;
-            }
-            if cut && index == far {
-                text.write_str("...")?;
-                break_line(text)?;
-            }
-            self.nest(text, axis + 1, short, width, next)?;
+/// Which elements are shown: of long dimensions of large tensors the ends.
+struct Shown<'a> {
+    shape: &'a [usize],
+    is_large: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn new(shape: &'a [usize]) -> Self {
+        Self {
+            shape,
+            is_large: shape.iter().product::<usize>() > WHOLE,
         }
-        text.write_char(']')
+    }
+
+    fn is_cut(&self, axis: usize) -> bool {
+        self.is_large && self.shape[axis] > 2 * EDGE
+    }
+
+    /// Of each axis, how many are shown.
+    fn sizes(&self) -> impl Iterator<Item = usize> {
+        (0..self.shape.len()).map(|axis| match self.is_cut(axis) {
+            true => 2 * EDGE,
+            false => self.shape[axis],
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.sizes().product()
+    }
+
+    /// The shown elements, row-major, in brackets. Not recursive: there may be thousands of axes.
+    fn nest(&self, numbers: &[String]) -> String {
+        let width = numbers.iter().map(String::len).max().unwrap_or(0);
+        let sizes: Vec<usize> = self.sizes().collect();
+        let mut index = vec![0; sizes.len()];
+        let mut text = "[".repeat(sizes.len());
+        for (nth, number) in numbers.iter().enumerate() {
+            if nth > 0 {
+                // The axis that goes on, and those within it, which begin anew.
+                let axis = (0..sizes.len())
+                    .rev()
+                    .find(|&axis| index[axis] + 1 < sizes[axis])
+                    .unwrap_or(0);
+                let within = sizes.len() - axis - 1;
+                index[axis] += 1;
+                index[axis + 1..].fill(0);
+                let separator = match within {
+                    0 => ", ".to_owned(),
+                    _ => format!(",\n{:1$}", "", axis + 1),
+                };
+                text.push_str(&"]".repeat(within));
+                text.push_str(&separator);
+                if self.is_cut(axis) && index[axis] == EDGE {
+                    text.push_str("...");
+                    text.push_str(&separator);
+                }
+                text.push_str(&"[".repeat(within));
+            }
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{number:>width$}");
+        }
+        text.push_str(&"]".repeat(sizes.len()));
+        text
     }
 }
 

@@ -325,6 +325,11 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     let Storage::Host(block) = output.storage() else {
         return Ok(());
     };
+    if inputs.iter().any(|input| input.shares_storage(output)) {
+        // It would wait for itself for ever.
+        let problem = "an operand lies in the memory that is written: copy it first";
+        return Err(Error::invalid(op.name(), problem));
+    }
     // Before anything is locked: the reads before it may need what is locked here.
     let turn = block.turns().to_write();
     if let Some(turn) = &turn {

@@ -23,6 +23,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("formats::npy_round_trips", Scope::Device, npy_round_trips),
         Test::new("formats::npy_large", Scope::Device, npy_large),
         Test::new("formats::busy_writer", Scope::Device, busy_writer),
+        Test::new("formats::bytes_of_bools", Scope::Device, bytes_of_bools),
+        #[cfg(feature = "fault-injection")]
+        Test::new("formats::failed_saves", Scope::Device, failed_saves),
         Test::new(
             "formats::safetensors_of_python",
             Scope::Device,
@@ -60,6 +63,84 @@ fn busy_writer(context: &Context) -> Result<()> {
     let three = 3.0f32.to_le_bytes();
     let data = &busy.2[busy.2.len() - (12 << 20)..];
     assert!(data.chunks_exact(4).all(|bytes| bytes == three));
+    Ok(())
+}
+
+/// Any byte but 0 is true, on every device.
+fn bytes_of_bools(context: &Context) -> Result<()> {
+    let bytes = [0, 1, 2, 255, 128, 1, 0, 4];
+    let is_true = bytes.map(|byte: u8| byte != 0);
+    let mut npy = npy("'|b1'", "False", "(8,)", 0);
+    npy.extend(bytes);
+    let header = br#"{"a":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}}"#;
+    let mut named = (header.len() as u64).to_le_bytes().to_vec();
+    named.extend(header);
+    named.extend(bytes);
+    let device = context.device();
+    for tensor in [
+        Tensor::from_npy(device, Cursor::new(npy))?,
+        SafeTensors::new(Cursor::new(named))?.load(device, "a")?,
+    ] {
+        assert_eq!(tensor.to_vec::<bool>()?, is_true);
+        let ones = tensor.cast(DType::F32)?.to_vec::<f32>()?;
+        assert_eq!(ones, is_true.map(|is_true| f32::from(u8::from(is_true))));
+        let mut back = Vec::new();
+        tensor.to_npy(&mut back)?;
+        assert_eq!(back[back.len() - 8..], is_true.map(u8::from));
+    }
+    Ok(())
+}
+
+/// A file that is there stays as it is until all of the new one is written, and nothing is left beside it.
+#[cfg(feature = "fault-injection")]
+fn failed_saves(context: &Context) -> Result<()> {
+    type Save = fn(&Tensor, &std::path::Path) -> Result<()>;
+    let saves: [Save; 2] = [
+        |tensor, path| tensor.save_npy(path),
+        |tensor, path| save_safetensors(path, &[("a", tensor), ("b", tensor)]),
+    ];
+    let faults = orlop::Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let (was, new) = (
+        Tensor::zeros(&device, [40, 3], DType::F32)?,
+        // Some pieces of a file.
+        Tensor::ones(&device, [3 << 20], DType::F32)?,
+    );
+    let name = format!("orlop-{}-{}", std::process::id(), context.adapter.name);
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir(&folder).expect("a folder");
+    let path = folder.join("a");
+    let mut failed = 0;
+    for save in saves {
+        let _ = std::fs::remove_file(&path);
+        save(&was, &path)?;
+        let before = std::fs::read(&path).expect("a file");
+        for nth in 1.. {
+            // Tells of the last failure once more.
+            let _ = device.synchronize();
+            faults.fail_step(nth);
+            let result = save(&new, &path);
+            faults.disarm();
+            let after = std::fs::read(&path).expect("a file");
+            let files = std::fs::read_dir(&folder).expect("a folder").count();
+            assert_eq!(files, 1, "{result:?}");
+            if result.is_ok() {
+                assert!(after.len() > 12 << 20 && after[after.len() - 4..] == 1f32.to_le_bytes());
+                break;
+            }
+            assert!(after == before, "{result:?}");
+            failed += 1;
+        }
+    }
+    assert_eq!(failed > 0, !device.is_cpu());
+    #[cfg(unix)]
+    {
+        let link = folder.join("link");
+        std::os::unix::fs::symlink("a", &link).expect("a link");
+        was.save_npy(&link)?;
+        assert!(link.is_symlink() && std::fs::read(&path).is_ok_and(|file| file.len() < 1 << 20));
+    }
+    std::fs::remove_dir_all(&folder).expect("a folder");
     Ok(())
 }
 
@@ -112,6 +193,8 @@ fn arrays(context: &Context) -> Result<()> {
         ("one", base.slice(s![1..2, .., 3..4])),
         ("none", base.slice(s![2..2, .., ..])),
         ("tail", base.slice(s![2.., .., ..])),
+        ("rows", base.slice(s![.., .., 1..])),
+        ("backwards", base.slice(s![.., .., ..;-1])),
     ];
     for (name, view) in views {
         let tensor = Tensor::from_ndarray(device, &view)?;
@@ -119,7 +202,7 @@ fn arrays(context: &Context) -> Result<()> {
         let expected: Vec<f32> = view.iter().copied().collect();
         assert_eq!(tensor.to_vec::<f32>()?, expected, "{name}");
         // Straight from where they lie: a view with the array's order of axes.
-        let straight = !matches!(name, "reversed" | "stepped" | "one");
+        let straight = !matches!(name, "reversed" | "stepped" | "one" | "rows" | "backwards");
         let strides: Vec<isize> = view.strides().to_vec();
         if straight && !expected.is_empty() {
             assert_eq!(tensor.layout().strides(), strides, "{name}");
@@ -413,7 +496,7 @@ fn npy_refused() -> Result<()> {
         (good[..9].to_vec(), "ends inside its header"),
         (good[..40].to_vec(), "ends inside its header"),
         (good[..good.len() - 1].to_vec(), "needs 24"),
-        (long_header, "ends inside its header"),
+        (long_header, "longer than any of plain numbers"),
         (npy("'<i8'", "False", "(2, 3)", 48), "'i8'"),
         (npy("'|u1'", "False", "(2, 3)", 6), "astype"),
         (npy("[('x', '<f4')]", "False", "(2,)", 8), "records"),

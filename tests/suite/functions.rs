@@ -950,6 +950,37 @@ fn overlaps(context: &Context) -> Result<()> {
             .enumerate()
             .all(|(at, &got)| got == want(at))
     );
+    // The other way round, with enough to have an order of its own; flipped.
+    let large: Vec<f32> = (0..90_000).map(|at| (at * 7 % 1000) as f32).collect();
+    let views: [fn(&Tensor) -> Result<Tensor>; 3] = [
+        |x| x.transpose(0, 1),
+        |x| x.flip(&[0]),
+        |x| x.flip(&[0, 1])?.transpose(0, 1),
+    ];
+    for view in views {
+        let a = Tensor::from_slice(device, &large, [300, 300])?;
+        let want = view(&a)?.add(&a)?.to_vec::<f32>()?;
+        view(&a)?.add_assign(&a)?;
+        assert!(view(&a)?.to_vec::<f32>()? == want);
+        let a = Tensor::from_slice(device, &large, [300, 300])?;
+        view(&a)?.fused_assign(|e, x| e.input(&a) + x)?;
+        assert!(view(&a)?.to_vec::<f32>()? == want);
+    }
+    // What is taken from itself: no compiler may make 0 of it.
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let odd = [f32::NAN, 1.0, f32::INFINITY, -2.5, f32::NEG_INFINITY];
+        let x = Tensor::from_slice(device, &odd, 5)?.cast(dtype)?;
+        for none in [x.sub(&x)?, x.sub(&x.slice(..)?)?, {
+            x.sub_assign(&x)?;
+            x.clone()
+        }] {
+            let got = none.cast(DType::F32)?.to_vec::<f32>()?;
+            let is_zero = |at: usize| got[at] == 0.0;
+            assert!(
+                got[0].is_nan() && got[2].is_nan() && got[4].is_nan() && is_zero(1) && is_zero(3)
+            );
+        }
+    }
     let line = Tensor::from_slice(device, &x, 49)?;
     line.slice(1..)?.add_assign(&line.slice(..48)?)?;
     let got = line.to_vec::<f32>()?;
@@ -1055,6 +1086,35 @@ fn fusions(context: &Context) -> Result<()> {
     assert_eq!(fused(|e| e.input(&a))?.to_vec::<f32>()?, x);
     let whole = fused(|e| e.input(&a).cast(DType::I32) + 1)?.to_vec::<i32>()?;
     assert!(whole.iter().zip(&x).all(|(&got, &x)| got == x as i32 + 1));
+    // f64 in between, with numbers: f32 would lose them.
+    let wide = fused(|e| ((e.input(&a).cast(DType::F64) + 1e9 - 1e9) * 0.1).cast(DType::F32))?;
+    let is_near = |(got, &x): (f32, &f32)| (f64::from(got) - f64::from(x) * 0.1).abs() < 1e-6;
+    assert!(wide.to_vec::<f32>()?.into_iter().zip(&x).all(is_near));
+    let below = fused(|e| e.input(&a).cast(DType::F64).lt(0.1))?.to_vec::<bool>()?;
+    assert!(
+        below
+            .iter()
+            .zip(&x)
+            .all(|(&got, &x)| got == (f64::from(x) < 0.1))
+    );
+    let same = fused(|e| e.input(&a).cast(DType::F64).cast(DType::F32))?;
+    assert_eq!(same.to_vec::<f32>()?, x);
+    let turned = a.copy()?;
+    turned.fused_assign(|_, x| (x.cast(DType::F64) * 0.5).cast(DType::F32))?;
+    assert!(
+        turned
+            .to_vec::<f32>()?
+            .iter()
+            .zip(&x)
+            .all(|(&got, &x)| got == x * 0.5)
+    );
+    // What the result does not come from: neither its shape nor what is wrong with it.
+    let alone = fused(|e| {
+        let (x, other) = (e.input(&bias), e.input(&a).logical_not() + 2.5);
+        let _ = other.exp();
+        x * 1.0
+    })?;
+    assert_eq!(alone.to_vec::<f32>()?, x[..30]);
     // As many values as there may be, and more.
     let chain = |count: usize| fused(|e| (0..count).fold(e.input(&bias), |y, _| y + 1.0));
     let got = chain(60)?.to_vec::<f32>()?;

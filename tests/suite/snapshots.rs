@@ -1,5 +1,7 @@
 //! Tags, snapshots, histories and leaks of a device.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use orlop::memory::{EventKind, WhenFull};
 use orlop::{DType, Error, LiveTensor, Result, Tensor, tagged};
 
@@ -12,6 +14,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("snapshots::regions", Scope::Device, regions),
         Test::new("snapshots::history", Scope::Device, history),
         Test::new("snapshots::leaks", Scope::Device, leaks),
+        Test::new(
+            "snapshots::no_leak_comes_back",
+            Scope::Gpu,
+            no_leak_comes_back,
+        ),
         Test::new(
             "snapshots::spilled_tensors_live",
             Scope::Gpu,
@@ -161,6 +168,39 @@ fn history(context: &Context) -> Result<()> {
     let last = snapshot.history.last().expect("the failure");
     assert_eq!((last.kind, last.requested), (EventKind::Failed, 4 << 20));
     assert!(snapshot.statistics.events.failures > 0);
+    Ok(())
+}
+
+/// Tensors that go to the host and come back are the same all the time.
+fn no_leak_comes_back(context: &Context) -> Result<()> {
+    let device = context
+        .builder()
+        .memory_limit(8 << 20)
+        .when_full(WhenFull::SpillToHost { most: None })
+        .build()?;
+    let both = [1.0, 2.0].map(|value| Tensor::full(&device, [5 << 18], value, DType::F32));
+    let [x, y] = both;
+    let (x, y) = (x?, y?);
+    let before = device.memory_snapshot();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| -> Result<()> {
+            for _ in 0..200 {
+                x.fill(1.0)?;
+                y.fill(2.0)?;
+            }
+            done.store(true, Ordering::Release);
+            Ok(())
+        });
+        while !done.load(Ordering::Acquire) && !work.is_finished() {
+            device.check_leaks_since(&before)?;
+            assert_eq!(device.live_tensors().len(), 2);
+            let memory = device.memory();
+            assert_eq!(memory.allocated + memory.spilled, 10 << 20);
+        }
+        work.join().expect("no panic")
+    })?;
+    assert!(device.memory_snapshot().statistics.events.refaults > 100);
     Ok(())
 }
 

@@ -48,7 +48,9 @@ fn display(context: &Context) -> Result<()> {
         "[  1, -20,   3]"
     );
     assert_eq!(shown(Tensor::scalar(device, 2.5f32)?)?, "2.5");
-    assert_eq!(shown(Tensor::zeros(device, [0, 3], DType::F32)?)?, "[]");
+    for shape in [vec![0, 3], vec![3, 0, 2], vec![1 << 40, 0]] {
+        assert_eq!(shown(Tensor::zeros(device, shape, DType::F32)?)?, "[]");
+    }
     let table = Tensor::from_slice(device, &[1u32, 2, 3, 4, 5, 60], [2, 3])?;
     assert_eq!(shown(table.clone())?, "[[ 1,  2,  3],\n [ 4,  5, 60]]");
     assert_eq!(
@@ -67,8 +69,14 @@ fn display(context: &Context) -> Result<()> {
     );
     let wide = Tensor::from_slice(device, &[0.1f64, 0.2], 2)?;
     assert_eq!(shown(wide)?, "[0.1, 0.2]");
-    let deep = Tensor::from_slice(device, &[7u32], vec![1; 60])?;
-    assert_eq!(shown(deep)?, "[".repeat(60) + "7" + &"]".repeat(60));
+    let cube = Tensor::arange(device, 0, 8, 1, DType::I32)?.reshape([2, 2, 2])?;
+    assert_eq!(shown(cube)?, "[[[0, 1],\n  [2, 3]],\n [[4, 5],\n  [6, 7]]]");
+    // More than a stack has room for.
+    let deep = Tensor::from_slice(device, &[7u32], vec![1; 100_000])?;
+    assert_eq!(
+        shown(deep)?,
+        "[".repeat(100_000) + "7" + &"]".repeat(100_000)
+    );
     Ok(())
 }
 

@@ -582,6 +582,26 @@ fn launches_refused(context: &Context) -> Result<()> {
         .scalar("bins", 3)
         .workgroups([1; 3]);
     assert!(absurd.run_all().is_err());
+    // Each could be, all together overflow.
+    let name = |at: usize| format!("out{at}");
+    let many: String = (0..17)
+        .map(|at| {
+            format!(
+                "@group(0) @binding({at}) var<storage, read_write> {}: array<f32>;\n",
+                name(at)
+            )
+        })
+        .collect();
+    let many = format!("{many}@compute @workgroup_size(1) fn main() {{ out0[0] = 1.0; }}");
+    let many = Kernel::wgsl("many", &many)?.twin(|_| Ok(()))?;
+    let names: Vec<String> = (0..17).map(name).collect();
+    let launch = names
+        .iter()
+        .enumerate()
+        .fold(many.launch().on(&device), |launch, (at, name)| {
+            launch.output(name, if at < 16 { 1usize << 58 } else { 4 })
+        });
+    is_refused(launch.workgroups([1; 3]).run_all(), &["outputs"]);
     let fixed = SAXPY.replace("x: array<f32>", "x: array<f32, 1000>");
     let fixed = Kernel::wgsl("fixed", &fixed)?.twin(|_| Ok(()))?;
     let short = fixed.launch().input("x", &x).input("y", &x).scalar("a", 1);

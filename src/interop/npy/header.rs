@@ -9,6 +9,8 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 pub(crate) const PREFIX: usize = 12;
 /// Dimensions that NumPy allows.
 const RANK: usize = 64;
+/// Bytes of a header's text, at most: 64 dimensions take 2 KB; only records need more.
+const LONGEST: usize = u16::MAX as usize;
 
 /// What a file says of its data.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +44,12 @@ pub(crate) fn extent(first: &[u8]) -> Result<(usize, usize), String> {
         }
         2 | 3 => {
             let length = rest.first_chunk().ok_or_else(truncated)?;
-            Ok((12, u32::from_le_bytes(*length) as usize))
+            match u32::from_le_bytes(*length) as usize {
+                length if length <= LONGEST => Ok((12, length)),
+                length => Err(format!(
+                    "its header of {length} bytes is longer than any of plain numbers ({LONGEST})"
+                )),
+            }
         }
         _ => Err(format!("version {major} of the .npy format is not known")),
     }

@@ -6,10 +6,10 @@ mod matrix;
 pub use matrix::{NpyMatrix, NpyMatrixMut};
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufReader, Read, Seek, Write};
 use std::path::Path;
 
-use super::file::{Failing, READER, WRITER, copy_in, copy_out, left};
+use super::file::{Failing, READER, WRITER, copy_in, copy_out, left, replace};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -42,23 +42,26 @@ impl Tensor {
         read(&failing, device, BufReader::new(file), true)
     }
 
-    /// Writes a `.npy` array, in Fortran order where the elements lie so, else in C order.
+    /// Writes a `.npy` array, in Fortran order where the elements lie so, else in C order. Elements are read while
+    /// the writer takes them: work that writes into the tensor's own memory meanwhile, on another thread or in the
+    /// writer, may be in some of them and not in others.
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) when the writer fails, or for more than 64 dimensions;
     /// as [`Tensor::to_vec`].
-    pub fn to_npy(&self, writer: impl Write) -> Result<()> {
-        write(&Failing::new("to_npy", WRITER), self, || Ok(writer))
+    pub fn to_npy(&self, mut writer: impl Write) -> Result<()> {
+        write(&Failing::new("to_npy", WRITER), self, &mut writer)
     }
 
-    /// Writes a `.npy` file; one that is there is replaced.
+    /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is written, by another beside
+    /// it that takes its name: where the call fails it is as it was.
     ///
     /// # Errors
     /// As [`Tensor::to_npy`]; [`Error::File`](crate::Error::File) names the file.
     pub fn save_npy(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let failing = Failing::new("save_npy", path.display());
-        write(&failing, self, || File::create(path).map(BufWriter::new))
+        replace(&failing, path, |writer| write(&failing, self, writer))
     }
 }
 
@@ -157,11 +160,7 @@ fn read(
     }
 }
 
-fn write<W: Write>(
-    failing: &Failing,
-    tensor: &Tensor,
-    open: impl FnOnce() -> io::Result<W>,
-) -> Result<()> {
+fn write(failing: &Failing, tensor: &Tensor, writer: &mut impl Write) -> Result<()> {
     let kind = kind(tensor.dtype()).ok_or_else(|| {
         failing.problem(format!(
             "NumPy has no {}: cast to f32 first",
@@ -177,9 +176,7 @@ fn write<W: Write>(
         tensor.contiguous()?
     };
     let header = header::write(kind, tensor.shape().dims(), fortran).map_err(failing.says())?;
-    // Only now is a file replaced.
-    let mut writer = open().map_err(failing.io())?;
     writer.write_all(&header).map_err(failing.io())?;
-    copy_out(failing, &source, &mut writer)?;
+    copy_out(failing, &source, writer)?;
     writer.flush().map_err(failing.io())
 }

@@ -55,10 +55,11 @@ impl Loops for Conversion<'_> {
             (Kind::U32, Kind::F64) => each(values, out, |x: u32| f64::from(x)),
             (Kind::I32 | Kind::U32, Kind::I32 | Kind::U32) => each(values, out, |x: u32| x),
             (Kind::I32 | Kind::U32, Kind::Bool) => each(values, out, |x: u32| u8::from(x != 0)),
-            (Kind::Bool, Kind::F32) => each(values, out, |x: u8| f32::from(x)),
-            (Kind::Bool, Kind::F64) => each(values, out, |x: u8| f64::from(x)),
-            (Kind::Bool, Kind::I32 | Kind::U32) => each(values, out, |x: u8| u32::from(x)),
-            (Kind::Bool, Kind::Bool) => each(values, out, |x: u8| x),
+            // Programs' kernels and buffers may leave any byte.
+            (Kind::Bool, Kind::F32) => each(values, out, |x: u8| f32::from(u8::from(x != 0))),
+            (Kind::Bool, Kind::F64) => each(values, out, |x: u8| f64::from(u8::from(x != 0))),
+            (Kind::Bool, Kind::I32 | Kind::U32) => each(values, out, |x: u8| u32::from(x != 0)),
+            (Kind::Bool, Kind::Bool) => each(values, out, |x: u8| u8::from(x != 0)),
         }
     }
 }

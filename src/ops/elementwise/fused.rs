@@ -159,22 +159,52 @@ impl Fusion {
             return Err(Error::invalid(op, problem));
         }
         if nodes.len() > MOST {
-            return Err(Error::invalid(
-                op,
-                format!(
-                    "{} values are more than {MOST}: make two of them",
-                    nodes.len()
-                ),
-            ));
+            let problem = format!("it has more than {MOST} values: make two of it");
+            return Err(Error::invalid(op, problem));
         }
-        // What the result does not come from is left out by where it ends.
         nodes.truncate(usize::from(root) + 1);
-        let nodes = nodes.into_iter().collect();
+        // What the result does not come from is left out, with its inputs and numbers.
+        let mut is_needed = vec![false; nodes.len()];
+        if let Some(last) = is_needed.last_mut() {
+            *last = true;
+        }
+        for (at, node) in nodes.iter().enumerate().rev() {
+            if is_needed[at] {
+                for &read in node.reads() {
+                    is_needed[usize::from(read)] = true;
+                }
+            }
+        }
+        let (mut kept, mut kept_inputs, mut kept_numbers) =
+            (SmallVec::new(), Vec::new(), SmallVec::new());
+        let mut place = vec![0u8; nodes.len()];
+        for (at, node) in nodes
+            .into_iter()
+            .enumerate()
+            .filter(|&(at, _)| is_needed[at])
+        {
+            let new = |old: u8| place[usize::from(old)];
+            let node = match node {
+                Node::Old => Node::Old,
+                Node::Input(input) => {
+                    kept_inputs.push(inputs[usize::from(input)].clone());
+                    Node::Input(kept_inputs.len() as u8 - 1)
+                }
+                Node::Scalar(number) => {
+                    kept_numbers.push(numbers[usize::from(number)]);
+                    Node::Scalar(kept_numbers.len() as u8 - 1)
+                }
+                Node::Apply(function, operands) => Node::Apply(function, operands.map(new)),
+                Node::Cast(dtype, operand) => Node::Cast(dtype, new(operand)),
+            };
+            place[at] = kept.len() as u8;
+            kept.push(node);
+        }
         let call = Elementwise {
-            numbers,
-            ..Elementwise::new(op, Expression { nodes })
+            numbers: kept_numbers,
+            ..Elementwise::new(op, Expression { nodes: kept })
         };
-        Ok((call, inputs))
+        Ok((call, kept_inputs))
     }
 
     /// A tensor as a value of the expression. All inputs broadcast to one shape.

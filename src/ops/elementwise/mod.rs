@@ -97,9 +97,21 @@ impl Elementwise {
         }
         let mut operands = [0u8, 1, 2];
         for (operand, argument) in operands[before..].iter_mut().zip(arguments) {
-            *operand = self.operand(argument, inputs);
+            *operand = match argument {
+                Argument::Tensor(tensor) if function == Function::Sub => self.input(tensor, inputs),
+                _ => self.operand(argument, inputs),
+            };
         }
         self.expression.nodes.push(Node::Apply(function, operands));
+    }
+
+    /// The node of an input of its own, also where the same tensor is one already. For differences: Mesa's compiler
+    /// makes 0 of `a - a`, where infinities and NaN give NaN.
+    fn input<'a>(&mut self, tensor: &'a Tensor, inputs: &mut SmallVec<[&'a Tensor; 4]>) -> u8 {
+        let nodes = &mut self.expression.nodes;
+        nodes.push(Node::Input(inputs.len() as u8));
+        inputs.push(tensor);
+        (nodes.len() - 1) as u8
     }
 
     /// The node of an argument.
@@ -114,12 +126,10 @@ impl Elementwise {
                 Node::Scalar((self.numbers.len() - 1) as u8)
             }
             Argument::Tensor(tensor) => {
-                let same = inputs.iter().position(|other| is_same(other, tensor));
-                let input = same.unwrap_or_else(|| {
-                    inputs.push(tensor);
-                    inputs.len() - 1
-                });
-                Node::Input(input as u8)
+                match inputs.iter().position(|other| is_same(other, tensor)) {
+                    Some(input) => Node::Input(input as u8),
+                    None => return self.input(tensor, inputs),
+                }
             }
         };
         let nodes = &mut self.expression.nodes;
@@ -177,7 +187,10 @@ impl Elementwise {
         into: Option<&Tensor>,
     ) -> Result<Vec<Tensor>> {
         let mut dtypes = inputs.iter().copied().chain(into).map(Tensor::dtype);
-        if self.numbers.is_empty() || !dtypes.any(|dtype| dtype == DType::F64) {
+        let mut nodes = self.expression.nodes.iter();
+        let is_wide = dtypes.any(|dtype| dtype == DType::F64)
+            || nodes.any(|node| matches!(node, Node::Cast(DType::F64, _)));
+        if self.numbers.is_empty() || !is_wide {
             return Ok(Vec::new());
         }
         let home = match into {

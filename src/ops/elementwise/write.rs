@@ -42,35 +42,35 @@ impl Elementwise {
         };
         self.into = Some((into.shape().clone(), into.dtype()));
         let numbers = self.numbers_as_tensors(inputs, Some(into))?;
-        // What lies in the same storage: the tensor itself is read where it is written, other parts
-        // of it before.
-        let mut views: SmallVec<[Tensor; 4]> = SmallVec::new();
+        // What lies in the same storage: the tensor itself is read where it is written (but for differences, as in
+        // `Elementwise::input`), other parts of it, or it in another order, before.
+        let subtracts = matches!(
+            self.expression.nodes[..],
+            [.., Node::Apply(Function::Sub, [0, 1, _])]
+        );
+        let mut others: SmallVec<[Tensor; 4]> = SmallVec::new();
+        let mut renamed: SmallVec<[Node; 4]> = SmallVec::new();
         for input in inputs.iter().copied().chain(&numbers) {
             let mut view = input.broadcast_to(shape)?;
             if let Some(order) = &order {
                 view = order.view(&view)?;
             }
-            views.push(match input.shares_storage(into) && !is_same(input, into) {
-                true => view.copy_at_home()?,
-                false => view,
-            });
-        }
-        let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
-        let mut renamed: SmallVec<[Node; 4]> = SmallVec::new();
-        for view in &views {
-            renamed.push(match is_same(view, into) {
-                true => Node::Old,
-                false => {
-                    others.push(view);
-                    Node::Input((others.len() - 1) as u8)
-                }
-            });
+            if is_same(&view, into) && !subtracts {
+                renamed.push(Node::Old);
+                continue;
+            }
+            if view.shares_storage(into) {
+                view = view.copy_at_home()?;
+            }
+            renamed.push(Node::Input(others.len() as u8));
+            others.push(view);
         }
         for node in &mut self.expression.nodes {
             if let Node::Input(input) = *node {
                 *node = renamed[usize::from(input)];
             }
         }
+        let others: SmallVec<[&Tensor; 4]> = others.iter().collect();
         road::write(&self, &others, into)
     }
 

@@ -357,7 +357,11 @@ impl<'k> KernelLaunch<'k> {
                 dtype: binding.dtype,
                 shape,
             };
-            end += output.room();
+            end = end.saturating_add(output.room());
+            if u128::from(end) > MOST_BYTES {
+                let problem = format!("its outputs take {end} bytes together, or more");
+                return Err(Error::invalid(kernel.name, problem));
+            }
             outputs.push(output);
         }
         let mut op = UserOp {
