@@ -25,7 +25,6 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::memory::{MemoryStatistics, PoolConfig, TagStatistics};
 use crate::promise::Pending;
-use crate::sync::{Mutex, MutexGuard};
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
 /// memory with a budget. Clones are the same device; equality is identity.
@@ -45,8 +44,6 @@ struct Inner {
     call_sites: bool,
     standing: ledger::Standing,
     log: log::Log,
-    /// Held by an op that changes a tensor of this device on the CPU, and by nobody else.
-    writing_elsewhere: Mutex<()>,
 }
 
 enum Backend {
@@ -147,7 +144,6 @@ impl Device {
             call_sites: settings.call_sites,
             standing,
             log: log::Log::default(),
-            writing_elsewhere: Mutex::default(),
         }))
     }
 
@@ -194,8 +190,9 @@ impl Device {
     }
 
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
-    /// Exact, on the CPU too. Staging is not in it: up to about 50 MiB, taken when first
-    /// used, and 8 MiB for each thread that reads while others do; nor are [`Device::texel_bytes`].
+    /// Exact, on the CPU too. Staging is not in it: about 50 MiB, taken when first
+    /// used, up to 180 MiB while many small uploads wait for the device ([`Device::trim`] gives what is idle back), and 8 MiB for each
+    /// thread that reads while others do; nor are [`Device::texel_bytes`].
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.memory(),
@@ -341,12 +338,6 @@ impl Device {
             table.push_str(&format!("  {name:<19}{value:>14}\n"));
         }
         table
-    }
-
-    /// The turn of an op that changes a tensor of this device elsewhere and brings it back. The
-    /// outermost lock: its holder may wait for the device.
-    pub(crate) fn write_elsewhere(&self) -> MutexGuard<'_, ()> {
-        self.0.writing_elsewhere.lock()
     }
 
     /// A tensor's bytes checked against the device's largest buffer.

@@ -174,14 +174,15 @@ impl Storage {
         }
     }
 
-    /// [`Storage::write`] of a storage with contents: as a whole, or after an error not at all.
+    /// Copies `data` to `start` of a GPU's storage with contents, both in whole words: as a whole, or after an error not
+    /// at all.
     ///
     /// # Errors
     /// As [`Storage::write`].
-    pub(crate) fn overwrite(&self, data: &[u8]) -> Result<()> {
+    pub(crate) fn overwrite(&self, start: u64, data: &[u8]) -> Result<()> {
         match self {
-            Storage::Gpu(block) => block.gpu().overwrite(block, data),
-            Storage::Host(_) | Storage::Empty => self.write(data),
+            Storage::Gpu(block) => block.gpu().overwrite(block, start, data),
+            Storage::Host(_) | Storage::Empty => Ok(()),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Gpu;
 use crate::error::{Error, Result};
 use crate::memory::{BlockId, QUANTUM, Request};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::turns::Turns;
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
@@ -31,6 +31,8 @@ pub(crate) struct GpuBlock {
     leaving: AtomicUsize,
     /// When it was used last, counted in uses of any block of the device.
     last_used: AtomicU64,
+    /// Held by an op that changes the contents on the CPU, from their download to their upload.
+    elsewhere: Mutex<()>,
 }
 
 impl GpuBlock {
@@ -47,7 +49,14 @@ impl GpuBlock {
             held: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             last_used,
+            elsewhere: Mutex::new(()),
         })
+    }
+
+    /// The turn of an op that changes the contents elsewhere and brings them back. The outermost lock: its holder may
+    /// wait for the device.
+    pub(crate) fn write_elsewhere(&self) -> MutexGuard<'_, ()> {
+        self.elsewhere.lock()
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {

@@ -45,14 +45,19 @@ impl Gpu {
         Ok(())
     }
 
-    /// Records a copy of `data` to the start of a block with contents: as a whole, in one copy, or
+    /// Records a copy of `data` to `at` of a block with contents: as a whole, in one copy, or
     /// after an error not at all. (For more than a slot holds it takes staging of that size.)
     ///
     /// # Errors
     /// As [`Gpu::upload`].
-    pub(crate) fn overwrite(self: &Arc<Self>, block: &Arc<GpuBlock>, data: &[u8]) -> Result<()> {
+    pub(crate) fn overwrite(
+        self: &Arc<Self>,
+        block: &Arc<GpuBlock>,
+        at: u64,
+        data: &[u8],
+    ) -> Result<()> {
         if data.len() as u64 <= LARGE_SLOT {
-            return self.upload(block, 0, data);
+            return self.upload(block, at, data);
         }
         let (slot, written) = {
             let _hold = self.hold();
@@ -72,7 +77,7 @@ impl Gpu {
             let bytes = written
                 .clone()
                 .map_err(|reason| self.staging_failed(Caught::Other(reason)))?;
-            let (to, start) = self.resolve(block, 0, bytes)?;
+            let (to, start) = self.resolve(block, at, bytes)?;
             let from = slot.buffer.clone();
             stream.copy((from, 0), (to, start), bytes, upload_to(block));
             stream.submit()

@@ -22,6 +22,11 @@ pub(super) fn copy_code(dtype: DType) -> Arc<str> {
     format!("fn apply(a0: {of}) -> {of} {{\n    return a0;\n}}").into()
 }
 
+/// Runs an op that writes an existing tensor, whose operands lie in other storages.
+pub(super) fn write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
+    road::write(op, &Copy, inputs, into)
+}
+
 impl Tensor {
     /// The same elements row-major and without gaps: the tensor itself when they lie so already,
     /// else a copy.
@@ -80,8 +85,8 @@ impl Tensor {
         };
         // In the order of what is written, whose neighbours are written together then.
         match Order::of(std::iter::once(self.layout())) {
-            Some(order) => road::write(&Copy, &[&order.view(&view)?], &order.view(self)?),
-            None => road::write(&Copy, &[&view], self),
+            Some(order) => write(&Copy, &[&order.view(&view)?], &order.view(self)?),
+            None => write(&Copy, &[&view], self),
         }
     }
 

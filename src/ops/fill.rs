@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::plan;
+use super::{contiguous, plan};
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::dtype::{DType, ElementBytes, Scalar, by_size};
@@ -48,7 +48,7 @@ impl Tensor {
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
         let each = self.view(self.layout().distinct());
         let fill = Fill::new("fill", each.shape().clone(), value.into(), self.dtype())?;
-        road::write(&fill, &[], &each)
+        contiguous::write(&fill, &[], &each)
     }
 }
 

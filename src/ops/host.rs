@@ -123,7 +123,8 @@ impl Tensor {
         }
     }
 
-    /// The tensor on another device, through staging; the tensor itself when it is there already.
+    /// The tensor on another device, through staging; the tensor itself when it is there already. What lies between the
+    /// elements of a view travels with them, but where it is more than they: then they are copied together first.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::Unsupported`] when the device cannot
@@ -136,6 +137,11 @@ impl Tensor {
                 road::lacks(self.dtype()),
                 "leave it on the CPU, or cast it first",
             ));
+        }
+        let once = self.layout().distinct();
+        if self.device() != device && self.layout().span().len() > 2 * once.elements() {
+            let dense = self.view(once).copy_at_home()?;
+            return road::move_to("to", &dense, device)?.broadcast_to(self.shape());
         }
         road::move_to("to", self, device)
     }

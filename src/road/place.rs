@@ -19,9 +19,17 @@ use crate::tensor::Tensor;
 /// # Errors
 /// `Unsupported` for mixed operands without a scope when any of their devices is strict.
 pub(crate) fn home(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
-    if let Some(device) = scope::innermost() {
-        return Ok(device);
+    match scope::innermost() {
+        Some(device) => Ok(device),
+        None => home_of(op, operands),
     }
+}
+
+/// [`home`] without a scope.
+///
+/// # Errors
+/// As [`home`].
+pub(super) fn home_of(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
     let home = operands
         .iter()
         .find(|tensor| !tensor.device().is_cpu())
@@ -184,6 +192,11 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     Ok(seen_through(&copy, tensor.layout(), span.start))
 }
 
+/// The bytes of a tensor with its gaps: of what travels.
+pub(super) fn bytes_of_span(tensor: &Tensor) -> u64 {
+    (tensor.layout().span().len() * tensor.dtype().size()) as u64
+}
+
 /// The bytes of a tensor without gaps.
 pub(super) fn bytes(tensor: &Tensor) -> u64 {
     (tensor.elements() * tensor.dtype().size()) as u64
@@ -236,32 +249,15 @@ fn copy_of(
     ))
 }
 
-/// A copy of all that a tensor's storage holds up to the tensor's end, seen through the same
-/// layout, and the bytes of it: for ops that write in place where the tensor does not live.
+/// A copy of a tensor with its gaps, seen through the same strides: for ops that write in place where the tensor
+/// does not live.
 ///
 /// # Errors
 /// As [`move_to`].
-pub(super) fn whole_on(
-    op: &'static str,
-    tensor: &Tensor,
-    device: &Device,
-) -> Result<(Tensor, u64)> {
+pub(super) fn part_on(op: &'static str, tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // Four elements at a time are whole words in every dtype, and chunks end on whole words.
-    let end = tensor.layout().end().next_multiple_of(4);
-    let copy = copy_of(op, tensor, &(0..end), device)?;
-    Ok((copy.view(tensor.layout().clone()), bytes(&copy)))
-}
-
-/// Brings a copy of [`whole_on`] back after it was written: all of it or, after an error, nothing.
-///
-/// # Errors
-/// A lost device, or no memory for staging.
-pub(super) fn write_back(copy: &Tensor, tensor: &Tensor) -> Result<()> {
-    let end = tensor.layout().end().next_multiple_of(4) * tensor.dtype().size();
-    match copy.storage() {
-        Storage::Host(block) => tensor
-            .storage()
-            .overwrite(block.read().get(..end).unwrap_or_default()),
-        _ => Ok(()),
-    }
+    let span = tensor.layout().span();
+    let span = span.start - span.start % 4..span.end.next_multiple_of(4);
+    let copy = copy_of(op, tensor, &span, device)?;
+    Ok(seen_through(&copy, tensor.layout(), span.start))
 }

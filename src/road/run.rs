@@ -30,28 +30,30 @@ pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
     travel(op, Some(device), &[], None)
 }
 
-/// Runs an op that writes an existing tensor, through whatever strides it has. Operands lie in other
-/// storages.
-pub(crate) fn write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
+/// Runs an op that writes an existing tensor, through whatever strides it has; `copy` copies elements, for what was
+/// written elsewhere and comes back. Operands lie in other storages.
+pub(crate) fn write(op: &dyn Op, copy: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
     let strangers = inputs.iter().any(|input| input.device() != into.device());
     if strangers {
-        // Whether they may travel.
+        // Whether they may travel, whatever the scope.
         let all: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain([into]).collect();
-        place::home(op.name(), &all)?;
+        place::home_of(op.name(), &all)?;
     }
-    travel(op, Some(into.device()), inputs, Some(into)).map(drop)
+    travel(op, Some(into.device()), inputs, Some((into, copy))).map(drop)
 }
 
 fn travel(
     op: &dyn Op,
     named: Option<&Device>,
     inputs: &[&Tensor],
-    into: Option<&Tensor>,
+    write: Option<(&Tensor, &dyn Op)>,
 ) -> Result<Tensor> {
     let name = op.name();
+    let into = write.map(|(into, _)| into);
 
     // 1. Infer: every error about arguments, before anything changes.
-    let specs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|tensor| operand(tensor)).collect();
+    let mut specs: SmallVec<[Operand<'_>; 4]> =
+        inputs.iter().map(|tensor| operand(tensor)).collect();
     let (shape, dtype) = op.infer(&specs)?;
     let size = shape.count(name)? as u128 * dtype.size() as u128;
     if let Some(into) = into
@@ -69,6 +71,12 @@ fn travel(
         None => place::home(name, inputs)?,
     };
     let capabilities = home.capabilities();
+    for (spec, input) in specs.iter_mut().zip(inputs) {
+        if *input.device() != home {
+            // What it will have there.
+            spec.storage_bytes = Storage::rounded(place::bytes_of_span(input));
+        }
+    }
     let reason = if size > 0 {
         op.missing(capabilities, &specs, dtype)
     } else {
@@ -92,17 +100,18 @@ fn travel(
         }
         return Ok(into.cloned().unwrap_or(empty));
     }
-    // Read, changed and written back as a whole: one at a time, so that none undoes another.
+    // Read, changed elsewhere and written back: one at a time, so that none undoes another.
     let _alone = into
         .filter(|into| *into.device() != target)
-        .map(|into| into.device().write_elsewhere());
+        .and_then(block)
+        .map(|block| block.write_elsewhere());
     let arrivals = place::bring(name, inputs, &target)?;
     let operands = &arrivals.operands(inputs)[..];
     let mut moved = arrivals.bytes;
     let elsewhere = match into {
         Some(into) if *into.device() != target => {
-            let (copy, bytes) = place::whole_on(name, into, &target)?;
-            moved += 2 * bytes;
+            let copy = place::part_on(name, into, &target)?;
+            moved += place::bytes_of_span(into) + place::bytes(into);
             Some(copy)
         }
         _ => None,
@@ -156,9 +165,9 @@ fn travel(
     };
 
     // Results of fallbacks return home, unless home cannot hold them.
-    let result = match (&elsewhere, into) {
-        (Some(copy), Some(into)) => {
-            place::write_back(copy, into)?;
+    let result = match (&elsewhere, write) {
+        (Some(written), Some((into, copy))) => {
+            write_back(name, written, into, copy)?;
             into.clone()
         }
         _ if target != home && home.capabilities().holds(dtype) => {
@@ -173,6 +182,29 @@ fn travel(
         observe(name, &home, &target, &result, reason, moved, &arrivals.left);
     }
     Ok(result)
+}
+
+/// Brings what was written elsewhere back into a tensor's own elements, and into no other that lies between
+/// them: all of it or, after an error, nothing.
+///
+/// # Errors
+/// A lost device, or no memory for staging or beside the tensor.
+fn write_back(name: &'static str, written: &Tensor, into: &Tensor, copy: &dyn Op) -> Result<()> {
+    let range = into.byte_range();
+    let is_whole_words = range.start.is_multiple_of(4) && range.end.is_multiple_of(4);
+    if let Some(block) = host_block(written)
+        && into.is_contiguous()
+        && is_whole_words
+    {
+        let here = written.byte_range();
+        let bytes = block.read();
+        let bytes = bytes.get(here.start as usize..here.end as usize);
+        let bytes = bytes.unwrap_or_default();
+        return into.storage().overwrite(range.start, bytes);
+    }
+    let dense = travel(copy, Some(written.device()), &[written], None)?;
+    let beside = place::move_to(name, &dense, into.device())?;
+    travel(copy, Some(into.device()), &[&beside], Some((into, copy))).map(drop)
 }
 
 /// Says that an op ran elsewhere than where all its operands live.

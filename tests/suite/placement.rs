@@ -19,6 +19,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::exact_bytes", Scope::Gpu, exact_bytes),
         Test::new("placement::no_room_at_home", Scope::Gpu, no_room_at_home),
         Test::new("placement::no_elements", Scope::Gpu, no_elements),
+        Test::new("placement::in_place", Scope::Gpu, in_place),
+        Test::new("placement::parts_elsewhere", Scope::Gpu, parts_elsewhere),
+        Test::new("placement::views_travel", Scope::Gpu, views_travel),
         Test::new("placement::log_is_bounded", Scope::Gpu, log_is_bounded),
         Test::new("placement::log_in_words", Scope::Gpu, log_in_words),
         Test::new("placement::traced", Scope::Gpu, traced),
@@ -313,6 +316,66 @@ fn check_bytes(device: &Device, target: &Device, a: &Operand<f32>, b: &Operand<f
     let moved: u64 = events.iter().map(|event| event.bytes_moved).sum();
     assert_eq!(moved, 4 * elements as u64, "{} + {}", a.story(), b.story());
     assert_eq!(events.len(), usize::from(elements > 0));
+    Ok(())
+}
+
+/// What is written in place stays where it lives: strict placement holds within a scope too.
+fn in_place(context: &Context) -> Result<()> {
+    let strict = open(context, Placement::Strict)?;
+    let x = Tensor::zeros(&strict, [4], DType::F32)?;
+    let one = Tensor::ones(&Device::cpu(), [4], DType::F32)?;
+    is_unsupported(x.add_assign(&one), &["strict"]);
+    is_unsupported(Device::cpu().scope(|| x.add_assign(&one)), &["strict"]);
+    Device::cpu().scope(|| x.add_assign(1))?;
+    assert_eq!((x.device(), x.to_vec::<f32>()?), (&strict, vec![1.0; 4]));
+    Ok(())
+}
+
+/// A function that kernels lack is computed elsewhere: of a view its own elements come back, and only its span travels.
+fn parts_elsewhere(context: &Context) -> Result<()> {
+    let device = context.open();
+    if !device.capabilities().f64 {
+        // Such tensors do not live there.
+        return Ok(());
+    }
+    let whole = Tensor::full(&device, [1 << 20], 2.0, DType::F64)?;
+    let end = whole.slice((1 << 20) - 10..)?;
+    end.pow_assign(5.0)?;
+    assert!(last(&device).bytes_moved <= 24 * 8);
+    assert_eq!(
+        whole.to_vec::<f64>()?[(1 << 20) - 11..],
+        [[2.0].as_slice(), &[32.0; 10]].concat()
+    );
+    let columns = whole.reshape([1 << 10, 1 << 10])?.slice((1.., 3..5))?;
+    let next = whole.reshape([1 << 10, 1 << 10])?.slice((.., 5..6))?;
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| (0..10).try_for_each(|_| columns.pow_assign(1.0)));
+        // Neighbours that change meanwhile keep what they are given.
+        let mut value = 0.0;
+        while !elsewhere.is_finished() {
+            value += 1.0;
+            next.fill(value)?;
+            std::thread::sleep(std::time::Duration::from_micros(300));
+            assert_eq!(next.slice(1..2)?.item::<f64>()?, value);
+        }
+        elsewhere.join().expect("no panic")
+    })
+}
+
+/// What lies between the elements of a view travels only where it is little.
+fn views_travel(context: &Context) -> Result<()> {
+    let device = context.open();
+    let cpu = Device::builder().select("cpu").build()?;
+    for (from, to) in [(&cpu, &device), (&device, &cpu)] {
+        let whole = Tensor::arange(from, 0, 1 << 16, 1, DType::I32)?.reshape([1 << 8, 1 << 8])?;
+        let column = whole.slice((.., 7..8))?.broadcast_to([1 << 8, 3])?;
+        let before = to.memory().allocated;
+        let moved = column.to(to)?;
+        assert_eq!(to.memory().allocated - before, 4 << 8);
+        assert_eq!(moved.to_vec::<i32>()?, column.to_vec::<i32>()?);
+        let rows = whole.slice((3..5, 1..))?.to(to)?;
+        assert_eq!(rows.layout().strides(), [1 << 8, 1]);
+    }
     Ok(())
 }
 

@@ -185,7 +185,7 @@ fn no_leak_comes_back(context: &Context) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let work = scope.spawn(|| -> Result<()> {
-            for _ in 0..200 {
+            for _ in 0..40 {
                 x.fill(1.0)?;
                 y.fill(2.0)?;
             }
@@ -200,7 +200,7 @@ fn no_leak_comes_back(context: &Context) -> Result<()> {
         }
         work.join().expect("no panic")
     })?;
-    assert!(device.memory_snapshot().statistics.events.refaults > 100);
+    assert!(device.memory_snapshot().statistics.events.refaults > 20);
     Ok(())
 }
 

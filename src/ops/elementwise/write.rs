@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Argument, Elementwise, Expression, Function, Node, Order, is_same};
 use crate::error::Result;
+use crate::ops::contiguous;
 use crate::road;
 use crate::tensor::Tensor;
 
@@ -71,7 +72,7 @@ impl Elementwise {
             }
         }
         let others: SmallVec<[&Tensor; 4]> = others.iter().collect();
-        road::write(&self, &others, into)
+        contiguous::write(&self, &others, into)
     }
 
     /// A function of a tensor and of arguments, in the tensor's memory where nobody else holds it and

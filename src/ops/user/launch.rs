@@ -10,6 +10,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::{WINDOW_ALIGNMENT, Window, Words};
 use crate::layout::Layout;
+use crate::ops::contiguous;
 use crate::road;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -207,10 +208,10 @@ impl<'k> KernelLaunch<'k> {
         let end = (first_byte(output) + output.elements() * output.dtype().size()) as u64;
         let is_last = end.next_multiple_of(WINDOW_ALIGNMENT) >= output.storage().bytes();
         if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
-            return road::write(&op, &inputs, output);
+            return contiguous::write(&op, &inputs, output);
         }
         let whole = output.copy_at_home()?;
-        road::write(&op, &inputs, &whole)?;
+        contiguous::write(&op, &inputs, &whole)?;
         output.assign(&whole)
     }
 
