@@ -215,6 +215,21 @@ macro_rules! scalar {
 scalar!(Float as f64: f64, f32, f16, bf16);
 scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8, bool);
 
+macro_rules! wide_scalar {
+    ($($rust:ty),*) => {$(
+        impl From<$rust> for Scalar {
+            /// Above `i64::MAX` as a float.
+            fn from(value: $rust) -> Self {
+                match i64::try_from(value) {
+                    Ok(value) => Scalar::Integer(value),
+                    Err(_) => Scalar::Float(value as f64),
+                }
+            }
+        }
+    )*};
+}
+wide_scalar!(u64, usize, isize);
+
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -241,13 +256,21 @@ impl Scalar {
             Scalar::Float(value) => value,
             Scalar::Integer(value) => value as f64,
         };
+        // To odd, so that only the narrow type rounds.
+        let odd = match self {
+            Scalar::Integer(value) if float as i128 != i128::from(value) => {
+                let is_beyond = (float as i128).abs() > i128::from(value).abs();
+                f64::from_bits((float.to_bits() - u64::from(is_beyond)) | 1)
+            }
+            _ => float,
+        };
         Some(match dtype {
             DType::F32 => ElementBytes::of(match self {
                 Scalar::Float(value) => value as f32,
                 Scalar::Integer(value) => value as f32,
             }),
-            DType::F16 => ElementBytes::of(f16_of(float)),
-            DType::BF16 => ElementBytes::of(bf16_of(float)),
+            DType::F16 => ElementBytes::of(f16_of(odd)),
+            DType::BF16 => ElementBytes::of(bf16_of(odd)),
             DType::F64 => ElementBytes::of(float),
             DType::I32 => ElementBytes::of(i32::try_from(integer?).ok()?),
             DType::U32 => ElementBytes::of(u32::try_from(integer?).ok()?),
@@ -371,6 +394,14 @@ mod tests {
         assert_eq!(bytes(f64::NAN.into(), DType::I32), None);
         assert_eq!(bytes(f64::INFINITY.into(), DType::U32), None);
         assert_eq!(bytes(3.0.into(), DType::U32), Some(3));
+        // Just above the middle between two numbers of bf16, 2^62 and 2^62 + 2^55.
+        let above = (1i64 << 62) + (1 << 54) + 1;
+        let bf16 = |value: i64| bytes(value.into(), DType::BF16).map(|word| word & 0xffff);
+        assert_eq!(bf16(above), bf16((1 << 62) + (1 << 55)));
+        assert_eq!(bf16(above - 1), bf16(1 << 62));
+        assert_eq!(bf16(-above), bf16(-(1 << 62) - (1 << 55)));
+        assert_eq!(Scalar::from(u64::MAX), Scalar::Float(u64::MAX as f64));
+        assert_eq!(Scalar::from(7usize), Scalar::Integer(7));
         // One rounding only: 2^24 + 1 is not an f32.
         assert_eq!(
             bytes(16_777_217.into(), DType::F32),

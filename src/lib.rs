@@ -46,6 +46,7 @@
 //! - Every failure is a typed [`Error`]; a failed call changes nothing.
 //! - Integers wrap; an integer divided by zero is 0.
 
+#![warn(missing_debug_implementations)]
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 

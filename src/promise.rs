@@ -1,5 +1,6 @@
 //! Futures that a thread completes: any executor polls them, none is needed.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +18,15 @@ use crate::sync::Mutex;
 /// same device waits for a wake that comes after itself, so it must not.
 #[must_use = "the result comes when it is awaited"]
 pub struct Pending<T>(Arc<Mutex<Answer<T>>>);
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_done = self.0.lock().result.is_some();
+        f.debug_struct("Pending")
+            .field("is_done", &is_done)
+            .finish_non_exhaustive()
+    }
+}
 
 struct Answer<T> {
     result: Option<Result<T>>,

@@ -173,6 +173,27 @@ impl<const N: usize> From<&[usize; N]> for Shape {
     }
 }
 
+impl From<Shape> for Vec<usize> {
+    fn from(shape: Shape) -> Self {
+        shape.0.into_vec()
+    }
+}
+
+impl<'a> IntoIterator for &'a Shape {
+    type Item = &'a usize;
+    type IntoIter = std::slice::Iter<'a, usize>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.dims().iter()
+    }
+}
+
+impl PartialEq<Vec<usize>> for Shape {
+    fn eq(&self, other: &Vec<usize>) -> bool {
+        self.dims() == other
+    }
+}
+
 impl PartialEq<[usize]> for Shape {
     fn eq(&self, other: &[usize]) -> bool {
         self.dims() == other

@@ -1,9 +1,10 @@
 //! On a device: each block is a tensor that holds a pattern of its own, and is verified when it goes.
 
+use std::error::Error as StdError;
 use std::time::{Duration, Instant};
 
 use orlop::memory::Growth;
-use orlop::{Device, Error, Result, Tensor};
+use orlop::{Device, Error, Tensor};
 
 use crate::Report;
 use crate::settings::Full;
@@ -18,7 +19,7 @@ pub fn replay(
     growth: Growth,
     limit: Option<u64>,
     when_full: Full,
-) -> Result<Report> {
+) -> Result<Report, Box<dyn StdError>> {
     let mut builder = Device::builder()
         .select(selector)
         .growth(growth)
@@ -27,7 +28,7 @@ pub fn replay(
         builder = builder.memory_limit(limit);
     }
     let device = builder.build()?;
-    let patterns = Patterns::new(trace);
+    let patterns = Patterns::new(trace)?;
     let mut tensors: Vec<Option<Tensor>> = vec![None; trace.sizes.len()];
     let (mut failures, mut verified, mut verifying) = (0, true, Duration::ZERO);
     let start = Instant::now();
@@ -38,7 +39,7 @@ pub fn replay(
                 match Tensor::from_slice(&device, pattern, pattern.len()) {
                     Ok(tensor) => tensors[index] = Some(tensor),
                     Err(Error::OutOfMemory(_)) => failures += 1,
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Event::Free { index } => {
@@ -77,17 +78,28 @@ struct Patterns {
 }
 
 impl Patterns {
-    fn new(trace: &Trace) -> Patterns {
+    fn new(trace: &Trace) -> Result<Patterns, Box<dyn StdError>> {
         let counts = trace.sizes.iter();
         // An empty tensor takes no memory, but an empty allocation does.
         let counts: Vec<usize> = counts
             .map(|bytes| bytes.div_ceil(4).max(1) as usize)
             .collect();
         let longest = counts.iter().copied().max().unwrap_or(0);
-        let words = (0..(BEGINNINGS + longest) as u32)
-            .map(|at| (at ^ at >> 15).wrapping_mul(0x2c1b_3c6d))
-            .collect();
-        Patterns { words, counts }
+        let bytes = 4 * longest as u64;
+        let total = Device::cpu().info().memory_total;
+        let mut words = Vec::new();
+        let is_room = total.is_none_or(|total| bytes <= total)
+            && words.try_reserve_exact(BEGINNINGS + longest).is_ok();
+        if !is_room {
+            return Err(
+                format!("the host has no room for what a block of {bytes} bytes holds").into(),
+            );
+        }
+        words.extend((0..BEGINNINGS + longest).map(|at| {
+            let at = at as u32;
+            (at ^ at >> 15).wrapping_mul(0x2c1b_3c6d)
+        }));
+        Ok(Patterns { words, counts })
     }
 
     fn of(&self, index: usize) -> &[u32] {
@@ -95,7 +107,7 @@ impl Patterns {
         &self.words[start..start + self.counts[index]]
     }
 
-    fn holds(&self, index: usize, tensor: &Tensor) -> Result<bool> {
+    fn holds(&self, index: usize, tensor: &Tensor) -> orlop::Result<bool> {
         Ok(tensor.to_vec::<u32>()? == self.of(index))
     }
 }

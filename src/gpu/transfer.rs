@@ -429,7 +429,7 @@ mod tests {
                         .ok()
                 })
                 .collect();
-            let outcome = gpu.overwrite(block, &vec![1; count]);
+            let outcome = gpu.overwrite(block, 0, &vec![1; count]);
             let expected = match outcome {
                 Ok(()) => 0x0101_0101,
                 Err(Error::TimedOut(_)) => 0,
@@ -444,7 +444,7 @@ mod tests {
                 })
             };
             assert!(holds(expected), "{info}: half of it");
-            patiently(&device, || gpu.overwrite(block, &vec![2; count]));
+            patiently(&device, || gpu.overwrite(block, 0, &vec![2; count]));
             assert!(holds(0x0202_0202), "{info}");
             let _hold = gpu.hold();
             let mut stream = gpu.stream.lock();

@@ -1,5 +1,6 @@
 //! Files of named tensors: <https://huggingface.co/docs/safetensors>.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -36,6 +37,15 @@ pub struct SafeTensors<R> {
     /// Where the data starts.
     data: u64,
     metadata: Metadata,
+}
+
+impl<R> fmt::Debug for SafeTensors<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SafeTensors")
+            .field("file", &self.file)
+            .field("names", &self.metadata.offset_keys())
+            .finish_non_exhaustive()
+    }
 }
 
 impl SafeTensors<BufReader<File>> {

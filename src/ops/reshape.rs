@@ -5,19 +5,40 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// The argument of `reshape`: sizes, one of which may be -1 and is then worked out.
+#[derive(Clone, Debug)]
 pub struct Sizes(Vec<i64>);
 
 macro_rules! sizes_from {
     ($($integer:ty),*) => {$(
-        impl<const N: usize> From<[$integer; N]> for Sizes {
-            fn from(sizes: [$integer; N]) -> Self {
+        impl From<&[$integer]> for Sizes {
+            fn from(sizes: &[$integer]) -> Self {
                 // What does not fit is no shape either: the check below refuses it.
                 Sizes(sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MIN)).collect())
             }
         }
-        impl From<&[$integer]> for Sizes {
-            fn from(sizes: &[$integer]) -> Self {
-                Sizes(sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MIN)).collect())
+        impl<const N: usize> From<[$integer; N]> for Sizes {
+            fn from(sizes: [$integer; N]) -> Self {
+                Sizes::from(&sizes[..])
+            }
+        }
+        impl<const N: usize> From<&[$integer; N]> for Sizes {
+            fn from(sizes: &[$integer; N]) -> Self {
+                Sizes::from(&sizes[..])
+            }
+        }
+        impl From<&Vec<$integer>> for Sizes {
+            fn from(sizes: &Vec<$integer>) -> Self {
+                Sizes::from(&sizes[..])
+            }
+        }
+        impl From<Vec<$integer>> for Sizes {
+            fn from(sizes: Vec<$integer>) -> Self {
+                Sizes::from(&sizes[..])
+            }
+        }
+        impl From<$integer> for Sizes {
+            fn from(size: $integer) -> Self {
+                Sizes::from([size])
             }
         }
     )*};
@@ -26,6 +47,12 @@ sizes_from!(i32, i64, isize, usize);
 
 impl From<&Shape> for Sizes {
     fn from(shape: &Shape) -> Self {
+        Sizes::from(shape.dims())
+    }
+}
+
+impl From<Shape> for Sizes {
+    fn from(shape: Shape) -> Self {
         Sizes::from(shape.dims())
     }
 }

@@ -106,10 +106,10 @@ impl Tensor {
 }
 
 /// The inputs of an expression: see [`fused`].
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Fusion(RefCell<Graph>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<Node>,
     numbers: SmallVec<[Scalar; 2]>,
@@ -237,14 +237,14 @@ impl Fusion {
 }
 
 /// A value of an expression: see [`fused`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Expr<'e> {
     fusion: &'e Fusion,
     node: u8,
 }
 
 /// A value of an expression or a number.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum ExprArgument<'e> {
     /// A value of the same expression.
     Expr(Expr<'e>),

@@ -1,6 +1,7 @@
 //! What a CPU twin is given.
 
 use std::cell::Cell;
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -18,6 +19,18 @@ pub struct KernelCall<'a> {
     pub(super) inputs: SmallVec<[(&'a str, &'a Shape, Bytes<'a>); 4]>,
     pub(super) outputs: SmallVec<[(&'a str, &'a Shape, Taken<'a>); 2]>,
     pub(super) words: &'a [u32],
+}
+
+impl fmt::Debug for KernelCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inputs = self.inputs.iter().map(|(name, shape, _)| (name, shape));
+        let outputs = self.outputs.iter().map(|(name, shape, _)| (name, shape));
+        f.debug_struct("KernelCall")
+            .field("kernel", &self.kernel)
+            .field("inputs", &inputs.collect::<Vec<_>>())
+            .field("outputs", &outputs.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The bytes of an output, until they are taken.

@@ -129,11 +129,23 @@ impl From<DType> for KernelValue {
     }
 }
 
-impl From<i64> for KernelValue {
-    fn from(number: i64) -> Self {
-        KernelValue::Number(number)
+impl From<String> for KernelValue {
+    fn from(text: String) -> Self {
+        KernelValue::Text(text)
     }
 }
+
+macro_rules! number_values {
+    ($($rust:ty),*) => {$(
+        impl From<$rust> for KernelValue {
+            fn from(number: $rust) -> Self {
+                // No template's number is as large.
+                KernelValue::Number(i64::try_from(number).unwrap_or(i64::MAX))
+            }
+        }
+    )*};
+}
+number_values!(i32, u32, i64, usize);
 
 impl From<&str> for KernelValue {
     fn from(text: &str) -> Self {
