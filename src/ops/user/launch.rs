@@ -95,7 +95,7 @@ impl<'k> KernelLaunch<'k> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operand, number or grid that is missing, unknown or given
-    /// twice, and for several outputs ([`KernelLaunch::run_all`]); [`Error::DTypeMismatch`] and
+    /// twice, an operand of another dtype, and for several outputs ([`KernelLaunch::run_all`]);
     /// [`Error::ShapeMismatch`]; [`Error::Unsupported`] under strict placement for what the device
     /// lacks; what any op can meet.
     pub fn run(&self) -> Result<Tensor> {
