@@ -1,8 +1,14 @@
 //! Copies of elements from one view into another.
 
-use super::parallel::{Walk, through};
+use super::parallel::{Block, Grid, Walk, through};
 use super::transpose::Transposed;
+use crate::error::Result;
 use crate::layout::Layout;
+
+/// Columns of a block below which it is copied column by column.
+const FEW: usize = 16;
+/// Elements that the nearest cache holds, read and written.
+const NEAR: usize = 2048;
 
 /// Copies all elements of the one view to their places in the other one, which has the same shape and no element twice.
 pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(
@@ -13,20 +19,106 @@ pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(
         return transposed.copy(elements, out);
     }
     let walk = Walk::new(&[from, to]);
-    let [stride, out_stride] = [0, 1].map(|operand| walk.inner_strides()[operand]);
     through(to, out, |places, base, out| {
-        walk.runs(places.start, places.len(), &mut |_, starts, count| {
-            let (mut at, mut to) = (starts[0], starts[1] - base as isize);
-            if out_stride == 1 {
-                return gather(elements, at, stride, &mut out[to as usize..][..count]);
-            }
-            for _ in 0..count {
-                out[to as usize] = elements[at as usize];
-                at += stride;
-                to += out_stride;
-            }
+        walk.blocks(places.start, places.len(), &mut |block| {
+            let [from, to] = [block.grids[0], block.grids[1]];
+            copy_block(block, (elements, from), (out, to.after(base)));
         });
     });
+}
+
+/// Writes one value to all elements of a view, which has none twice.
+///
+/// # Errors
+/// None: that one value is seen in any shape.
+pub(crate) fn fill<T: bytemuck::Pod + Send + Sync>(
+    (to, out): (&Layout, &mut [T]),
+    value: T,
+) -> Result<()> {
+    let from = Layout::contiguous([]).broadcast_to(to.shape())?;
+    copy((&from, &[value]), (to, out));
+    Ok(())
+}
+
+/// Copies the elements of a block. Of few columns those of one are taken together, in loops as long as there are rows.
+pub(crate) fn copy_block<T: bytemuck::Pod>(
+    block: &Block<'_>,
+    (elements, from): (&[T], Grid),
+    (out, to): (&mut [T], Grid),
+) {
+    let (rows, columns) = (block.rows, block.columns);
+    if from.column == 1 && to.column == 1 {
+        for row in 0..rows {
+            let [at, to] = [from, to].map(|grid| grid.at(row, 0) as usize);
+            copy_run(&elements[at..][..columns], &mut out[to..][..columns]);
+        }
+        return;
+    }
+    if rows <= columns || columns >= FEW {
+        for row in 0..rows {
+            let [at, to_start] = [from, to].map(|grid| grid.at(row, 0));
+            copy_steps(
+                (elements, at, from.column),
+                (out, to_start, to.column),
+                columns,
+            );
+        }
+        return;
+    }
+    // As many rows as stay in the nearest cache.
+    let height = NEAR / columns;
+    for row in (0..rows).step_by(height) {
+        let count = height.min(rows - row);
+        for column in 0..columns {
+            let [at, to_start] = [from, to].map(|grid| grid.at(row, column));
+            copy_steps((elements, at, from.row), (out, to_start, to.row), count);
+        }
+    }
+}
+
+/// Copies elements that follow each other: few of them as the two halves of the run, which may share some, without a call.
+#[inline(always)]
+pub(crate) fn copy_run<T: bytemuck::Pod>(from: &[T], out: &mut [T]) {
+    #[inline(always)]
+    fn ends<const WIDTH: usize>(from: &[u8], out: &mut [u8]) {
+        let ends = (from.first_chunk::<WIDTH>(), from.last_chunk::<WIDTH>());
+        let (Some(&first), Some(&last)) = ends else {
+            return;
+        };
+        if let Some(out) = out.first_chunk_mut() {
+            *out = first;
+        }
+        if let Some(out) = out.last_chunk_mut() {
+            *out = last;
+        }
+    }
+    let from: &[u8] = bytemuck::cast_slice(from);
+    let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+    match out.len() {
+        0..3 => ends::<1>(from, out),
+        3..5 => ends::<2>(from, out),
+        5..9 => ends::<4>(from, out),
+        9..17 => ends::<8>(from, out),
+        17..33 => ends::<16>(from, out),
+        33..65 => ends::<32>(from, out),
+        _ => out.copy_from_slice(from),
+    }
+}
+
+/// Copies `count` elements that are some strides apart, from where each starts.
+fn copy_steps<T: Copy>(
+    (elements, mut at, stride): (&[T], isize, isize),
+    (out, mut to, out_stride): (&mut [T], isize, isize),
+    count: usize,
+) {
+    if out_stride == 1 {
+        return gather(elements, at, stride, &mut out[to as usize..][..count]);
+    }
+    for _ in 0..count {
+        out[to as usize] = elements[at as usize];
+        at += stride;
+        to += out_stride;
+    }
 }
 
 /// Elements that are `stride` apart, from the one at `start` on, as many as `out` holds.
@@ -44,5 +136,81 @@ pub(crate) fn gather<T: Copy>(elements: &[T], start: isize, stride: isize, out: 
                 at += stride;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::SliceRange;
+
+    /// Views of this shape: parts, steps, backwards, turned, repeated along either axis.
+    fn views(rows: usize, columns: usize) -> Vec<Layout> {
+        let every = |step: isize| {
+            let times = |size: usize| 1..1 + size * step.unsigned_abs();
+            let whole = [rows, columns].map(|size| times(size).end + 1);
+            let ranges = [rows, columns].map(|size| SliceRange::from(times(size)).step(step));
+            Layout::contiguous(whole).slice(&ranges).unwrap()
+        };
+        let turned = Layout::contiguous([columns, rows + 1]).slice(&[(..).into(), (1..).into()]);
+        let shape = [rows, columns].into();
+        vec![
+            Layout::contiguous([rows, columns]),
+            every(1),
+            every(2),
+            every(-1),
+            every(-3),
+            every(1).flip(&[0]).unwrap(),
+            turned.unwrap().transpose(0, 1).unwrap(),
+            Layout::contiguous([columns]).broadcast_to(&shape).unwrap(),
+            Layout::contiguous([rows, 1]).broadcast_to(&shape).unwrap(),
+            Layout::contiguous([]).broadcast_to(&shape).unwrap(),
+        ]
+    }
+
+    fn copies<T: bytemuck::Pod + Send + Sync + PartialEq>(
+        sizes: &[[usize; 2]],
+        of: impl Fn(usize) -> T,
+    ) {
+        for &[rows, columns] in sizes {
+            for from in views(rows, columns) {
+                let elements: Vec<T> = (0..from.end()).map(&of).collect();
+                for to in views(rows, columns) {
+                    if to.distinct() != to {
+                        continue;
+                    }
+                    let mut want = vec![T::zeroed(); to.end() + 1];
+                    let mut out = want.clone();
+                    for (at, place) in from.indices().zip(to.indices()) {
+                        want[place] = elements[at];
+                    }
+                    copy((&from, &elements), (&to, &mut out));
+                    assert!(out == want, "{from:?} to {to:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_all_short_lengths_are_copied() {
+        let lengths = (1..=20).chain([31, 33, 64, 65, 129]);
+        let sizes: Vec<[usize; 2]> = lengths.flat_map(|at| [[at, 37], [37, at]]).collect();
+        copies(&sizes, |at| (at % 251) as u8 + 1);
+        copies(&sizes, |at| at as u16 + 1);
+        copies(&sizes, |at| at as u32 + 1);
+        copies(&sizes, |at| at as u64 + 1);
+    }
+
+    /// Pieces that begin within rows.
+    #[test]
+    fn many_short_rows_are_copied() {
+        let sizes = [
+            [35_001, 2],
+            [12_001, 3],
+            [8_003, 5],
+            [2_500, 15],
+            [3, 12_001],
+        ];
+        copies(&sizes, |at| at as u32 + 1);
     }
 }

@@ -18,7 +18,7 @@ mod vectors;
 pub(crate) mod whole;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool};
-pub(crate) use copy::{copy, gather};
+pub(crate) use copy::{copy, copy_block, copy_run, fill, gather};
 pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use crate::layout::{Layout, Merged, merge, place};
 use crate::sync::Mutex;
 
@@ -186,12 +188,55 @@ pub(crate) fn width() -> usize {
     threads().map_or(1, rayon::ThreadPool::current_num_threads)
 }
 
-/// Walks the elements of several layouts of one shape together, in row-major order, as runs of
-/// the innermost merged dimension.
+/// Walks the elements of several layouts of one shape together, in row-major order, as blocks of
+/// the two innermost merged dimensions: where runs of the last one are short, there are many at a time.
 pub(crate) struct Walk {
     merged: Merged,
-    offsets: Vec<isize>,
+    offsets: SmallVec<[isize; 3]>,
     elements: usize,
+}
+
+/// Where the elements of a block are in one layout.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    /// The first one's storage index.
+    pub start: isize,
+    /// From a row to the next one, and from a column.
+    pub row: isize,
+    pub column: isize,
+}
+
+impl Grid {
+    pub(crate) fn at(&self, row: usize, column: usize) -> isize {
+        self.start + row as isize * self.row + column as isize * self.column
+    }
+
+    /// In elements that begin with the storage's `base`th.
+    pub(crate) fn after(self, base: usize) -> Self {
+        let start = self.start - base as isize;
+        Self { start, ..self }
+    }
+}
+
+/// Rows that follow each other.
+pub(crate) struct Block<'a> {
+    /// Its first element, counted from where the walk began.
+    pub first: usize,
+    pub rows: usize,
+    pub columns: usize,
+    /// One a layout.
+    pub grids: &'a [Grid],
+}
+
+impl Block<'_> {
+    /// Where its elements are among all of the walk, one after the other.
+    pub(crate) fn in_order(&self) -> Grid {
+        Grid {
+            start: self.first as isize,
+            row: self.columns as isize,
+            column: 1,
+        }
+    }
 }
 
 impl Walk {
@@ -214,27 +259,99 @@ impl Walk {
             .collect()
     }
 
-    /// Calls `run(first, starts, count)` for runs that together cover elements
-    /// `from..from + count`: `first` counts from `from`, `starts` are storage indices of the run's
-    /// first element in each layout.
+    /// Calls `work` with blocks that together cover elements `from..from + count`: whole rows, but for the first and
+    /// the last one.
+    pub(crate) fn blocks(&self, from: usize, count: usize, work: &mut dyn FnMut(&Block<'_>)) {
+        let end = from.saturating_add(count).min(self.elements);
+        if from >= end {
+            return;
+        }
+        let (outer, [rows, columns]) = match &self.merged.dims[..] {
+            [outer @ .., rows, columns] => (outer, [*rows, *columns]),
+            [columns] => (&[][..], [1, *columns]),
+            [] => (&[][..], [1, 1]),
+        };
+        // Places are counted on from here: divisions for each block would take longer than short ones do.
+        let (mut row, mut column) = (from / columns % rows, from % columns);
+        let mut counters: SmallVec<[usize; 6]> = SmallVec::from_elem(0, outer.len());
+        let mut rest = from / columns / rows;
+        for (counter, size) in counters.iter_mut().zip(outer).rev() {
+            (*counter, rest) = (rest % size, rest / size);
+        }
+        let mut bases: SmallVec<[isize; 3]> = self.offsets.clone();
+        let mut grids: SmallVec<[Grid; 3]> = SmallVec::new();
+        for (base, strides) in bases.iter_mut().zip(&self.merged.strides) {
+            let outer = counters.iter().zip(strides);
+            *base += (outer.map(|(&at, stride)| at as isize * stride)).sum::<isize>();
+            let (row, column) = match strides[..] {
+                [.., row, column] => (row, column),
+                [column] => (0, column),
+                [] => (0, 0),
+            };
+            grids.push(Grid {
+                start: *base,
+                row,
+                column,
+            });
+        }
+        let mut at = from;
+        while at < end {
+            let left = end - at;
+            let (height, width) = if column > 0 || left < columns {
+                (1, left.min(columns - column))
+            } else if (rows - row) * columns <= left {
+                (rows - row, columns)
+            } else {
+                (left / columns, columns)
+            };
+            for (grid, &start) in grids.iter_mut().zip(&bases) {
+                grid.start = Grid { start, ..*grid }.at(row, column);
+            }
+            work(&Block {
+                first: at - from,
+                rows: height,
+                columns: width,
+                grids: &grids,
+            });
+            at += height * width;
+            (row, column) = (row + height, 0);
+            if row < rows {
+                continue;
+            }
+            row = 0;
+            for axis in (0..outer.len()).rev() {
+                counters[axis] += 1;
+                let is_over = counters[axis] == outer[axis];
+                let back = if is_over { outer[axis] as isize } else { 0 };
+                for (base, strides) in bases.iter_mut().zip(&self.merged.strides) {
+                    *base += strides[axis] * (1 - back);
+                }
+                if !is_over {
+                    break;
+                }
+                counters[axis] = 0;
+            }
+        }
+    }
+
+    /// [`Walk::blocks`] row by row: calls `run(first, starts, count)`, where `first` counts from `from` and `starts` are
+    /// storage indices of the run's first element in each layout.
     pub(crate) fn runs(
         &self,
         from: usize,
         count: usize,
         run: &mut dyn FnMut(usize, &[isize], usize),
     ) {
-        let inner = self.merged.dims.last().copied().unwrap_or(1);
-        let end = from.saturating_add(count).min(self.elements);
-        let mut starts = self.offsets.clone();
-        let mut at = from;
-        while at < end {
-            for (operand, start) in starts.iter_mut().enumerate() {
-                *start = self.offsets[operand] + self.merged.place(operand, at);
+        self.blocks(from, count, &mut |block| {
+            let starts = block.grids.iter().map(|grid| grid.start);
+            let mut starts: SmallVec<[isize; 3]> = starts.collect();
+            for row in 0..block.rows {
+                run(block.first + row * block.columns, &starts, block.columns);
+                for (start, grid) in starts.iter_mut().zip(block.grids) {
+                    *start += grid.row;
+                }
             }
-            let length = (inner - at % inner).min(end - at);
-            run(at - from, &starts, length);
-            at += length;
-        }
+        });
     }
 }
 
@@ -339,5 +456,55 @@ mod tests {
                 .collect();
             assert_eq!(seen, expected);
         }
+    }
+
+    /// Blocks of three layouts from anywhere to anywhere are the elements in order, and short rows come together.
+    #[test]
+    fn blocks_are_whole_rows_in_order() {
+        let base = Layout::contiguous([3, 4, 5, 2]);
+        let shape = base.shape();
+        let turned = Layout::contiguous([2, 4, 3, 5])
+            .permute(&[2, 1, 3, 0])
+            .unwrap();
+        let repeated = Layout::contiguous([4, 1, 2]).broadcast_to(shape).unwrap();
+        let back = base.flip(&[0, 2]).unwrap();
+        let single = Layout::contiguous([]);
+        let line = Layout::contiguous([7]);
+        let sets: [&[&Layout]; 6] = [
+            &[&base],
+            &[&base, &turned],
+            &[&repeated, &back, &turned],
+            &[&back],
+            &[&single],
+            &[&line, &line],
+        ];
+        for layouts in sets {
+            let walk = Walk::new(layouts);
+            let all: Vec<Vec<usize>> = layouts.iter().map(|l| l.indices().collect()).collect();
+            let count = all[0].len();
+            for (from, to) in
+                (0..=count).flat_map(|from| (from..=count + 1).map(move |to| (from, to)))
+            {
+                let mut next = from;
+                walk.blocks(from, to - from, &mut |block| {
+                    for (row, column) in (0..block.rows)
+                        .flat_map(|row| (0..block.columns).map(move |column| (row, column)))
+                    {
+                        let in_order = block.in_order().at(row, column) as usize;
+                        assert_eq!(from + in_order, next);
+                        for (all, grid) in all.iter().zip(block.grids) {
+                            assert_eq!(grid.at(row, column) as usize, all[next]);
+                        }
+                        next += 1;
+                    }
+                });
+                assert_eq!(next, to.min(count));
+            }
+        }
+        let wide = Layout::contiguous([1000, 3]);
+        let part = wide.slice(&[(..).into(), (0..2).into()]).unwrap();
+        let mut calls = 0;
+        Walk::new(&[&part]).blocks(1, 1998, &mut |_| calls += 1);
+        assert_eq!(calls, 3);
     }
 }

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::{contiguous, plan};
 use crate::capabilities::Capabilities;
-use crate::cpu::parallel;
+use crate::cpu::{self, parallel};
 use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Launch, Launches, Words};
@@ -133,12 +133,11 @@ impl Op for Fill {
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let value = self.value.as_slice();
-        by_size!(self.dtype, Bits => twin(output, bytemuck::pod_read_unaligned::<Bits>(value)));
-        Ok(())
+        by_size!(self.dtype, Bits => twin(output, bytemuck::pod_read_unaligned::<Bits>(value)))
     }
 }
 
-fn twin<T: bytemuck::Pod + Send + Sync>(output: &mut HostOutput<'_>, value: T) {
+fn twin<T: bytemuck::Pod + Send + Sync>(output: &mut HostOutput<'_>, value: T) -> Result<()> {
     let layout = output.layout;
     let out: &mut [T] = bytemuck::cast_slice_mut(output.bytes);
     if layout.is_contiguous() {
@@ -146,19 +145,7 @@ fn twin<T: bytemuck::Pod + Send + Sync>(output: &mut HostOutput<'_>, value: T) {
         if let Some(out) = out.get_mut(range) {
             parallel::pieces(out, |_, piece| piece.fill(value));
         }
-        return;
+        return Ok(());
     }
-    let walk = parallel::Walk::new(&[layout]);
-    let stride = walk.inner_strides()[0];
-    parallel::through(layout, out, |places, base, out| {
-        walk.runs(places.start, places.len(), &mut |_, starts, count| {
-            let first = starts[0] - base as isize;
-            if stride == 1 {
-                return out[first as usize..][..count].fill(value);
-            }
-            for at in 0..count as isize {
-                out[(first + at * stride) as usize] = value;
-            }
-        });
-    });
+    cpu::fill((layout, out), value)
 }

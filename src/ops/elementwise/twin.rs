@@ -99,17 +99,9 @@ fn through<T: bytemuck::Pod>(
     gather(walk, (elements, base), from, cast_slice_mut(block));
     change(block);
     let block: &[T] = cast_slice(block);
-    let stride = walk.inner_strides()[0];
-    walk.runs(from, block.len(), &mut |first, starts, count| {
-        let mut at = starts[0] - base as isize;
-        let block = &block[first..first + count];
-        if stride == 1 {
-            return elements[at as usize..][..count].copy_from_slice(block);
-        }
-        for &element in block {
-            elements[at as usize] = element;
-            at += stride;
-        }
+    walk.blocks(from, block.len(), &mut |part| {
+        let to = part.grids[0].after(base);
+        cpu::copy_block(part, (block, part.in_order()), (elements, to));
     });
 }
 
@@ -546,9 +538,8 @@ fn gather<T: bytemuck::Pod>(
     from: usize,
     into: &mut [T],
 ) {
-    let stride = walk.inner_strides()[0];
-    walk.runs(from, into.len(), &mut |first, starts, count| {
-        let start = starts[0] - base as isize;
-        cpu::gather(elements, start, stride, &mut into[first..first + count]);
+    walk.blocks(from, into.len(), &mut |block| {
+        let at = block.grids[0].after(base);
+        cpu::copy_block(block, (elements, at), (into, block.in_order()));
     });
 }

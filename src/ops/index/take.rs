@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use crate::capabilities::Capabilities;
-use crate::cpu::parallel;
+use crate::cpu::{self, parallel};
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
@@ -206,18 +206,24 @@ impl Seen {
         };
         parallel::pieces(out, |start, piece| {
             let length = piece.len();
+            if (strides[TABLE], strides[INDEX]) == (1, 0) {
+                walk.blocks(start, length, &mut |block| {
+                    let [table, index] = [block.grids[TABLE], block.grids[INDEX]];
+                    let rows = piece[block.first..].chunks_mut(block.columns);
+                    for (row, out) in rows.take(block.rows).enumerate() {
+                        match place.of(index.at(row, 0)) {
+                            Some(entry) => {
+                                let at = table.at(row, 0) + entry as isize * self.stride;
+                                cpu::copy_run(&from[at as usize..][..out.len()], out);
+                            }
+                            None => out.fill(T::zeroed()),
+                        }
+                    }
+                });
+                return;
+            }
             walk.runs(start, length, &mut |first, starts, count| {
                 let out = &mut piece[first..first + count];
-                if (strides[TABLE], strides[INDEX]) == (1, 0) {
-                    match place.of(starts[INDEX]) {
-                        Some(entry) => {
-                            let at = (starts[TABLE] + entry as isize * self.stride) as usize;
-                            out.copy_from_slice(&from[at..at + count]);
-                        }
-                        None => out.fill(T::zeroed()),
-                    }
-                    return;
-                }
                 // Rows that are looked up in themselves.
                 if (strides[TABLE], strides[INDEX], self.stride) == (0, 1, 1) {
                     let row = &from[starts[TABLE] as usize..][..self.size];
