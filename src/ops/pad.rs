@@ -1,17 +1,23 @@
 //! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
 
+use std::ops::Range;
+
 use super::position::{self, Inside, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
 use crate::cpu::transpose::Transposed;
+use crate::cpu::{self, parallel};
 use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::layout::Layout;
+use crate::layout::{Layout, SliceRange};
 use crate::ops::index::Place;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+
+/// Elements that the nearest cache holds, read and written.
+const NEAR: usize = 4096;
 
 struct Pad {
     /// Elements before and after, along each axis.
@@ -169,34 +175,70 @@ fn copy_box<T: bytemuck::Pod + Send + Sync>(
     let (sizes, layout) = (output.layout.shape(), input.layout);
     let elements: &[T] = bytemuck::cast_slice(input.bytes);
     let place = position::part(output.layout, from, layout.shape())?;
-    let transposed = Transposed::of(layout, &place);
-    if let Some(transposed) = &transposed {
-        transposed.copy(elements, bytemuck::cast_slice_mut(output.bytes));
-    }
     let count = output.layout.elements();
     let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
         return Ok(());
     };
-    let Some(last) = sizes.rank().checked_sub(1) else {
-        out.copy_from_slice(&elements[layout.offset()..=layout.offset()]);
-        return Ok(());
-    };
-    let stride = layout.strides()[last];
-    let inside = from[last]..from[last] + layout.shape()[last];
-    position::rows(out, sizes[last], |mut row, columns, out| {
-        let mut start = layout.offset() as isize - from[last] as isize * stride;
-        let mut within = true;
-        for axis in (0..last).rev() {
-            let index = (row % sizes[axis]).wrapping_sub(from[axis]);
-            row /= sizes[axis];
-            within &= index < layout.shape()[axis];
-            let step = (index as isize).wrapping_mul(layout.strides()[axis]);
-            start = start.wrapping_add(step);
+    if let Some(transposed) = Transposed::of(layout, &place) {
+        transposed.copy(elements, out);
+        return fill_beside(output.layout, from, layout.shape(), out, value);
+    }
+    let walk = parallel::Walk::new(&[layout, &place]);
+    // By parts that stay in the nearest cache, so that what is inside may be written twice.
+    parallel::pieces(out, |start, piece| {
+        let mut first = before(start, sizes, from, layout.shape());
+        for (at, out) in piece.chunks_mut(NEAR).enumerate() {
+            out.fill(value);
+            let base = start + at * NEAR;
+            let end = before(base + out.len(), sizes, from, layout.shape());
+            walk.blocks(first, end - first, &mut |block| {
+                let [from, to] = [block.grids[0], block.grids[1]];
+                cpu::copy_block(block, (elements, from), (out, to.after(base)));
+            });
+            first = end;
         }
-        let inside = if within { inside.clone() } else { 0..0 };
-        let input = transposed.is_none().then_some((elements, start, stride));
-        position::line(out, columns, inside, input, value);
     });
+    Ok(())
+}
+
+/// How many elements of a box of `shape` that begins at `from` come before the `at`th one of the whole.
+fn before(at: usize, sizes: &Shape, from: &[usize], shape: &Shape) -> usize {
+    let (mut whole, mut boxed) = (sizes.elements(), shape.elements());
+    let (mut rest, mut count) = (at, 0);
+    for (axis, (&size, &inside)) in sizes.iter().zip(shape.iter()).enumerate() {
+        (whole, boxed) = (whole / size, boxed / inside);
+        let index = rest / whole;
+        if index < from[axis] {
+            return count;
+        }
+        let inside = inside.min(index - from[axis]);
+        count += inside * boxed;
+        if index >= from[axis] + shape[axis] {
+            return count;
+        }
+        rest %= whole;
+    }
+    // Of one element, the place behind it.
+    count + rest
+}
+
+/// Writes the value beside a box of `shape` that begins at `from`.
+fn fill_beside<T: bytemuck::Pod + Send + Sync>(
+    whole: &Layout,
+    from: &[usize],
+    shape: &Shape,
+    out: &mut [T],
+    value: T,
+) -> Result<()> {
+    let inside = |axis: usize| from[axis]..from[axis] + shape[axis];
+    for axis in 0..shape.rank() {
+        let size = whole.shape()[axis];
+        for beside in [0..inside(axis).start, inside(axis).end..size] {
+            let outer = (0..axis).map(|axis| inside(axis).into());
+            let ranges: Vec<SliceRange> = outer.chain([beside.into()]).collect();
+            cpu::fill((&whole.slice(&ranges)?, &mut *out), value)?;
+        }
+    }
     Ok(())
 }
 
@@ -246,8 +288,7 @@ impl Op for Triangle {
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let input = only(self.name(), inputs)?;
-        by_size!(output.dtype, Bits => self.copy::<Bits>(input, output));
-        Ok(())
+        by_size!(output.dtype, Bits => self.copy::<Bits>(input, output))
     }
 }
 
@@ -256,36 +297,83 @@ impl Triangle {
         &self,
         input: &HostInput<'_>,
         output: &mut HostOutput<'_>,
-    ) {
+    ) -> Result<()> {
         let layout = input.layout;
         let sizes = layout.shape();
         let last = sizes.rank() - 1;
         let elements: &[T] = bytemuck::cast_slice(input.bytes);
         let count = layout.elements();
         let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
-            return;
+            return Ok(());
         };
         let transposed = Transposed::by_rows(layout);
         if let Some(transposed) = &transposed {
             transposed.copy(elements, out);
         }
-        position::rows(out, sizes[last], |mut row, columns, out| {
-            // The first column above the diagonal, or the first that is not below it.
-            let at = (row % sizes[last - 1]) as isize;
-            let edge = at.saturating_add(self.diagonal);
-            let inside = match self.lower {
-                true => 0..edge.saturating_add(1).max(0) as usize,
-                false => edge.max(0) as usize..usize::MAX,
-            };
-            let mut start = layout.offset() as isize;
-            for axis in (0..last).rev() {
-                start += (row % sizes[axis]) as isize * layout.strides()[axis];
-                row /= sizes[axis];
+        let of_matrix = sizes[last - 1] * sizes[last];
+        if transposed.is_none() && of_matrix <= NEAR {
+            self.copy_small(layout, elements, out);
+            return Ok(());
+        }
+        let rows = layout.leading(last);
+        let numbers = Layout::contiguous([sizes[last - 1]]).broadcast_to(rows.shape())?;
+        let stride = layout.strides()[last];
+        position::rows(
+            out,
+            sizes[last],
+            [&rows, &numbers],
+            |[start, row], columns, out| {
+                let input = transposed.is_none().then_some((elements, start, stride));
+                position::line(out, columns, self.inside(row), input, T::zeroed());
+            },
+        );
+        Ok(())
+    }
+
+    /// Small matrices: all of their elements, and of these a mask for several matrices clears those outside.
+    fn copy_small<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        layout: &Layout,
+        elements: &[T],
+        out: &mut [T],
+    ) {
+        let sizes = layout.shape();
+        let (height, width) = (sizes[sizes.rank() - 2], sizes[sizes.rank() - 1]);
+        let each = height * width * (NEAR / (height * width).max(1));
+        let mask: Vec<u8> = (0..each)
+            .flat_map(|at| {
+                let (row, column) = (at / width % height, at % width);
+                let is_inside = self.inside(row as isize).contains(&column);
+                std::iter::repeat_n(if is_inside { u8::MAX } else { 0 }, size_of::<T>())
+            })
+            .collect();
+        let walk = parallel::Walk::new(&[layout]);
+        parallel::pieces(out, |mut start, mut piece| {
+            while !piece.is_empty() {
+                let first = start % each;
+                let count = piece.len().min(each - first);
+                let (part, rest) = std::mem::take(&mut piece).split_at_mut(count);
+                walk.blocks(start, count, &mut |block| {
+                    let to = (&mut *part, block.in_order());
+                    cpu::copy_block(block, (elements, block.grids[0]), to);
+                });
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(part);
+                for (byte, mask) in bytes.iter_mut().zip(&mask[first * size_of::<T>()..]) {
+                    *byte &= mask;
+                }
+                (start, piece) = (start + count, rest);
             }
-            let stride = layout.strides()[last];
-            let input = transposed.is_none().then_some((elements, start, stride));
-            position::line(out, columns, inside, input, T::zeroed());
         });
+    }
+
+    /// The columns of a row that are kept.
+    fn inside(&self, row: isize) -> Range<usize> {
+        // The first column above the diagonal, or the first that is not below it.
+        let edge = row.saturating_add(self.diagonal);
+        match self.lower {
+            true => 0..edge.saturating_add(1).max(0) as usize,
+            false => edge.max(0) as usize..usize::MAX,
+        }
     }
 }
 
@@ -347,13 +435,8 @@ impl OneHot {
         let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
             return;
         };
-        position::rows(out, self.classes, |mut row, columns, out| {
+        position::rows(out, self.classes, [layout], |[at], columns, out| {
             out.fill(T::zeroed());
-            let mut at = layout.offset() as isize;
-            for (&size, &stride) in layout.shape().iter().zip(layout.strides()).rev() {
-                at += (row % size) as isize * stride;
-                row /= size;
-            }
             if let Some(class) = place.of(at).filter(|class| columns.contains(class)) {
                 out[class - columns.start] = one;
             }

@@ -331,21 +331,29 @@ pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     all
 }
 
-/// Calls `work(row, columns, elements)` for parts of rows that together are all of `out`, on all
-/// cores.
-pub(super) fn rows<T: Send>(
+/// Calls `work(starts, columns, elements)` for parts of rows that together are all of `out`, on all
+/// cores; `starts` are the row's places in layouts of one element a row.
+pub(super) fn rows<T: Send, const LAYOUTS: usize>(
     out: &mut [T],
     columns: usize,
-    work: impl Fn(usize, Range<usize>, &mut [T]) + Sync + Send,
+    layouts: [&Layout; LAYOUTS],
+    work: impl Fn([isize; LAYOUTS], Range<usize>, &mut [T]) + Sync + Send,
 ) {
-    parallel::pieces(out, |start, piece| {
-        let mut at = 0;
-        while at < piece.len() {
-            let (row, column) = ((start + at) / columns, (start + at) % columns);
-            let count = (columns - column).min(piece.len() - at);
-            work(row, column..column + count, &mut piece[at..at + count]);
-            at += count;
-        }
+    let walk = parallel::Walk::new(&layouts);
+    parallel::pieces(out, |start, mut piece| {
+        let (first, mut column) = (start / columns, start % columns);
+        let rows = (start + piece.len()).div_ceil(columns) - first;
+        walk.blocks(first, rows, &mut |block| {
+            for outer in 0..block.rows {
+                for inner in 0..block.columns {
+                    let count = (columns - column).min(piece.len());
+                    let (part, rest) = std::mem::take(&mut piece).split_at_mut(count);
+                    let starts = std::array::from_fn(|of| block.grids[of].at(outer, inner));
+                    work(starts, column..column + count, part);
+                    (piece, column) = (rest, 0);
+                }
+            }
+        });
     });
 }
 

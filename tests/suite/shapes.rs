@@ -14,6 +14,12 @@ pub fn tests() -> Vec<Test> {
         Test::new("shapes::splits", Scope::Device, splits),
         Test::new("shapes::errors", Scope::Device, errors),
         Test::new("shapes::edges", Scope::Device, edges),
+        Test::new(
+            "shapes::short_rows::bool",
+            Scope::Device,
+            short_rows::<bool>,
+        ),
+        Test::new("shapes::short_rows::f32", Scope::Device, short_rows::<f32>),
     ];
     for_each_dtype!(all, Scope::Kernels, "shapes::concat", concat);
     for_each_dtype!(all, Scope::Kernels, "shapes::pad", pad);
@@ -232,6 +238,59 @@ fn one_hot<T: Number>(context: &Context) -> Result<()> {
         assert_eq!(result.shape().dims(), [&shape[..], &[classes]].concat());
         stays(context, &result);
         same(&result, &want)
+    })
+}
+
+/// So many rows of few elements that cores share them, in parts that begin within rows.
+fn short_rows<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let count = if context.is_slow() { 700 } else { 7001 };
+    cases(1, |rng| {
+        for columns in [1, 2, 3, 4, 7, 13] {
+            let rows = 3 * count / columns * 4;
+            let base = Operand::<T>::random(device, rng, &[rows, columns + 3])?;
+            let turned = Operand::<T>::random(device, rng, &[columns, rows])?.transpose(0, 1)?;
+            let part = base.slice(&[0..rows, 2..columns + 2])?;
+            for x in [&part, &part.flip(&[0, 1])?, &turned, &turned.flip(&[0])?] {
+                let values = x.values();
+                same(&x.tensor.copy()?, &values)?;
+                let both: Vec<T> = values
+                    .chunks(columns)
+                    .flat_map(|row| [row, row].concat())
+                    .collect();
+                same(&Tensor::concat(&[&x.tensor, &x.tensor], 1)?, &both)?;
+                let one = T::from_value(Value::Integer(1));
+                let padded: Vec<T> = values
+                    .chunks(columns)
+                    .flat_map(|row| [&[one], row, &[one, one]].concat())
+                    .collect();
+                same(&x.tensor.pad(&[(0, 0), (1, 2)], 1)?, &padded)?;
+                let matrices = x.tensor.copy()?.reshape([rows / 4, 4, columns])?;
+                let triangle = values.iter().enumerate().map(|(at, &value)| {
+                    let (row, column) = (at / columns % 4, at % columns);
+                    if column <= row { value } else { zero() }
+                });
+                same(&matrices.tril(0)?, &triangle.collect::<Vec<_>>())?;
+            }
+            let of_turned = turned.values();
+            let numbers: Vec<u32> = (0..rows).map(|_| rng.below(rows) as u32).collect();
+            let taken: Vec<T> = numbers
+                .iter()
+                .flat_map(|&row| of_turned[row as usize * columns..][..columns].to_vec())
+                .collect();
+            let index = Tensor::from_slice(device, &numbers, [rows])?;
+            same(&turned.tensor.copy()?.index_select(0, &index)?, &taken)?;
+            // What is filled, and what lies beside it.
+            part.tensor.fill(1)?;
+            let mut want = base.values();
+            for (at, value) in want.iter_mut().enumerate() {
+                if (2..columns + 2).contains(&(at % (columns + 3))) {
+                    *value = T::from_value(Value::Integer(1));
+                }
+            }
+            same(&base.tensor, &want)?;
+        }
+        Ok(())
     })
 }
 
