@@ -15,7 +15,7 @@ pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(
     (from, elements): (&Layout, &[T]),
     (to, out): (&Layout, &mut [T]),
 ) {
-    if let Some(transposed) = Transposed::of(from, to) {
+    if let Some(transposed) = Transposed::of(from, to, size_of::<T>()) {
         return transposed.copy(elements, out);
     }
     let walk = Walk::new(&[from, to]);

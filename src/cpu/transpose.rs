@@ -10,12 +10,14 @@ use crate::layout::{Layout, Merged, merge, place};
 
 /// Rows and columns below which elements move one by one.
 const LEAST: usize = 16;
+/// Elements from a neighbour to the next one at most: two of a line at least.
+const FARTHEST: usize = 8;
 /// Bytes along which a band is read before the next column is: a page, after which processors read ahead no more. Half
 /// of it where what is written stays in the caches, which keep a line of each row then.
 const PAGE: usize = 4096;
 
 /// Elements of a view, as they are copied to another one of the same shape: those along one axis, the `rows`, are
-/// neighbours where they are read, those along the last one, the `columns`, where they are written.
+/// neighbours where they are read (or few elements apart, or backwards), those along the last one, the `columns`, where they are written.
 #[derive(Debug)]
 pub(crate) struct Transposed {
     /// Of both views.
@@ -23,6 +25,8 @@ pub(crate) struct Transposed {
     offsets: [usize; 2],
     /// Which axis has the rows.
     axis: usize,
+    /// How many elements are moved as one: places count these.
+    unit: usize,
 }
 
 /// The views of a copy.
@@ -30,10 +34,17 @@ const FROM: usize = 0;
 const TO: usize = 1;
 
 impl Transposed {
-    /// `None` where neighbours are not so, or too few along either axis.
-    pub(crate) fn of(from: &Layout, to: &Layout) -> Option<Self> {
-        Self::may_be(from)
-            .then(|| Self::between(from, to))
+    /// Of elements of `size` bytes. `None` where neighbours are not so, or too few along either axis.
+    pub(crate) fn of(from: &Layout, to: &Layout, size: usize) -> Option<Self> {
+        if Self::may_be(from) {
+            return Self::between(from, to);
+        }
+        // Few neighbours in both views may be moved as one.
+        let columns = from.shape().last().copied().unwrap_or(1);
+        let are_few = columns > 1 && columns * size <= size_of::<Vector>();
+        let may_be_units = are_few && from.elements() >= LEAST * LEAST;
+        may_be_units
+            .then(|| Self::of_units(from, to, size))
             .flatten()
     }
 
@@ -45,19 +56,48 @@ impl Transposed {
     }
 
     fn between(from: &Layout, to: &Layout) -> Option<Self> {
-        let places = merge(&[from, to]);
+        Self::along(merge(&[from, to]), [from.offset(), to.offset()], 1)
+    }
+
+    /// Of all the elements of the last axis together.
+    fn of_units(from: &Layout, to: &Layout, size: usize) -> Option<Self> {
+        let mut places = merge(&[from, to]);
+        let unit = places.dims.pop()?;
+        let bytes = unit * size;
+        if !bytes.is_power_of_two() || bytes > size_of::<Vector>() {
+            return None;
+        }
+        let mut offsets = [from.offset(), to.offset()];
+        for (strides, offset) in places.strides.iter_mut().zip(&mut offsets) {
+            let is_whole = |stride: &isize| stride % unit as isize == 0;
+            let is_by_rows = strides.pop() == Some(1);
+            if !is_by_rows || !offset.is_multiple_of(unit) || !strides.iter().all(is_whole) {
+                return None;
+            }
+            strides
+                .iter_mut()
+                .for_each(|stride| *stride /= unit as isize);
+            *offset /= unit;
+        }
+        Self::along(places, offsets, unit)
+    }
+
+    fn along(places: Merged, offsets: [usize; 2], unit: usize) -> Option<Self> {
         let dims = &places.dims[..];
         let last = dims.len().checked_sub(1)?;
-        let axis = places.strides[FROM][..last]
-            .iter()
-            .position(|&stride| stride == 1)?;
-        let are_apart = !matches!(places.strides[FROM][last], 0 | 1);
+        let strides = &places.strides[FROM];
+        let step = |axis: &usize| strides[*axis].unsigned_abs();
+        let axis = (0..last)
+            .filter(|axis| dims[*axis] >= LEAST && (1..=FARTHEST).contains(&step(axis)))
+            .min_by_key(step)?;
+        let are_apart = step(&last) > step(&axis);
         let are_forward = places.strides[TO].iter().all(|&stride| stride > 0);
-        let are_many = dims[axis] >= LEAST && dims[last] >= LEAST && !dims.contains(&0);
+        let are_many = dims[last] >= LEAST && !dims.contains(&0);
         (are_apart && are_forward && are_many && places.strides[TO][last] == 1).then(|| Self {
-            offsets: [from.offset(), to.offset()],
             places,
+            offsets,
             axis,
+            unit,
         })
     }
 
@@ -115,6 +155,7 @@ impl Transposed {
         let stride = self.places.strides[FROM].last().copied().unwrap_or(0);
         Matrix {
             first: self.first(FROM, band, middle) + columns.start as isize * stride,
+            step: self.places.strides[FROM][self.axis],
             stride,
             rows: band.rows,
             columns: columns.len(),
@@ -123,8 +164,23 @@ impl Transposed {
 
     /// Copies all elements.
     pub(crate) fn copy<T: bytemuck::Pod + Send + Sync>(&self, from: &[T], out: &mut [T]) {
+        let (from, out) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(out));
+        match size_of::<T>() * self.unit {
+            1 => self.copy_bytes::<1>(from, out),
+            2 => self.copy_bytes::<2>(from, out),
+            4 => self.copy_bytes::<4>(from, out),
+            8 => self.copy_bytes::<8>(from, out),
+            _ => self.copy_bytes::<16>(from, out),
+        }
+    }
+
+    fn copy_bytes<const SIZE: usize>(&self, from: &[u8], out: &mut [u8])
+    where
+        [u8; SIZE]: bytemuck::Pod,
+    {
         let count: usize = self.places.dims.iter().product();
-        self.copy_by(Stores::of(count * size_of::<T>()), from, out);
+        let ((from, _), (out, _)) = (from.as_chunks::<SIZE>(), out.as_chunks_mut());
+        self.copy_by(Stores::of(count * SIZE), from, out);
     }
 
     fn copy_by<T: bytemuck::Pod + Send + Sync>(&self, stores: Stores, from: &[T], out: &mut [T]) {
@@ -175,6 +231,8 @@ pub(crate) struct Band {
 /// A matrix whose rows are neighbours in memory, from the `first` element on.
 pub(crate) struct Matrix {
     first: isize,
+    /// From a row to the next one, and from a column.
+    step: isize,
     stride: isize,
     rows: usize,
     columns: usize,
@@ -194,7 +252,8 @@ impl Matrix {
             1 => self.squares::<1, 16>(from, out, lines),
             2 => self.squares::<2, 8>(from, out, lines),
             4 => self.squares::<4, 4>(from, out, lines),
-            _ => self.squares::<8, 2>(from, out, lines),
+            8 => self.squares::<8, 2>(from, out, lines),
+            _ => self.squares::<16, 1>(from, out, lines),
         }
     }
 
@@ -206,20 +265,36 @@ impl Matrix {
         lines: &Lines,
     ) {
         let side = LINE / SIZE;
+        let is_back = self.step == -1;
         let mut columns = [[[0; VECTORS]; EACH]; VECTORS];
         let mut turned = [[0; VECTORS]; EACH];
         for column in (0..self.columns).step_by(side) {
             let width = side.min(self.columns - column);
             for row in (0..self.rows).step_by(side) {
                 let height = side.min(self.rows - row);
-                let mut start = self.first + column as isize * self.stride + row as isize;
+                let mut start =
+                    self.first + column as isize * self.stride + row as isize * self.step;
                 for line in &mut columns.as_flattened_mut()[..width] {
-                    let of_column = &from[start as usize * SIZE..][..height * SIZE];
                     let line: &mut [u8] = bytemuck::cast_slice_mut(line);
-                    // Of a known length it is no call.
-                    match <&[u8; LINE]>::try_from(of_column) {
-                        Ok(whole) => line.copy_from_slice(whole),
-                        Err(_) => line[..height * SIZE].copy_from_slice(of_column),
+                    match self.step {
+                        1 | -1 => {
+                            // Backwards from the last row on.
+                            let back = if is_back { height - 1 } else { 0 };
+                            let of_column =
+                                &from[(start as usize - back) * SIZE..][..height * SIZE];
+                            // Of a known length it is no call.
+                            match <&[u8; LINE]>::try_from(of_column) {
+                                Ok(whole) => line.copy_from_slice(whole),
+                                Err(_) => line[..height * SIZE].copy_from_slice(of_column),
+                            }
+                        }
+                        step => {
+                            let mut at = start;
+                            for element in line.chunks_exact_mut(SIZE).take(height) {
+                                element.copy_from_slice(&from[at as usize * SIZE..][..SIZE]);
+                                at += step;
+                            }
+                        }
                     }
                     start += self.stride;
                 }
@@ -233,7 +308,8 @@ impl Matrix {
                         }
                     }
                     let rows = EACH.min(height - at * EACH);
-                    for (line, to) in turned[..rows].iter().zip(row + at * EACH..) {
+                    for (line, to) in turned[..rows].iter().zip(at * EACH..) {
+                        let to = row + if is_back { height - 1 - to } else { to };
                         let out = &mut out[(to * pitch + column) * SIZE..][..width * SIZE];
                         let line: &[u8; LINE] = bytemuck::cast_ref(line);
                         match <&mut [u8; LINE]>::try_from(&mut *out) {
@@ -301,6 +377,7 @@ mod tests {
     use std::fmt::Debug;
 
     use super::*;
+    use crate::layout::SliceRange;
 
     fn interleaves<const SIZE: usize>() {
         let [a, b] = [
@@ -318,9 +395,14 @@ mod tests {
             ([17, 2, 2, 33], [3, 1, 2, 0]),
             ([1, 17, 1, 5040], [0, 3, 2, 1]),
         ];
-        for ((shape, axes), margin) in shapes.into_iter().flat_map(|s| [(s, 0), (s, 3)]) {
-            let outer = shape.map(|size| size + margin);
-            let ranges = shape.map(|size| (margin..margin + size).into());
+        let ways = [(0, 1), (3, 1), (1, -1), (0, 2), (2, -3)];
+        for ((shape, axes), (margin, step)) in
+            shapes.into_iter().flat_map(|s| ways.map(|way| (s, way)))
+        {
+            let times = |size: usize| size * isize::unsigned_abs(step);
+            let outer = shape.map(|size| times(size) + margin);
+            let ranges =
+                shape.map(|size| SliceRange::from(margin..margin + times(size)).step(step));
             let whole = Layout::contiguous(outer);
             let layout = whole.slice(&ranges).unwrap().permute(&axes).unwrap();
             let from: Vec<T> = (0..whole.elements()).map(&of).collect();
@@ -353,7 +435,7 @@ mod tests {
                 .collect();
             let to = Layout::contiguous(&sizes[..]).slice(&part).unwrap();
             let mut out = vec![T::zeroed(); to.end() + 1];
-            Transposed::of(&layout, &to)
+            Transposed::of(&layout, &to, size_of::<T>())
                 .unwrap()
                 .copy_by(Stores::Streaming, &from, &mut out);
             let mut wanted = vec![T::zeroed(); out.len()];
@@ -373,6 +455,57 @@ mod tests {
         copies(|at| at as u64);
     }
 
+    fn units<T: bytemuck::Pod + Send + Sync + PartialEq>(of: impl Fn(usize) -> T) {
+        for unit in [2, 4, 8, 16]
+            .into_iter()
+            .filter(|unit| unit * size_of::<T>() <= 16)
+        {
+            let whole = Layout::contiguous([18 * 41, unit]);
+            let part = whole
+                .slice(&[(1..1 + 17 * 40).into(), (..).into()])
+                .unwrap();
+            let layout = part.reshape(&[17, 40, unit].into()).unwrap();
+            // What lies behind the last unit is not one.
+            let from: Vec<T> = (0..whole.elements() + 1).map(&of).collect();
+            for turned in [
+                layout.permute(&[1, 0, 2]),
+                layout.flip(&[0]).unwrap().permute(&[1, 0, 2]),
+            ] {
+                let turned = turned.unwrap();
+                let ranges = [(1..41).into(), (2..19).into(), (..).into()];
+                let to = Layout::contiguous([42, 20, unit]).slice(&ranges).unwrap();
+                let transposed = Transposed::of(&turned, &to, size_of::<T>()).unwrap();
+                assert_eq!(transposed.unit, unit);
+                let mut want = vec![T::zeroed(); 42 * 20 * unit + 1];
+                let mut out = want.clone();
+                for (at, place) in turned.indices().zip(to.indices()) {
+                    want[place] = from[at];
+                }
+                transposed.copy(&from, &mut out);
+                assert!(out == want, "{turned:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_neighbours_are_moved_as_one() {
+        units(|at| (at % 251) as u8 + 1);
+        units(|at| at as u16 + 1);
+        units(|at| at as u32 + 1);
+        units(|at| at as u64 + 1);
+        let turned = |shape: [usize; 3]| Layout::contiguous(shape).permute(&[1, 0, 2]).unwrap();
+        let is_of = |from: &Layout, size| {
+            let to = Layout::contiguous(from.shape().clone());
+            Transposed::of(from, &to, size).is_some()
+        };
+        assert!(is_of(&turned([20, 20, 4]), 4));
+        assert!(!is_of(&turned([20, 20, 4]), 8));
+        assert!(!is_of(&turned([20, 20, 3]), 4));
+        // From within a unit on.
+        let within = turned([20, 20, 4]).slice(&[(..).into(), (..).into(), (1..3).into()]);
+        assert!(!is_of(&within.unwrap(), 4));
+    }
+
     /// What is by rows, or repeats, or has few rows or columns, goes other ways.
     #[test]
     fn others_are_not_transposed() {
@@ -387,6 +520,13 @@ mod tests {
         assert!(!of([2, 16, 15], [0, 2, 1]));
         assert!(!of([0, 16, 16], [0, 2, 1]));
         assert!(!of([16, 0, 16], [2, 1, 0]));
+        let every = |step: isize| {
+            let rows = Layout::contiguous([20, 200])
+                .slice(&[(..).into(), SliceRange::from(..).step(step)]);
+            Transposed::by_rows(&rows.unwrap().transpose(0, 1).unwrap()).is_some()
+        };
+        assert!([1, -1, 2, -8].into_iter().all(every));
+        assert!(!every(9));
         let column = Layout::contiguous([16, 1]);
         let repeated = column.broadcast_to(&[16, 20].into()).unwrap();
         assert!(Transposed::by_rows(&repeated).is_none());

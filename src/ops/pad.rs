@@ -179,7 +179,7 @@ fn copy_box<T: bytemuck::Pod + Send + Sync>(
     let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
         return Ok(());
     };
-    if let Some(transposed) = Transposed::of(layout, &place) {
+    if let Some(transposed) = Transposed::of(layout, &place, size_of::<T>()) {
         transposed.copy(elements, out);
         return fill_beside(output.layout, from, layout.shape(), out, value);
     }
