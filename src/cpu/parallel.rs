@@ -259,6 +259,20 @@ impl Walk {
             .collect()
     }
 
+    /// Rows and columns of all of it, and where they are in each layout, where no more dimensions are left.
+    pub(crate) fn whole(&self) -> Option<([usize; 2], SmallVec<[Grid; 3]>)> {
+        let [rows, columns] = self.merged.dims[..] else {
+            return None;
+        };
+        let of_layouts = self.offsets.iter().zip(&self.merged.strides);
+        let grids = of_layouts.map(|(&start, strides)| Grid {
+            start,
+            row: strides[0],
+            column: strides[1],
+        });
+        Some(([rows, columns], grids.collect()))
+    }
+
     /// Calls `work` with blocks that together cover elements `from..from + count`: whole rows, but for the first and
     /// the last one.
     pub(crate) fn blocks(&self, from: usize, count: usize, work: &mut dyn FnMut(&Block<'_>)) {

@@ -301,6 +301,9 @@ fn large_sums<T: Number>(context: &Context) -> Result<()> {
             (vec![2, 30, 30, 30], 2, 40),
             (vec![1, 50, 30, 30], 1, 60),
             (vec![300], 0, 40_000),
+            (vec![700, 3], 0, 20_000),
+            (vec![70, 2, 300], 0, 80),
+            (vec![9000, 5], 0, 9000),
         ] {
             let mut sizes = shape.clone();
             sizes[axis] = count;

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Place;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::cpu::parallel;
+use crate::cpu::stores::LINE;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
@@ -27,6 +28,10 @@ const OUT: usize = 3;
 const LONGEST_LOOP: usize = 32 << 10;
 /// Outputs on the CPU that are work enough for a thread.
 const ENOUGH: usize = 16 << 10;
+/// Bytes of entries that a core adds to, within its second cache.
+const STRIP: usize = 512 << 10;
+/// Entries of which a thread writes the columns of strips back.
+const ROWS: usize = 64;
 /// Invocations of a workgroup.
 const WORKGROUP: u64 = 64;
 
@@ -246,6 +251,12 @@ impl Seen {
         let strides = walk.inner_strides();
         let are_rows = strides[..] == [1, 0, 1];
         let stride = self.stride as usize;
+        if out.len() == self.size * stride
+            && !are_rows
+            && self.by_strips(&walk, (&place, given), out, &add)
+        {
+            return;
+        }
         // Places of the axes before, which are as many in the source but for the first.
         let leading = (target.iter().zip(seen.shape().iter()))
             .scan(true, |is_first, (&size, &seen)| {
@@ -310,6 +321,66 @@ impl Seen {
                 }
             });
         });
+    }
+}
+
+impl Seen {
+    /// Where rows' elements go each to an entry of its own: strips of columns, of which a near cache holds all entries. They are
+    /// apart from the output meanwhile, which has them between others. `false` where that would be more work.
+    fn by_strips<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        walk: &parallel::Walk,
+        (place, given): (&Place<'_>, &[T]),
+        out: &mut [T],
+        add: &(impl Fn(T, T) -> T + Sync),
+    ) -> bool {
+        let (size, pitch) = (self.size, self.stride as usize);
+        let Some(([rows, columns], grids)) = walk.whole() else {
+            return false;
+        };
+        let [base, named, seen] = [0, 1, 2].map(|of| grids[of]);
+        // All cores have some, in whole lines.
+        let line = LINE / size_of::<T>();
+        let width = (STRIP / size_of::<T>() / size).min(columns.div_ceil(parallel::width()));
+        let width = width / line * line;
+        let is_much = rows * columns > parallel::PARALLEL && 2 * rows * columns >= out.len();
+        if !is_much || width == 0 || (base.start, base.row, base.column) != (0, 0, 1) {
+            return false;
+        }
+        let strips: Vec<usize> = (0..columns).step_by(width).collect();
+        let together = (2 * parallel::width()).min(strips.len());
+        let mut memory = vec![vec![T::zeroed(); size * width]; together];
+        for strips in strips.chunks(together) {
+            let sums = memory.iter_mut().zip(strips);
+            parallel::share(true, sums, |(sums, &first)| {
+                let width = width.min(columns - first);
+                for (sums, out) in sums.chunks_mut(width).zip(out.chunks(pitch)) {
+                    sums.copy_from_slice(&out[first..first + width]);
+                }
+                for row in 0..rows {
+                    let [mut number, mut from] = [named, seen].map(|grid| grid.at(row, first));
+                    for column in 0..width {
+                        if let Some(entry) = place.of(number) {
+                            let sum = &mut sums[entry * width + column];
+                            *sum = add(*sum, given[from as usize]);
+                        }
+                        number += named.column;
+                        from += seen.column;
+                    }
+                }
+            });
+            let entries = out.chunks_mut(pitch * ROWS).enumerate();
+            parallel::share(true, entries, |(at, out)| {
+                for (sums, &first) in memory.iter().zip(strips) {
+                    let width = width.min(columns - first);
+                    let sums = sums.chunks(width).skip(at * ROWS);
+                    for (out, sums) in out.chunks_mut(pitch).zip(sums) {
+                        out[first..first + width].copy_from_slice(sums);
+                    }
+                }
+            });
+        }
+        true
     }
 }
 
