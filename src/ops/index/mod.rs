@@ -98,23 +98,27 @@ impl Tensor {
     /// [`Error::DTypeMismatch`] when it is neither i32 nor u32; as [`Tensor::to_vec`].
     pub fn check_indices(&self, size: usize) -> Result<()> {
         const OP: &str = "check_indices";
-        let numbers: Vec<i64> = match self.dtype() {
-            DType::U32 => self.to_vec::<u32>()?.into_iter().map(i64::from).collect(),
-            DType::I32 => self.to_vec::<i32>()?.into_iter().map(i64::from).collect(),
+        let wide = i64::try_from(size).unwrap_or(i64::MAX);
+        let is_outside = |x: i64| x >= wide || x < -wide;
+        let first = match self.dtype() {
+            DType::U32 => first(&self.to_vec::<u32>()?, is_outside),
+            DType::I32 => first(&self.to_vec::<i32>()?, is_outside),
             other => return Err(Error::dtype_mismatch(OP, other, DType::I32)),
         };
-        let size = i64::try_from(size).unwrap_or(i64::MAX);
-        match numbers.iter().position(|&x| x >= size || x < -size) {
+        match first {
             None => Ok(()),
-            Some(at) => Err(Error::invalid(
+            Some((at, x)) => Err(Error::invalid(
                 OP,
-                format!(
-                    "element {at} of the index is {}, and the axis has {size} entries",
-                    numbers[at]
-                ),
+                format!("element {at} of the index is {x}, and the axis has {size} entries"),
             )),
         }
     }
+}
+
+/// The first number that is so, and where it is.
+fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Option<(usize, i64)> {
+    let mut numbers = numbers.iter().map(|&x| x.into()).enumerate();
+    numbers.find(|&(_, x)| is_so(x))
 }
 
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
