@@ -54,6 +54,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "reduce::specials", specials);
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random, in_turn);
     for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges, in_turn);
+    for_each_dtype!(all, Scope::Kernels, "reduce::short", short, in_turn);
     all
 }
 
@@ -475,6 +476,54 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
             )?;
         }
         Ok(())
+    })
+}
+
+/// Outputs of few elements, more than go side by side at once; with those of the next one beyond the other outputs, in runs
+/// too short for vectors, backwards and with steps.
+fn short<T: Number>(context: &Context) -> Result<()> {
+    let rows = if context.is_slow() { 67 } else { 4500 };
+    cases(1, |rng| {
+        for length in [1, 2, 3, 7, 9, 16, 31, 33, 65, 127] {
+            if length > 16 && context.is_slow() {
+                break;
+            }
+            let rows = (rows / length).max(70);
+            let x = Operand::<T>::random(context.device(), rng, &[rows, length])?;
+            let ways = [
+                x.slice(&[0..rows, 0..length])?,
+                x.flip(&[0])?,
+                x.flip(&[1])?,
+                x.step(0, 0..rows, 2)?,
+            ];
+            for x in ways {
+                check(context, What::some(context, rng, T::DTYPE), &x, &[1], false)?;
+                check(context, What::some(context, rng, T::DTYPE), &x, &[0], false)?;
+            }
+        }
+        for shape in [[70, 4, 8], [40, 16, 4], [9, 70, 3], [2, 9, 300]] {
+            let x = Operand::<T>::random(context.device(), rng, &shape)?;
+            for axes in [&[1][..], &[0, 2], &[0], &[0, 1]] {
+                for x in [
+                    x.permute(&[0, 1, 2])?,
+                    x.permute(&[0, 2, 1])?,
+                    x.flip(&[2])?,
+                ] {
+                    check(context, What::some(context, rng, T::DTYPE), &x, axes, false)?;
+                }
+            }
+        }
+        // Columns by many rows, backwards and every other one.
+        let x = Operand::<T>::random(context.device(), rng, &[300, 150])?;
+        check(
+            context,
+            What::some(context, rng, T::DTYPE),
+            &x.flip(&[1])?,
+            &[0],
+            false,
+        )?;
+        let x = x.step(1, 0..150, 2)?;
+        check(context, What::some(context, rng, T::DTYPE), &x, &[0], false)
     })
 }
 

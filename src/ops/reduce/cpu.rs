@@ -2,11 +2,12 @@
 
 use std::ops::BitAnd;
 
-use super::fold::{Fold, LANES, Plain, Read, reduce};
+use super::fold::{Fold, LANES, reduce};
+use super::lanes::{Plain, Read};
 use super::number::{Float, Number, largest, sum};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
-use crate::cpu::host_vec;
+use crate::cpu::{Loops, host_vec, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -104,8 +105,9 @@ impl Run<'_, '_> {
                 })
             }
             Reduction::LogSumExp => {
-                self.fold(&LogSumExp, &data, |(top, sum): (T::Wide, T::Wide)| {
-                    T::narrow(top + sum.ln())
+                self.fold_to(&LogSumExp, &data, size_of::<T>(), |states, out| {
+                    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+                    vectorised(Logarithms { states, out });
                 })
             }
             what if what.is_extreme() => self.extremes::<T>(),
@@ -119,12 +121,38 @@ impl Run<'_, '_> {
         data: &dyn Read<W>,
         finish: impl Fn(F::State) -> O + Sync,
     ) -> Result<()> {
+        self.fold_to(fold, data, size_of::<O>(), each(finish))
+    }
+
+    /// To outputs of `size` bytes.
+    fn fold_to<W: Copy, F: Fold<W>>(
+        self,
+        fold: &F,
+        data: &dyn Read<W>,
+        size: usize,
+        finish: impl Fn(&[F::State], &mut [u8]) + Sync,
+    ) -> Result<()> {
         let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
-        let outputs = self.output.layout.elements();
-        let out = self.output.elements::<O>();
-        let out = out.get_mut(..outputs).unwrap_or_default();
-        let out = (bytemuck::cast_slice_mut(out), size_of::<O>());
-        reduce(self.op.name(), fold, &space, data, out, &each(finish))
+        let bytes = self.output.layout.elements() * size;
+        let out = self.output.bytes.get_mut(..bytes).unwrap_or_default();
+        reduce(self.op.name(), fold, &space, data, (out, size), &finish)
+    }
+}
+
+/// What logsumexp makes of the largest and the sums: a logarithm each, in vectors.
+struct Logarithms<'a, W, T> {
+    states: &'a [(W, W)],
+    out: &'a mut [T],
+}
+
+impl<T: Number<Wide: Float>> Loops for Logarithms<'_, T::Wide, T> {
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (out, &(top, sum)) in self.out.iter_mut().zip(self.states) {
+            *out = T::narrow(top + sum.ln::<FUSED>());
+        }
     }
 }
 
@@ -270,6 +298,7 @@ impl<W: Number> Fold<W> for Place {
     /// The best, and which it is: of nothing the largest number there is.
     type State = (W::Key, W::Place);
     const BY_BLOCKS: bool = true;
+    const ENOUGH: usize = 128;
 
     #[inline(always)]
     fn empty(&self) -> Self::State {

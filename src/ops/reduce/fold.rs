@@ -1,12 +1,10 @@
 //! The loops of reductions on the CPU: many elements to one state, the same bits whatever the number
 //! of threads.
 
-use super::number::Number;
+use super::lanes::{Lanes, Read};
 use super::space::Space;
-use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
-use crate::layout::place;
 
 /// What elements become: states that are joined. `FUSED` as in [`Loops::run`].
 pub(super) trait Fold<W>: Sync {
@@ -14,6 +12,8 @@ pub(super) trait Fold<W>: Sync {
 
     /// Whether neighbours are taken by [`Fold::block`], so that what comes one by one is little.
     const BY_BLOCKS: bool = false;
+    /// Elements of an output from which on it is faster by itself than beside others.
+    const ENOUGH: usize = 32;
     /// As [`Loops::WIDEST`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const WIDEST: bool = false;
@@ -56,69 +56,6 @@ pub(super) trait Fold<W>: Sync {
     fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State;
 }
 
-/// Elements as folds take them, so that their loops are compiled once for all that are widened to one type.
-pub(in crate::ops) trait Read<W>: Sync {
-    /// So many from `start` on, `stride` apart: where they lie, or in `buffer`.
-    fn run<'a>(
-        &'a self,
-        start: isize,
-        stride: isize,
-        count: usize,
-        buffer: &'a mut Vec<W>,
-    ) -> &'a [W];
-}
-
-/// Elements that folds take as they are.
-pub(super) struct Plain<'a, W>(pub &'a [W]);
-
-impl<W: Copy + Sync> Read<W> for Plain<'_, W> {
-    fn run<'a>(
-        &'a self,
-        start: isize,
-        stride: isize,
-        count: usize,
-        buffer: &'a mut Vec<W>,
-    ) -> &'a [W] {
-        if stride == 1 {
-            return &self.0[start as usize..][..count];
-        }
-        gather(self.0, start, stride, count, |x| x, buffer)
-    }
-}
-
-/// f16 or bf16, taken as f32.
-pub(super) struct Halves<'a, T>(pub &'a [T]);
-
-impl<T: Number<Wide = f32> + Narrow> Read<f32> for Halves<'_, T> {
-    fn run<'a>(
-        &'a self,
-        start: isize,
-        stride: isize,
-        count: usize,
-        buffer: &'a mut Vec<f32>,
-    ) -> &'a [f32] {
-        if stride == 1 {
-            buffer.resize(count, 0.0);
-            narrow::widen(&self.0[start as usize..][..count], buffer);
-            return buffer;
-        }
-        gather(self.0, start, stride, count, T::wide, buffer)
-    }
-}
-
-fn gather<'a, T: Copy, W>(
-    data: &[T],
-    start: isize,
-    stride: isize,
-    count: usize,
-    widen: impl Fn(T) -> W,
-    into: &'a mut Vec<W>,
-) -> &'a [W] {
-    into.clear();
-    into.extend((0..count as isize).map(|at| widen(data[(start + at * stride) as usize])));
-    into
-}
-
 /// Sums that go on side by side: in vectors, or one by one.
 pub(super) const LANES: usize = 32;
 pub(super) const FEW_LANES: usize = 4;
@@ -130,9 +67,9 @@ pub(super) const LONGEST: usize = 64;
 const ROWS: usize = 8;
 /// Elements of an output that are one piece of work.
 const PART: usize = 64 << 10;
-/// The same where whole rows of outputs are taken, how many outputs at most, and how many elements in all.
+/// The same where outputs are taken side by side, how many of them at most, and how many elements in all.
 const PART_ROWS: usize = 4096;
-const COLUMNS: usize = 4096;
+const COLUMNS: usize = Lanes::MOST;
 const PART_ELEMENTS: usize = 1 << 20;
 /// Makes outputs of their states.
 pub(super) type Finish<'a, S> = dyn Fn(&[S], &mut [u8]) + Sync + 'a;
@@ -147,12 +84,10 @@ pub(super) fn reduce<W: Copy, F: Fold<W>>(
     finish: &Finish<'_, F::State>,
 ) -> Result<()> {
     let (length, outputs) = (space.length(), out.len() / size);
-    let is_columns = space.kept_strides.last() == Some(&1)
-        && space.reduced_strides.last() != Some(&1)
-        && space.kept.last().is_some_and(|&size| size >= 8);
-    let (part, width) = match is_columns {
+    let are_beside = Lanes::suit(space, outputs, F::ENOUGH);
+    let (part, width) = match are_beside {
         true => {
-            let width = space.kept.last().map_or(1, |&inner| inner.min(COLUMNS));
+            let width = outputs.clamp(1, COLUMNS);
             ((PART_ELEMENTS / width).clamp(LONGEST, PART_ROWS), width)
         }
         false => (PART, (PART / length.max(1)).max(1)),
@@ -161,7 +96,7 @@ pub(super) fn reduce<W: Copy, F: Fold<W>>(
     let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
         vectorised(Work {
             folder: &folder,
-            is_columns,
+            are_beside,
             from,
             range,
             states,
@@ -270,7 +205,7 @@ impl<'a, W, F: Fold<W>> Tower<'a, W, F> {
 /// The states of outputs from `from` on, each of its elements in `range`.
 struct Work<'a, W, F: Fold<W>> {
     folder: &'a Folder<'a, W, F>,
-    is_columns: bool,
+    are_beside: bool,
     from: usize,
     range: std::ops::Range<usize>,
     states: &'a mut [F::State],
@@ -282,8 +217,8 @@ impl<W: Copy, F: Fold<W>> Loops for Work<'_, W, F> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let (folder, from, range) = (self.folder, self.from, self.range);
-        match (self.is_columns, FUSED) {
-            (true, _) => folder.columns::<FUSED>(from, range, self.states),
+        match (self.are_beside, FUSED) {
+            (true, _) => folder.beside::<FUSED>(from, range, self.states),
             (false, true) => folder.rows::<LANES, FUSED>(from, range, self.states),
             (false, false) => folder.rows::<FEW_LANES, FUSED>(from, range, self.states),
         }
@@ -310,7 +245,7 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         let mut tower = Tower::new(self.fold);
         let mut lanes = [self.fold.empty(); LANES];
         for (at, state) in states.iter_mut().enumerate() {
-            let base = self.base(from + at);
+            let base = self.space.first(from + at);
             let (mut index, mut taken) = (range.start, 0);
             while index < range.end {
                 let (from_first, count) = self.next_run(index, range.end, LONGEST * LANES);
@@ -390,65 +325,65 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         lanes[0]
     }
 
-    /// The same for outputs that are neighbours, row by row.
+    /// The same for outputs side by side, an element of each after the other.
     #[inline(always)]
-    fn columns<const FUSED: bool>(
+    fn beside<const FUSED: bool>(
         &self,
         from: usize,
         range: std::ops::Range<usize>,
         states: &mut [F::State],
     ) {
-        let inner = self.space.kept.last().copied().unwrap_or(1);
+        let mut lanes = Lanes::default();
         let mut buffers = [const { Vec::new() }; ROWS];
-        let mut done = 0;
-        while done < states.len() {
-            let first = from + done;
-            let count = (inner - first % inner).min(states.len() - done);
-            let base = self.base(first);
-            let states = &mut states[done..done + count];
-            let mut part = vec![self.fold.empty(); count];
-            let mut taken = 0;
-            let stride = self.reduced_stride();
-            let mut index = range.start;
+        let mut parts = Vec::new();
+        let (mut first, mut rest) = (from, states);
+        while !rest.is_empty() {
+            let count = lanes.take(self.space, first, rest.len());
+            let (states, later) = rest.split_at_mut(count);
+            (first, rest) = (first + count, later);
+            let (mut index, mut taken) = (range.start, 0);
+            let mut is_first = true;
             while index < range.end {
-                let (from_first, rows) = self.next_run(index, range.end, LONGEST);
-                let start = base + from_first;
-                let mut row = 0;
-                while row < rows {
-                    let (from, at) = (start + row as isize * stride, index + row);
-                    row += match rows - row >= ROWS {
-                        true => self.take_rows::<FUSED, ROWS>(&mut part, from, at, &mut buffers),
-                        false => self.take_rows::<FUSED, 1>(&mut part, from, at, &mut buffers),
-                    };
+                // The first go to the states themselves: of short rows these are all.
+                let part = if is_first {
+                    &mut *states
+                } else {
+                    &mut parts[..]
+                };
+                let rows = match range.end - index {
+                    ROWS.. => self.take_rows::<FUSED, ROWS>(part, &lanes, index, &mut buffers),
+                    2.. => self.take_rows::<FUSED, 2>(part, &lanes, index, &mut buffers),
+                    _ => self.take_rows::<FUSED, 1>(part, &lanes, index, &mut buffers),
+                };
+                (index, taken) = (index + rows, taken + rows);
+                if taken < LONGEST && index < range.end {
+                    continue;
                 }
-                index += rows;
-                taken += rows;
-                if taken >= LONGEST || index == range.end {
-                    for (state, part) in states.iter_mut().zip(part.iter_mut()) {
-                        *state = self.fold.join::<FUSED>(*state, *part);
-                        *part = self.fold.empty();
+                if !is_first {
+                    for (state, &part) in states.iter_mut().zip(&parts) {
+                        *state = self.fold.join::<FUSED>(*state, part);
                     }
-                    taken = 0;
                 }
+                (is_first, taken) = (false, 0);
+                parts.clear();
+                parts.resize(count, self.fold.empty());
             }
-            done += count;
         }
     }
 
-    /// Takes `R` rows from `start` on, and says how many these are.
+    /// Takes `R` rows, the `at`th and those after it, and says how many these are.
     #[inline(always)]
     fn take_rows<const FUSED: bool, const R: usize>(
         &self,
         states: &mut [F::State],
-        start: isize,
+        lanes: &Lanes,
         at: usize,
         buffers: &mut [Vec<W>; ROWS],
     ) -> usize {
         let mut rows: [&[W]; R] = [&[]; R];
-        let mut from = start;
-        for (row, buffer) in rows.iter_mut().zip(buffers) {
-            *row = &self.data.run(from, 1, states.len(), buffer)[..states.len()];
-            from += self.reduced_stride();
+        for ((row, buffer), at) in rows.iter_mut().zip(buffers).zip(at..) {
+            let from = self.space.along(at);
+            *row = &lanes.row(self.data, from, buffer)[..states.len()];
         }
         self.fold.rows::<FUSED, R>(states, rows, at);
         R
@@ -458,20 +393,13 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         self.space.reduced_strides.last().copied().unwrap_or(0)
     }
 
-    /// Where the first element of an output is.
-    #[inline(always)]
-    fn base(&self, output: usize) -> isize {
-        let space = self.space;
-        place(output, &space.kept, &space.kept_strides) + space.offset as isize
-    }
-
     /// The run along the innermost reduced dimension that begins with element `at`, before `end`: where
     /// it starts from its output's first element, and how many it has, `most` at most.
     #[inline(always)]
     fn next_run(&self, at: usize, end: usize, most: usize) -> (isize, usize) {
         let space = self.space;
         let inner = space.reduced.last().copied().unwrap_or(1);
-        let start = place(at, &space.reduced, &space.reduced_strides);
+        let start = space.along(at);
         (start, (inner - at % inner).min(end - at).min(most))
     }
 }
@@ -481,6 +409,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::super::Along;
+    use super::super::lanes::Plain;
     use super::super::number::{largest, sum};
     use super::*;
     use crate::layout::Layout;
@@ -522,7 +451,7 @@ mod tests {
                 let mut states = vec![0.0; outputs];
                 let work = Work {
                     folder: &folder,
-                    is_columns: axis == 0,
+                    are_beside: axis == 0,
                     from: 0,
                     range: 0..space.length(),
                     states: &mut states,

@@ -2,7 +2,8 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use super::fold::{FEW_LANES, Halves, LANES, LONGEST, Plain, Read};
+use super::fold::{FEW_LANES, LANES, LONGEST};
+use super::lanes::{Halves, Plain, Read};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::{double, single};
 use crate::dtype::Element;
@@ -60,14 +61,14 @@ pub(in crate::ops) trait Float:
     fn count(count: usize) -> Self;
     /// Of numbers up to 0: what is below the least normal number may be 0.
     fn exp_below<const FUSED: bool>(self) -> Self;
-    fn ln(self) -> Self;
+    fn ln<const FUSED: bool>(self) -> Self;
     fn abs(self) -> Self;
     fn wider(self) -> f64;
     fn of(x: f64) -> Self;
 }
 
 macro_rules! float {
-    ($float:ty, $is_widened:expr, $exp:expr) => {
+    ($float:ty, $is_widened:expr, $exp:expr, $log:expr) => {
         impl Float for $float {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -84,8 +85,8 @@ macro_rules! float {
             }
 
             #[inline(always)]
-            fn ln(self) -> Self {
-                <$float>::ln(self)
+            fn ln<const FUSED: bool>(self) -> Self {
+                $log(self)
             }
 
             #[inline(always)]
@@ -106,12 +107,17 @@ macro_rules! float {
         }
     };
 }
-float!(f32, true, single::exp_below::<FUSED>);
-float!(f64, false, exp_of_double::<FUSED>);
+float!(f32, true, single::exp_below::<FUSED>, single::log::<FUSED>);
+float!(f64, false, exp_of_double::<FUSED>, log_of_double::<FUSED>);
 
 #[inline(always)]
 fn exp_of_double<const FUSED: bool>(x: f64) -> f64 {
     if FUSED { double::exp_below(x) } else { x.exp() }
+}
+
+#[inline(always)]
+fn log_of_double<const FUSED: bool>(x: f64) -> f64 {
+    if FUSED { double::log(x) } else { x.ln() }
 }
 
 /// Floats in the order of integers.

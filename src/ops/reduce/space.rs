@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Along;
 use crate::error::Result;
-use crate::layout::{Layout, Strides, merge};
+use crate::layout::{Layout, Strides, merge, place};
 use crate::memory::order;
 
 pub(in crate::ops) type Sizes = SmallVec<[usize; 6]>;
@@ -52,6 +52,21 @@ impl Space {
 
     pub(super) fn length(&self) -> usize {
         self.reduced.iter().product()
+    }
+
+    /// Where the first element of an output is.
+    #[inline(always)]
+    pub(in crate::ops) fn first(&self, output: usize) -> isize {
+        place(output, &self.kept, &self.kept_strides) + self.offset as isize
+    }
+
+    /// How far an output's element is from its first one.
+    #[inline(always)]
+    pub(in crate::ops) fn along(&self, at: usize) -> isize {
+        match self.reduced_strides[..] {
+            [stride] => at as isize * stride,
+            _ => place(at, &self.reduced, &self.reduced_strides),
+        }
     }
 
     /// Whether an output's elements are neighbours, and those of the next output come next.

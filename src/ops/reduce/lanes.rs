@@ -1,0 +1,172 @@
+//! Elements as the loops of reductions and norms take them: those of one output after the other, or an element of each
+//! of many outputs side by side.
+
+use super::number::Number;
+use super::space::Space;
+use crate::cpu::gather;
+use crate::cpu::narrow::{self, Narrow};
+
+/// Elements as loops take them, so that these are compiled once for all that are widened to one type.
+pub(in crate::ops) trait Read<W>: Sync {
+    /// So many from `start` on, `stride` apart: where they lie, or in `buffer`.
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W];
+
+    /// Those that are so far from each of some places, in `buffer`.
+    fn each<'a>(&'a self, places: &[isize], from: isize, buffer: &'a mut Vec<W>) -> &'a [W];
+}
+
+/// Elements that are taken as they are.
+pub(super) struct Plain<'a, W>(pub &'a [W]);
+
+impl<W: bytemuck::Pod + Sync> Read<W> for Plain<'_, W> {
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W] {
+        if stride == 1 {
+            return &self.0[start as usize..][..count];
+        }
+        buffer.resize(count, W::zeroed());
+        gather(self.0, start, stride, buffer);
+        buffer
+    }
+
+    fn each<'a>(&'a self, places: &[isize], from: isize, buffer: &'a mut Vec<W>) -> &'a [W] {
+        buffer.resize(places.len(), W::zeroed());
+        for (to, place) in buffer.iter_mut().zip(places) {
+            *to = self.0[(place + from) as usize];
+        }
+        buffer
+    }
+}
+
+/// f16 or bf16, taken as f32.
+pub(super) struct Halves<'a, T>(pub &'a [T]);
+
+/// Halves that are gathered before they are widened, since that is vectors' work.
+const GATHERED: usize = 256;
+
+impl<T: Number<Wide = f32> + Narrow> Read<f32> for Halves<'_, T> {
+    fn run<'a>(
+        &'a self,
+        start: isize,
+        stride: isize,
+        count: usize,
+        buffer: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        buffer.resize(count, 0.0);
+        if stride == 1 {
+            narrow::widen(&self.0[start as usize..][..count], buffer);
+            return buffer;
+        }
+        let mut start = start;
+        for wide in buffer.chunks_mut(GATHERED) {
+            let halves = &mut [T::zeroed(); GATHERED][..wide.len()];
+            gather(self.0, start, stride, halves);
+            narrow::widen(halves, wide);
+            start += GATHERED as isize * stride;
+        }
+        buffer
+    }
+
+    fn each<'a>(&'a self, places: &[isize], from: isize, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        buffer.resize(places.len(), 0.0);
+        for (wide, places) in buffer.chunks_mut(GATHERED).zip(places.chunks(GATHERED)) {
+            let halves = &mut [T::zeroed(); GATHERED][..wide.len()];
+            for (half, place) in halves.iter_mut().zip(places) {
+                *half = self.0[(place + from) as usize];
+            }
+            narrow::widen(halves, wide);
+        }
+        buffer
+    }
+}
+
+/// Outputs side by side: an element of each is a row, so that vectors go across outputs, however short these are.
+#[derive(Default)]
+pub(in crate::ops) struct Lanes {
+    count: usize,
+    /// Where their first elements are: so far apart from the first on,
+    start: isize,
+    stride: isize,
+    /// or, unless there is none, in these places.
+    places: Vec<isize>,
+}
+
+impl Lanes {
+    /// Outputs at most.
+    pub const MOST: usize = 4096;
+    /// The same where their elements are not neighbours: the lines that they lie on stay in the first cache for the rows
+    /// that come next.
+    pub const APART: usize = 256;
+    /// Neighbours that are enough without those after them.
+    const ENOUGH: usize = 64;
+
+    /// Whether a reduction takes outputs side by side, where those of so many elements that are neighbours are faster one
+    /// by one.
+    pub fn suit(space: &Space, outputs: usize, enough: usize) -> bool {
+        let step = |stride: Option<&isize>| match stride.map_or(0, |stride| stride.unsigned_abs()) {
+            0 => usize::MAX,
+            step => step,
+        };
+        let kept = space.kept_strides.iter();
+        let across = kept.map(|stride| step(Some(stride))).min();
+        let across = across.unwrap_or(usize::MAX);
+        let (last, outer) = match &space.reduced_strides[..] {
+            [outer @ .., last] => (step(Some(last)), step(outer.last())),
+            [] => (usize::MAX, usize::MAX),
+        };
+        let run = space.reduced.last().map_or(1, |&size| size);
+        // Short, and either all there is or with the next one beyond the other outputs.
+        let are_short = run < enough && (space.length() < enough || across < outer);
+        let are_columns = last > 1 && across < last;
+        (outputs > 1 && are_short) || (outputs >= 8 && are_columns)
+    }
+
+    /// From an output on as many as go at once, of `left` at most.
+    pub fn take(&mut self, space: &Space, first: usize, left: usize) -> usize {
+        let inner = space.kept.last().copied().unwrap_or(1);
+        self.stride = space.kept_strides.last().copied().unwrap_or(0);
+        self.start = space.first(first);
+        self.places.clear();
+        let run = (inner - first % inner).min(left);
+        self.count = match self.stride {
+            1 => run.min(Self::MOST),
+            _ => run.min(Self::APART),
+        };
+        if run < left.min(Self::ENOUGH) {
+            self.count = left.min(Self::APART);
+            while self.places.len() < self.count {
+                let at = first + self.places.len();
+                let start = space.first(at);
+                let run = (inner - at % inner).min(self.count - self.places.len());
+                let run = (0..run as isize).map(|at| start + at * self.stride);
+                self.places.extend(run);
+            }
+        }
+        self.count
+    }
+
+    /// Of each the element that is so far from its first one.
+    #[inline(always)]
+    pub fn row<'a, W: Copy>(
+        &self,
+        data: &'a dyn Read<W>,
+        from: isize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W] {
+        match self.places.is_empty() {
+            true => data.run(self.start + from, self.stride, self.count, buffer),
+            false => data.each(&self.places, from, buffer),
+        }
+    }
+}
