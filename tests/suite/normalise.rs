@@ -262,12 +262,27 @@ fn short<T: Number>(context: &Context) -> Result<()> {
             for rows in [24, 67] {
                 let x = Operand::<T>::random(context.device(), rng, &[rows + 1, length])?;
                 let turned = Operand::<T>::random(context.device(), rng, &[length, rows])?;
-                for what in [What::Softmax, What::LogSoftmax] {
+                for what in ALL {
                     let first = rng.below(2);
                     let x = x.slice(&[first..first + rows, 0..length])?;
                     check(context, rng, what, &x, &[1])?;
                     check(context, rng, what, &turned, &[0])?;
                 }
+            }
+        }
+        // Rows beside each other in blocks, and in parts of the output that are far apart.
+        for shape in [[70, 4, 8], [9, 16, 70], [70, 63, 3], [2, 3, 300]] {
+            let x = Operand::<T>::random(context.device(), rng, &shape)?;
+            for what in ALL {
+                check(context, rng, what, &x, &[1])?;
+                check(context, rng, what, &x.flip(&[2])?, &[1])?;
+                check(context, rng, what, &x, &[0])?;
+            }
+        }
+        if !context.is_slow() {
+            let x = Operand::<T>::random(context.device(), rng, &[2, 2, 9001])?;
+            for what in ALL {
+                check(context, rng, what, &x, &[1])?;
             }
         }
         let many = if context.is_slow() { 300 } else { 4100 };

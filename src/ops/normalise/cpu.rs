@@ -1,6 +1,7 @@
 //! Norms on the CPU: row by row, in the type that sums are kept in, where rows of outputs lie one after the
 //! other; else by the states of rows.
 
+use super::beside::{Block, beside};
 use super::spread::spread;
 use super::{Norm, Normalise};
 use crate::cpu::{Loops, host_vec, parallel, vectorised};
@@ -103,6 +104,9 @@ impl<W: Float> Norms<'_, W> {
         // Rows one after the other: no dimension that stays comes after one of theirs.
         let are_rows_together = is_reduced.is_sorted_by(|before, after| before <= after);
         let length = self.length;
+        if let Some(block) = Block::of(self, are_rows_together) {
+            return beside(self, &space, block, out);
+        }
         if !are_rows_together || space.reduced.len() > 1 || length > LONGEST {
             return spread(self, out);
         }

@@ -1,5 +1,6 @@
 //! Rows made normal along any dimensions: softmax, log_softmax, layer and root-mean-square norms.
 
+mod beside;
 mod cpu;
 mod kernel;
 mod plan;

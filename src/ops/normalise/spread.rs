@@ -2,7 +2,7 @@
 
 use super::cpu::{ENOUGH, Norms};
 use super::{Norm, Normalise};
-use crate::cpu::{Loops, parallel, vectorised};
+use crate::cpu::{Loops, host_vec, parallel, vectorised};
 use crate::error::Result;
 use crate::layout::{Layout, Merged, merge};
 use crate::ops::reduce::{self, Float};
@@ -32,8 +32,9 @@ pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<(
         norms,
         inner: places.dims.last().copied().unwrap_or(1),
         places,
-        normals: Normals::of(op, &states),
+        normals: Normals::of(op, &states)?,
     };
+    drop(states);
     let is_much = out.len() / norms.size > parallel::PARALLEL;
     let pieces = out.chunks_mut(ENOUGH * norms.size);
     parallel::share(is_much, pieces.enumerate(), |(at, piece)| {
@@ -49,7 +50,7 @@ pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<(
 }
 
 /// How each row's elements become normal: softmax `exp(x - shift) * factor`, all others
-/// `((x * step - shift) - rest) * factor`.
+/// `((x * step - shift) - rest) * factor`, of which it has the more.
 struct Normals<W> {
     step: Vec<W>,
     shift: Vec<W>,
@@ -58,15 +59,21 @@ struct Normals<W> {
 }
 
 impl<W: Float> Normals<W> {
-    fn of(op: &Normalise, states: &[[f64; 2]]) -> Self {
-        let all: Vec<[f64; 4]> = states.iter().map(|&state| normal::<W>(op, state)).collect();
-        let part = |at: usize| all.iter().map(|normal| W::of(normal[at])).collect();
-        Self {
-            step: part(0),
-            shift: part(1),
-            rest: part(2),
-            factor: part(3),
-        }
+    fn of(op: &Normalise, states: &[[f64; 2]]) -> Result<Self> {
+        let part = |at: usize| {
+            let mut part = host_vec(op.what.name(), states.len())?;
+            let all = states.iter().map(|&state| normal::<W>(op, state)[at]);
+            part.extend(all.map(W::of));
+            Ok(part)
+        };
+        let is_scaled = op.what != Norm::Softmax;
+        let unless_softmax = |at: usize| if is_scaled { part(at) } else { Ok(Vec::new()) };
+        Ok(Self {
+            step: unless_softmax(0)?,
+            shift: part(1)?,
+            rest: unless_softmax(2)?,
+            factor: part(3)?,
+        })
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) use axes::Along;
 pub use axes::{Axes, keepdim};
 pub(super) use cpu::rows;
 pub(super) use kernel::{State, specialisations};
-pub(super) use lanes::Read;
+pub(super) use lanes::{Lanes, Read};
 pub(super) use number::{Float, Made, Number, largest, sum, sum_of_powers};
 pub(super) use plan::states;
 pub(super) use space::Space;
