@@ -365,8 +365,10 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
                     }
                 }
                 (is_first, taken) = (false, 0);
-                parts.clear();
-                parts.resize(count, self.fold.empty());
+                if index < range.end {
+                    parts.clear();
+                    parts.resize(count, self.fold.empty());
+                }
             }
         }
     }
