@@ -305,7 +305,7 @@ impl DeviceBuilder {
     }
 
     fn open_cpu(mut self) -> Result<Device> {
-        self.growth = Some(self.region_growth(DeviceInfo::cpu().memory_total)?);
+        self.growth = Some(self.region_growth(&DeviceInfo::cpu())?);
         // The shared one is the first: it has no number.
         let _shared = Device::cpu();
         Ok(Device::new_cpu(self))
@@ -315,14 +315,19 @@ impl DeviceBuilder {
     ///
     /// # Errors
     /// `InvalidArgument` for a fraction of nothing known, or that is none.
-    fn region_growth(&self, total: Option<u64>) -> Result<Growth> {
+    fn region_growth(&self, info: &DeviceInfo) -> Result<Growth> {
         let growth = self.growth.unwrap_or(Growth::within(self.memory_limit));
         let fraction = match growth {
             Growth::Preallocate { fraction } => fraction,
             // More than there is would only be promised, page by page, until the system ends the process.
             Growth::PreallocateBytes { bytes } => {
-                let bytes = bytes.min(total.unwrap_or(u64::MAX));
-                return Ok(Growth::PreallocateBytes { bytes });
+                let most = info.memory_free.map_or(u64::MAX, |free| free / 10 * 9);
+                return Ok(match info.memory_total {
+                    Some(total) if bytes > total => Growth::PreallocateBytes {
+                        bytes: bytes.min(total).min(most),
+                    },
+                    _ => growth,
+                });
             }
             _ => return Ok(growth),
         };
@@ -332,7 +337,7 @@ impl DeviceBuilder {
                 "a fraction of {fraction} cannot be preallocated: it is above 0 and at most 1"
             ));
         }
-        match self.memory_limit.or(total) {
+        match self.memory_limit.or(info.memory_total) {
             Some(whole) => Ok(Growth::PreallocateBytes {
                 bytes: (whole as f64 * fraction) as u64,
             }),
@@ -360,7 +365,7 @@ impl DeviceBuilder {
         let options = GpuOptions {
             name: standing.name(info),
             pool: PoolConfig {
-                growth: self.region_growth(info.memory_total)?,
+                growth: self.region_growth(info)?,
                 limit: claim.budget(),
                 max_region: info.capabilities.max_buffer_bytes,
             },

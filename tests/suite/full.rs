@@ -494,12 +494,6 @@ fn growth_policies(context: &Context) -> Result<()> {
         regions(Growth::PreallocateBytes { bytes }, &[MIB; 6])?,
         (1, bytes)
     );
-    if context.adapter.name == "cpu" {
-        // More than there is, and than there are addresses.
-        let bytes = u64::MAX / 2;
-        let (_, reserved) = regions(Growth::PreallocateBytes { bytes }, &[])?;
-        assert!(reserved <= context.adapter.info.memory_total.expect("it is known"));
-    }
     let step = Growth::Step { bytes: 2 * MIB };
     assert_eq!(regions(step, &[MIB, MIB, 3 * MIB])?, (2, 6 * MIB));
     let doubling = Growth::Doubling { first: MIB };
