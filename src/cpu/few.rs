@@ -152,12 +152,15 @@ macro_rules! floats {
                                     .next()
                                     .map_or(&mut [][..], |line| &mut line[first..last])
                             });
-                            // Past the last columns come none: these are multiplied by zero.
                             for column in (0..k).step_by(COLUMNS) {
-                                let at = |nth: usize| (column + nth).min(k - 1);
-                                let columns: [&[$float]; COLUMNS] = std::array::from_fn(|nth| {
-                                    &matrix[at(nth) * stride + first..][..last - first]
-                                });
+                                // Past the last columns come none: zeros times zero. Another column there could be
+                                // infinite.
+                                let columns: [&[$float]; COLUMNS] =
+                                    std::array::from_fn(|nth| match column + nth < k {
+                                        true => &matrix[(column + nth) * stride + first..],
+                                        false => &[0.0; FEW_ROWS],
+                                    });
+                                let columns = columns.map(|column| &column[..last - first]);
                                 let factors: [[$float; COLUMNS]; FEW] =
                                     std::array::from_fn(|few| {
                                         std::array::from_fn(|nth| match column + nth < k {
@@ -219,6 +222,24 @@ each_float!(floats);
 mod tests {
     use super::super::simd::tests::values;
     use super::*;
+
+    /// No column is taken for those that lack at the end: infinity times their zero would be NaN.
+    #[test]
+    fn infinities_stay_in_the_last_columns() {
+        for (rows, k) in [(35, 70), (1090, 9), (16, 1), (20, 16)] {
+            let mut matrix = vec![1.0; rows * k];
+            matrix[(k - 1) * rows + 3] = f32::INFINITY;
+            let mut y = vec![9.0; rows * FEW];
+            f32::columns_times_few(&matrix, rows, &vec![1.0; k * FEW], &mut y, FEW);
+            for (at, &y) in y.iter().enumerate() {
+                let want = match at % rows {
+                    3 => f32::INFINITY,
+                    _ => k as f32,
+                };
+                assert_eq!(y, want, "{rows}x{k}, entry {at}");
+            }
+        }
+    }
 
     #[test]
     fn matrices_times_few_vectors() {
