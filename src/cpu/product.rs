@@ -14,6 +14,8 @@ use super::few::Few;
 use super::matrix::{Matrix, Size};
 use super::parallel;
 use super::simd::Small;
+use super::stores::Stores;
+use super::transpose;
 use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_vector};
 
 /// Multiply-adds below which one thread has the product before another wakes up.
@@ -26,6 +28,19 @@ const SMALL: usize = 64 * 64 * 64;
 const LONGEST: usize = 1 << 20;
 /// Elements of a right operand that the first cache holds for a small product.
 const SMALL_RIGHT: usize = 8 << 10;
+
+/// Bytes of a column of rows up to which `gemm` packs them instead of the columns of a matrix of columns.
+const NARROW: usize = 256;
+/// Terms, and half of the rows, or few columns, more, from which that pays.
+const LEAST_TERMS: usize = 64;
+/// Columns up to which it goes through a matrix of columns as that lies.
+const FEW_COLUMNS: usize = 16;
+/// Bytes between columns, and multiples of them, with which the lines that `gemm` packs at a time push each other out of the
+/// first cache: 48 of f32.
+const CLASH: usize = 1024;
+/// Columns and terms that are turned at a time then.
+const STRIP: usize = 192;
+const STRIP_TERMS: usize = 256;
 
 /// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
 /// whether it is read; both operands with column and row stride; alpha, beta; conjugations.
@@ -52,7 +67,7 @@ type Gemm<T> = unsafe fn(
 );
 
 /// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Few {
+pub(crate) trait GemmElement: Few + bytemuck::Pod {
     const ONE: Self;
     /// The best kernel for this processor.
     fn gemm() -> Gemm<Self>;
@@ -134,6 +149,18 @@ pub(crate) fn multiply<T: GemmElement>(
         start: c.as_mut_ptr(),
         row: n,
     };
+    if clashes(b) {
+        let width = threads.map_or(1, |_| parallel::width());
+        if !is_narrow::<T>(m) && k >= STRIP_TERMS && n >= STRIP / 2 * width {
+            return in_strips(target, a, b, size, threads.is_some());
+        }
+    }
+    // Few rows that are packed, in front of all of b.
+    let mut turned_rows = Vec::new();
+    let a = match clashes(a.turned()) && packs_rows(a, b, size) {
+        true => turned(a.turned(), [k, m], &mut turned_rows).turned(),
+        false => a,
+    };
     let whole = [0..m, 0..n];
     match threads {
         None => target.call(a, b, k, whole, false, Parallelism::None),
@@ -145,6 +172,75 @@ pub(crate) fn multiply<T: GemmElement>(
             target.call(a, b, k, piece, false, Parallelism::None);
         }),
     }
+}
+
+/// Whether packing some of its columns is slow, since they lie so far apart.
+fn clashes<T>(matrix: Matrix<'_, T>) -> bool {
+    matrix.row == 1
+        && matrix.column > 1
+        && (matrix.column as usize * size_of::<T>()).is_multiple_of(CLASH)
+}
+
+/// A matrix of columns as rows without gaps.
+fn turned<'a, T: GemmElement>(
+    matrix: Matrix<'_, T>,
+    [rows, columns]: [usize; 2],
+    into: &'a mut Vec<T>,
+) -> Matrix<'a, T> {
+    into.resize(rows * columns, T::ZERO);
+    transpose::Matrix::of(matrix.column as usize, [rows, columns]).copy(
+        matrix.elements,
+        (into, columns),
+        &Stores::Plain.lines(),
+    );
+    Matrix {
+        elements: into,
+        row: columns as isize,
+        column: 1,
+    }
+}
+
+/// The product by strips of columns of b, which are turned before: by squares, where `gemm` packs element by element.
+fn in_strips<T: GemmElement>(
+    target: Target<T>,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+    in_parallel: bool,
+) {
+    let count = n.div_ceil(STRIP);
+    parallel::share(in_parallel, 0..count, |strip| {
+        // Of equal width: a single column would be a vector to `gemm`.
+        let columns = strip * n / count..(strip + 1) * n / count;
+        let mut scratch = Vec::new();
+        for first in (0..k).step_by(STRIP_TERMS) {
+            let terms = STRIP_TERMS.min(k - first);
+            let strip = b.from(first, columns.start);
+            let strip = turned(strip, [terms, columns.len()], &mut scratch);
+            let all = [0..m, 0..columns.len()];
+            let target = target.from(columns.start);
+            target.call(
+                a.from(0, first),
+                strip,
+                terms,
+                all,
+                first > 0,
+                Parallelism::None,
+            );
+        }
+    });
+}
+
+fn is_narrow<T>(m: usize) -> bool {
+    m * size_of::<T>() <= NARROW
+}
+
+/// Whether `gemm` packs rows of a, and goes through b, or few columns of b and goes through a: elsewhere it packs columns of b.
+fn packs_rows<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, Size { m, k, n }: Size) -> bool {
+    let few = m.min(n);
+    let is_narrow = b.column != 1 && b.row == 1 && m <= n && is_narrow::<T>(m);
+    let has_few_columns = a.row == 1 && a.column != 1 && n <= FEW_COLUMNS && 2 * n <= m;
+    few > 1 && k >= LEAST_TERMS + few / 2 && (is_narrow || has_few_columns)
 }
 
 /// The sum of the products of parts of k.
@@ -222,6 +318,18 @@ fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send 
     })
 }
 
+/// Rows of the left operand, or columns of the right one.
+struct Lines<T> {
+    count: usize,
+    start: *const T,
+    /// From one to the next.
+    apart: isize,
+    /// From term to term of one.
+    term: isize,
+    /// From the entries of one to those of the next.
+    entry: isize,
+}
+
 /// Where a product goes: a row-major matrix of `row` columns.
 #[derive(Clone, Copy)]
 struct Target<T> {
@@ -233,6 +341,14 @@ struct Target<T> {
 unsafe impl<T: Send> Sync for Target<T> {}
 
 impl<T: GemmElement> Target<T> {
+    /// The part from a column on.
+    fn from(self, column: usize) -> Self {
+        Self {
+            start: self.start.wrapping_add(column),
+            ..self
+        }
+    }
+
     /// Hands the pointers over, for some rows and columns of the product: a single one of neighbours would be a matrix times
     /// a vector to `gemm`, which adds all of k up in a row then.
     fn call(
@@ -244,28 +360,54 @@ impl<T: GemmElement> Target<T> {
         adds: bool,
         parallelism: Parallelism,
     ) {
-        // Its kernels want a column-major destination: a row-major product is the transposed product
-        // of the transposed operands.
+        let (m, n) = (rows.len(), columns.len());
         // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
         // `a` and `b` do; parts of rows and columns lie inside; the target is borrowed alone, and
         // calls at the same time have disjoint parts; strides are not negative.
+        let (c, rows, columns) = unsafe {
+            (
+                self.start.add(rows.start * self.row + columns.start),
+                Lines {
+                    count: m,
+                    start: a.elements.as_ptr().offset(rows.start as isize * a.row),
+                    apart: a.row,
+                    term: a.column,
+                    entry: self.row as isize,
+                },
+                Lines {
+                    count: n,
+                    start: b
+                        .elements
+                        .as_ptr()
+                        .offset(columns.start as isize * b.column),
+                    apart: b.column,
+                    term: b.row,
+                    entry: 1,
+                },
+            )
+        };
+        // Its kernels want a column-major destination: a row-major product is the transposed product of the transposed
+        // operands. But it packs the first one, one by one what are no neighbours, and that takes longer than storing entries so.
+        let (first, second) = match packs_rows(a, b, Size { m, k, n }) {
+            true => (rows, columns),
+            false => (columns, rows),
+        };
+        // SAFETY: as above.
         unsafe {
             T::gemm()(
-                columns.len(),
-                rows.len(),
+                first.count,
+                second.count,
                 k,
-                self.start.add(rows.start * self.row + columns.start),
-                self.row as isize,
-                1,
+                c,
+                second.entry,
+                first.entry,
                 adds,
-                b.elements
-                    .as_ptr()
-                    .offset(columns.start as isize * b.column),
-                b.row,
-                b.column,
-                a.elements.as_ptr().offset(rows.start as isize * a.row),
-                a.row,
-                a.column,
+                first.start,
+                first.term,
+                first.apart,
+                second.start,
+                second.apart,
+                second.term,
                 if adds { T::ONE } else { T::ZERO },
                 T::ONE,
                 false,
@@ -361,6 +503,9 @@ mod tests {
             [17, 1 << 16, 17],
             [300, 9000, 8],
             [8, 9000, 300],
+            [16, 9000, 300],
+            [300, 9000, 16],
+            [100, 4096, 200],
             [100, 1024, 100],
             [100, 9000, 100],
         ] {
@@ -413,6 +558,13 @@ mod tests {
             [16, 67, 4099],
             [17, 300, 5],
             [3, 300, 16],
+            // Few rows that are packed, few columns, and strips: of columns that push each other out of the cache, too.
+            [9, 300, 100],
+            [33, 512, 90],
+            [64, 1024, 1001],
+            [300, 100, 16],
+            [70, 256, 193],
+            [200, 1280, 800],
         ] {
             let values = |count: usize, turn: usize| -> Vec<f32> {
                 (0..count)

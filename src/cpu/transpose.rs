@@ -239,6 +239,16 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
+    /// Of the first elements on, with columns that are `stride` elements apart.
+    pub(crate) fn of(stride: usize, [rows, columns]: [usize; 2]) -> Self {
+        Self {
+            first: 0,
+            stride: stride as isize,
+            rows,
+            columns,
+        }
+    }
+
     /// Copies it to rows that are `pitch` elements apart.
     pub(crate) fn copy<T: bytemuck::Pod>(
         &self,
