@@ -18,6 +18,8 @@ const LEAST_ROWS: usize = 16;
 const LEAST_FEW: usize = 64 * 64;
 const LEAST_TERMS: [usize; 2] = [256, 64];
 const LONGEST_FEW: usize = 1 << 18;
+/// Bytes of a matrix of columns up to which it stays in the caches while `gemm` goes through it.
+const LEAST_COLUMNS: usize = 16 << 20;
 
 /// Entries of a matrix times a vector at a time: parts of them are set apart.
 const ENTRIES: usize = 1 << 16;
@@ -147,7 +149,7 @@ pub(super) fn times_few<T: Few>(
         && rows.saturating_mul(k) >= LEAST_FEW
         && k >= LEAST_TERMS[usize::from(!is_straight)]
         && rows.max(k) <= LONGEST_FEW
-        && (is_straight || matrix.row == 1);
+        && (is_straight || matrix.row == 1 && rows * k * size_of::<T>() >= LEAST_COLUMNS);
     if !is_worth_it {
         return false;
     }
