@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+use crate::capabilities::DeviceKind;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::road::Operand;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -13,6 +15,9 @@ use crate::tensor::Tensor;
 const INNER: &str =
     "the last size of the first must equal the last but one of the second (or its only one)";
 const BATCH: &str = "the sizes before the last two must be equal or one of them 1";
+
+/// Multiply-adds up to which matrices with rows enough are multiplied as they lie.
+const SMALL: usize = 64 * 64 * 64;
 
 /// A function of each entry of a product, applied before it is stored.
 ///
@@ -163,6 +168,55 @@ pub(super) struct Form<'a> {
 }
 
 impl Form<'_> {
+    /// One matrix on the right of all batches, whose rows on the left lie evenly: one product of all rows.
+    fn of_all_rows(self) -> Self {
+        match self.all_rows() {
+            Some((left, right, added)) => Self {
+                left: Cow::Owned(left),
+                right: Cow::Owned(right),
+                added,
+                ..self
+            },
+            None => self,
+        }
+    }
+
+    /// [`Self::of_all_rows`]'s left, right, and what is added.
+    fn all_rows(&self) -> Option<(Tensor, Tensor, SmallVec<[Tensor; 2]>)> {
+        let ([batch @ .., m, k], [.., n]) = (self.left.shape().dims(), self.right.shape().dims())
+        else {
+            return None;
+        };
+        let (m, k, n) = (*m, *k, *n);
+        let mut repeats = batch.iter().zip(self.right.layout().strides());
+        let is_one = !batch.is_empty()
+            && repeats.all(|(&size, &stride)| size == 1 || size > 0 && stride == 0);
+        // The CPU has loops of its own for these.
+        let is_small = (16..=SMALL / k.saturating_mul(n).max(1)).contains(&m)
+            && self.right.layout().strides().last() == Some(&1)
+            && self.left.device().capabilities().kind == DeviceKind::Cpu;
+        if !is_one || is_small {
+            return None;
+        }
+        let rows = batch
+            .iter()
+            .try_fold(m, |rows, &size| rows.checked_mul(size))?;
+        let view = |tensor: &Tensor, layout: &Layout, sizes: [usize; 2]| {
+            Some(tensor.view(layout.reshape(&Shape::from(sizes))?))
+        };
+        let first = vec![(0..1).into(); batch.len()];
+        let right = self.right.layout().slice(&first).ok()?;
+        let added = self
+            .added
+            .iter()
+            .map(|added| view(added, added.layout(), [rows, n]));
+        Some((
+            view(&self.left, self.left.layout(), [rows, k])?,
+            view(&self.right, &right, [k, n])?,
+            added.collect::<Option<_>>()?,
+        ))
+    }
+
     /// The same result from one step of k: zeros times zeros, where there is none to sum.
     ///
     /// # Errors
@@ -180,10 +234,13 @@ impl Form<'_> {
     }
 }
 
-/// Matrices with equal batches and something to sum: they need no other form.
+/// Matrices with equal batches, each with its own, and something to sum: they need no other form.
 pub(super) fn is_plain(a: &Tensor, b: &Tensor) -> bool {
     match (a.shape().dims(), b.shape().dims()) {
-        ([left @ .., _, inner], [right @ .., _, _]) => left == right && *inner != 0,
+        ([left @ .., _, inner], [right @ .., _, _]) => {
+            let is_repeated = !right.is_empty() && b.layout().strides()[0] == 0;
+            left == right && *inner != 0 && !is_repeated
+        }
         _ => false,
     }
 }
@@ -269,13 +326,14 @@ pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) ->
             return Err(Error::dtype_mismatch("matmul", a.dtype(), tensor.dtype()));
         }
     }
-    Ok(Form {
+    let form = Form {
         left: repeated(left, &left_batch, &batch)?,
         right: repeated(right, &right_batch, &batch)?,
         added,
         inner,
         output,
-    })
+    };
+    Ok(form.of_all_rows())
 }
 
 /// # Errors
@@ -361,4 +419,50 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
         ));
     }
     Ok((shape, a.dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    /// The sizes of what is multiplied.
+    fn multiplied(a: &Tensor, b: &Tensor, epilogue: &Epilogue<'_>) -> [Vec<usize>; 2] {
+        assert!(!is_plain(a, b));
+        let form = form(a, b, epilogue).unwrap();
+        let [.., rows, _] = form.left.shape().dims() else {
+            panic!("no matrix");
+        };
+        for added in &form.added {
+            assert_eq!(added.rank(), form.left.rank());
+            assert_eq!(added.shape()[added.rank() - 2], *rows);
+        }
+        [form.left.shape().to_vec(), form.right.shape().to_vec()]
+    }
+
+    #[test]
+    fn one_matrix_for_all_batches_is_one_product() {
+        let device = Device::cpu();
+        let make = |sizes: &[usize]| Tensor::ones(&device, sizes, DType::F32).unwrap();
+        let (a, b) = (make(&[2, 4, 3, 5]), make(&[5, 6]));
+        let (bias, residual) = (make(&[6]), make(&[2, 4, 3, 6]));
+        let all = Epilogue::new().bias(&bias).residual(&residual);
+        let turned = make(&[6, 5]).transpose(0, 1).unwrap();
+        for b in [&b, &turned, &b.broadcast_to([2, 4, 5, 6]).unwrap()] {
+            for epilogue in [&Epilogue::new(), &all] {
+                let got = multiplied(&a, b, epilogue);
+                assert_eq!(got, [vec![24, 5], vec![5, 6]]);
+            }
+        }
+        // Rows or what is added lie apart, batches differ, or the CPU has small ones as they lie.
+        let apart = make(&[2, 3, 4, 5]).transpose(1, 2).unwrap();
+        assert_eq!(multiplied(&apart, &b, &Epilogue::new())[0], [2, 4, 3, 5]);
+        let added = make(&[2, 3, 4, 6]).transpose(1, 2).unwrap();
+        let epilogue = Epilogue::new().residual(&added);
+        assert_eq!(multiplied(&a, &b, &epilogue)[0], [2, 4, 3, 5]);
+        let halves = make(&[2, 1, 5, 6]);
+        assert_eq!(multiplied(&a, &halves, &Epilogue::new())[0], [2, 4, 3, 5]);
+        let small = make(&[7, 16, 5]);
+        assert_eq!(multiplied(&small, &b, &Epilogue::new())[0], [7, 16, 5]);
+    }
 }
