@@ -10,18 +10,27 @@ use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
 use crate::dtype::{DType, Element};
+use crate::error::Result;
 use crate::road::{HostInput, HostOutput};
+use crate::sync::Mutex;
 
 /// Multiply-adds of products that a thread takes at a time.
 const AT_A_TIME: usize = 128 << 10;
 
 /// `output = left x right`, batch by batch, finished; the output is contiguous.
-pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+///
+/// # Errors
+/// `OutOfMemory` of the host, for what halves are widened to.
+pub(super) fn multiply(
+    finish: Finish,
+    inputs: &[HostInput<'_>],
+    output: &mut HostOutput<'_>,
+) -> Result<()> {
     match output.dtype {
         DType::F32 => floats::<f32>(finish, inputs, output),
         DType::F64 => floats::<f64>(finish, inputs, output),
-        DType::F16 => through_f32::<f16>(finish, inputs, output),
-        DType::BF16 => through_f32::<bf16>(finish, inputs, output),
+        DType::F16 => through_f32::<f16>(finish, inputs, output)?,
+        DType::BF16 => through_f32::<bf16>(finish, inputs, output)?,
         DType::I32 => {
             let add = |sum: i32, a: i32, b| sum.wrapping_add(a.wrapping_mul(b));
             each_matrix(inputs, output, |c, [a, b], size, all, _| {
@@ -37,6 +46,7 @@ pub(super) fn multiply(finish: Finish, inputs: &[HostInput<'_>], output: &mut Ho
         // Refused by the rule.
         DType::Bool => {}
     }
+    Ok(())
 }
 
 /// Sums in the type of the elements: straight in the output, finished while they are at hand.
@@ -54,15 +64,24 @@ fn floats<T: Term<Sum = T> + Sum + product::GemmElement>(
     });
 }
 
-fn through_f32<T: Half>(finish: Finish, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) {
+fn through_f32<T: Half>(
+    finish: Finish,
+    inputs: &[HostInput<'_>],
+    output: &mut HostOutput<'_>,
+) -> Result<()> {
     let finisher = Finisher::<T>::new(finish, inputs);
+    let result = Mutex::new(Ok(()));
     each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
-        halves::multiply(c, a, b, size, all, |at, sums| {
+        let product = halves::multiply(c, a, b, size, all, |at, sums| {
             if let Some(finisher) = &finisher {
                 finisher.finish(first + at, sums, false);
             }
         });
+        if let Err(error) = product {
+            *result.lock() = Err(error);
+        }
     });
+    result.into_inner()
 }
 
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the

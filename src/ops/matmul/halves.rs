@@ -1,20 +1,28 @@
-//! Products of halves on the CPU: sums in f32 over the whole of k, rounded once, in blocks that are
+//! Products of halves on the CPU: sums in f32 over the whole of k, rounded once, in tiles that are
 //! widened as they are needed.
 
 use super::finish::Term;
+use super::tiles;
+use crate::cpu::host_vec;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
+use crate::error::Result;
+use crate::sync::Mutex;
 
 /// Steps of k that are widened at a time.
 const STEPS: usize = 512;
-/// Columns of the right operand that are widened at a time.
+/// Rows and columns of a tile that make good use of what was widened.
+const ROWS: usize = 256;
 const COLUMNS: usize = 512;
-/// Entries of sums that a thread holds: at most 4 MiB of f32.
-const SUMS: usize = 1 << 20;
-/// Rows of the result at a time: more make better use of what was widened.
-const ROWS: [usize; 2] = [64, 256];
+/// Entries of a tile, and elements of either operand's part for it where that is no longer than `STEPS` and `COLUMNS` ask.
+const ENTRIES: usize = ROWS * COLUMNS;
+/// Rows that threads share; of fewer they share the columns.
+const SHARED_ROWS: usize = 64;
+/// Rows or columns that are few, and multiply-adds that are.
+const FEW: usize = 8;
+const SMALL: usize = 64 * 64 * 64;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -23,6 +31,9 @@ impl<T: Term<Sum = f32> + Narrow> Half for T {}
 
 /// `c = a x b`, `c` row-major without gaps; `finish(index of the first entry, sums)` before they are
 /// rounded.
+///
+/// # Errors
+/// `OutOfMemory` of the host, for what a thread widens and sums: at most 2.5 MiB. `c` is as it was then.
 pub(super) fn multiply<T: Half>(
     c: &mut [T],
     a: Matrix<'_, T>,
@@ -30,93 +41,111 @@ pub(super) fn multiply<T: Half>(
     size: Size,
     on_all_cores: bool,
     finish: impl Fn(usize, &mut [f32]) + Sync,
-) {
-    let Size { m, k, n } = size;
+) -> Result<()> {
     let in_parallel = on_all_cores && size.work() > ALONE;
-    if in_parallel && m < ROWS[0] {
-        // Few rows: columns are shared out, into sums that are small beside `b`.
-        let mut sums = vec![0.0f32; m * n];
-        let each = n
-            .div_ceil(2 * parallel::width())
-            .next_multiple_of(16)
-            .min(COLUMNS);
-        let panels = sums.chunks_mut(m * each).enumerate();
-        parallel::share(true, panels, |(at, sums)| {
-            let columns = sums.len() / m;
-            let panel = b.from(0, at * each);
-            accumulate(sums, a, panel, Size { m, k, n: columns });
-        });
-        let mut row = vec![0.0f32; n];
-        for (i, c) in c.chunks_mut(n).enumerate() {
-            for (panel, row) in sums.chunks(m * each).zip(row.chunks_mut(each)) {
-                row.copy_from_slice(&panel[i * row.len()..][..row.len()]);
-            }
-            finish(i * n, &mut row);
-            narrow::round(&row, c);
-        }
-        return;
-    }
-    let mut rows = (SUMS / n.max(1)).clamp(ROWS[0], ROWS[1]);
-    if in_parallel {
-        rows = rows.min(m.div_ceil(parallel::width()).next_multiple_of(8));
-    }
-    let band = |(at, c): (usize, &mut [T])| {
-        let mut sums = vec![0.0f32; c.len()];
-        let size = Size {
-            m: c.len() / n,
-            k,
-            n,
+    let threads = if in_parallel { parallel::width() } else { 1 };
+    let shape = shape(size, threads);
+    let scratch: usize = scratch(shape, size.k).iter().sum();
+    let spare = (0..threads).map(|_| host_vec::<f32>("matmul", scratch));
+    let spare = Mutex::new(spare.collect::<Result<Vec<_>>>()?);
+    tiles::share(in_parallel, c, size.n, shape, |tile| {
+        // There is one for each thread.
+        let mut scratch = spare.lock().pop().unwrap_or_default();
+        let part = Size {
+            m: tile.rows,
+            n: tile.columns,
+            ..size
         };
-        accumulate(&mut sums, a.from(at * rows, 0), b, size);
-        finish(at * rows * n, &mut sums);
-        narrow::round(&sums, c);
-    };
-    let bands = c.chunks_mut(rows * n).enumerate();
-    parallel::share(in_parallel, bands, band);
+        let (a, b) = (a.from(tile.row, 0), b.from(0, tile.column));
+        let mut sums = sums(a, b, part, &mut scratch);
+        let mut first = tile.row * size.n + tile.column;
+        for line in tile.lines {
+            let (of_line, others) = sums.split_at_mut(line.len());
+            finish(first, of_line);
+            narrow::round(of_line, line);
+            (sums, first) = (others, first + size.n);
+        }
+        spare.lock().push(scratch);
+    });
+    Ok(())
 }
 
-/// `sums += a x b` on the caller's thread.
-fn accumulate<T: Half>(sums: &mut [f32], a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) {
-    let Size { m, k, n } = size;
-    let (mut left, mut right, mut part) = (Vec::new(), Vec::new(), Vec::new());
+/// Rows and columns of a tile: more where the other side or k is short, fewer where threads would have none.
+fn shape(Size { m, k, n }: Size, threads: usize) -> [usize; 2] {
+    let terms = k.clamp(1, STEPS);
+    let mut rows = ENTRIES / terms.max(n.min(COLUMNS));
+    if threads > 1 && m >= SHARED_ROWS {
+        rows = rows.min(m.div_ceil(threads).next_multiple_of(8));
+    }
+    rows = rows.min(m);
+    let mut columns = (ENTRIES / terms.max(rows)).max(COLUMNS);
+    if threads > 1 && m < SHARED_ROWS {
+        columns = columns.min(n.div_ceil(2 * threads).next_multiple_of(16));
+    }
+    [rows, columns.min(n)]
+}
+
+/// Numbers that a tile takes: sums, those of some steps of k, and of either operand what is widened.
+fn scratch([rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
+    let (entries, steps) = (rows * columns, k.min(STEPS));
+    [entries, entries, rows * steps, steps * columns]
+}
+
+/// `a x b` on the caller's thread.
+fn sums<'a, T: Half>(
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+    scratch: &'a mut Vec<f32>,
+) -> &'a mut [f32] {
+    let lengths = self::scratch([m, n], k);
+    scratch.resize(lengths.iter().sum(), 0.0);
+    let (sums, rest) = scratch.split_at_mut(lengths[0]);
+    let (part, rest) = rest.split_at_mut(lengths[1]);
+    let (left, right) = rest.split_at_mut(lengths[2]);
+    sums.fill(0.0);
     for step in (0..k).step_by(STEPS) {
         let steps = STEPS.min(k - step);
-        let a = widened(a.from(0, step), [m, steps], &mut left);
-        for column in (0..n).step_by(COLUMNS) {
-            let columns = COLUMNS.min(n - column);
-            let b = widened(b.from(step, column), [steps, columns], &mut right);
-            let size = Size {
-                m,
-                k: steps,
-                n: columns,
-            };
-            if columns == n {
-                product::multiply_add(sums, a, b, size);
-                continue;
-            }
-            part.resize(m * columns, 0.0f32);
-            product::multiply(&mut part, a, b, size, false);
-            for (sums, part) in sums.chunks_mut(n).zip(part.chunks(columns)) {
-                for (sum, part) in sums[column..].iter_mut().zip(part) {
-                    *sum += part;
-                }
-            }
+        let a = widened(a.from(0, step), [m, steps], left);
+        let b = widened(b.from(step, 0), [steps, n], right);
+        let size = Size { m, k: steps, n };
+        if !is_small(a, b, size) {
+            product::multiply_add(sums, a, b, size);
+            continue;
+        }
+        product::multiply(part, a, b, size, false);
+        for (sum, part) in sums.iter_mut().zip(&*part) {
+            *sum += part;
         }
     }
+    sums
 }
 
-/// A matrix in f32, without gaps, along the way that its elements lie.
+/// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
+/// columns, or rows times few columns, and what is not worth packing.
+fn is_small<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) -> bool {
+    let Size { m, n, .. } = size;
+    let is_straight = if n <= m { a.column == 1 } else { b.row == 1 };
+    let most = if is_straight { FEW } else { 1 };
+    m.min(n) <= most || size.work() <= SMALL
+}
+
+/// A matrix in f32, without gaps, along the way that its elements lie, or its longer side.
 fn widened<'a, T: Half>(
     matrix: Matrix<'_, T>,
     [rows, columns]: [usize; 2],
-    into: &'a mut Vec<f32>,
+    into: &'a mut [f32],
 ) -> Matrix<'a, f32> {
-    let along_columns = matrix.row == 1 && matrix.column != 1;
+    let along_columns = match () {
+        () if rows == 1 || columns == 1 => columns == 1,
+        () if matrix.row == 1 || matrix.column == 1 => matrix.column != 1,
+        () => rows > columns,
+    };
     let (lines, length, next, step) = match along_columns {
         true => (columns, rows, matrix.column, matrix.row),
         false => (rows, columns, matrix.row, matrix.column),
     };
-    into.resize(lines * length, 0.0);
+    let into = &mut into[..lines * length];
     for (line, out) in into.chunks_mut(length).enumerate() {
         let from = &matrix.elements[line * next as usize..];
         match step {
@@ -145,10 +174,21 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of k and of columns, bands and panels: sums of small integers, which f16 holds.
+    /// Parts of k and tiles, by rows and by columns: sums of small integers, which f16 holds.
     #[test]
-    fn blocks_join() {
-        for [m, k, n] in [[16, 600, 1300], [300, 1100, 700], [70, 513, 65], [3, 2, 5]] {
+    fn tiles_join() {
+        for [m, k, n] in [
+            [16, 600, 1300],
+            [300, 1100, 700],
+            [70, 513, 65],
+            [3, 2, 5],
+            [63, 2, 20_000],
+            [20_000, 2, 63],
+            [1, 1500, 700],
+            [700, 1500, 1],
+            [1, 2000, 1],
+            [2, 0, 3],
+        ] {
             let values = |count: usize, turn: usize| -> Vec<f16> {
                 (0..count)
                     .map(|at| f16::from_f32(((at * turn) % 3) as f32 - 1.0))
@@ -160,32 +200,50 @@ mod tests {
                 row: 1,
                 column: m as isize,
             };
-            let right = Matrix {
-                elements: &b,
-                row: n as isize,
-                column: 1,
-            };
-            let mut c = vec![f16::NAN; m * n];
-            let seen = std::sync::atomic::AtomicUsize::new(0);
-            multiply(
-                &mut c,
-                left,
-                right,
-                Size { m, k, n },
-                true,
-                |first, sums| {
-                    assert_eq!(first % n, 0);
-                    seen.fetch_add(sums.len(), std::sync::atomic::Ordering::Relaxed);
+            for (row, column) in [(n, 1), (1, k)] {
+                let right = Matrix {
+                    elements: &b,
+                    row: row as isize,
+                    column: column as isize,
+                };
+                let mut c = vec![f16::NAN; m * n];
+                let seen = Mutex::new(vec![0; m * n]);
+                let finish = |first: usize, sums: &mut [f32]| {
+                    assert!(sums.len() <= ENTRIES, "{m}x{k}x{n}");
+                    let seen = &mut seen.lock()[first..][..sums.len()];
+                    seen.iter_mut().for_each(|seen| *seen += 1);
                     sums.iter_mut().for_each(|sum| *sum += 1.0);
-                },
-            );
-            assert_eq!(seen.into_inner(), m * n);
-            for at in (0..m * n).step_by(53) {
-                let (i, j) = (at / n, at % n);
-                let want: f32 = (0..k)
-                    .map(|p| a[i + p * m].to_f32() * b[p * n + j].to_f32())
-                    .sum();
-                assert_eq!(c[at].to_f32(), want + 1.0, "{m}x{k}x{n}, entry {i}, {j}");
+                };
+                multiply(&mut c, left, right, Size { m, k, n }, true, finish).unwrap();
+                assert!(seen.into_inner().iter().all(|&seen| seen == 1));
+                for at in (0..m * n).step_by(53) {
+                    let (i, j) = (at / n, at % n);
+                    let want: f32 = (0..k)
+                        .map(|p| a[i + p * m].to_f32() * b[p * row + j * column].to_f32())
+                        .sum();
+                    assert_eq!(c[at].to_f32(), want + 1.0, "{m}x{k}x{n}, entry {i}, {j}");
+                }
+            }
+        }
+    }
+
+    /// However long the sides are, on any number of cores.
+    #[test]
+    fn scratch_is_bounded() {
+        let sides = [1, 2, 7, 63, 64, 255, 513, 5000, 1 << 20, 1 << 40];
+        for at in 0..sides.len() * sides.len() * sides.len() {
+            let side = |nth: u32| sides[at / sides.len().pow(nth) % sides.len()];
+            let size = Size {
+                m: side(0),
+                k: side(1),
+                n: side(2),
+            };
+            for threads in [1, 2, 64] {
+                let shape = shape(size, threads);
+                assert!(shape[0] > 0 && shape[0] <= size.m, "{size:?}: {shape:?}");
+                assert!(shape[1] > 0 && shape[1] <= size.n, "{size:?}: {shape:?}");
+                let numbers: usize = scratch(shape, size.k).iter().sum();
+                assert!(numbers * 4 <= 5 << 19, "{size:?}: {shape:?}");
             }
         }
     }
