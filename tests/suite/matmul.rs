@@ -17,6 +17,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::larger", Scope::Kernels, larger),
         Test::new("matmul::many_workgroups", Scope::Kernels, many_workgroups),
         Test::new("matmul::specials", Scope::Kernels, specials),
+        Test::new("matmul::backwards", Scope::Device, backwards),
         Test::new("matmul::small_sweep", Scope::Device, small_sweep),
     ];
     for_each_dtype!(all, Scope::Kernels, "matmul::random", random, in_turn);
@@ -125,6 +126,58 @@ fn random<T: Factor>(context: &Context) -> Result<()> {
         let parts = if rng.one_in(4) { 3 } else { 1 };
         with_matmul_split(parts, || check(context, &a, &b))
     })
+}
+
+/// Operands that go back are copied once, not for every batch or row.
+fn backwards(context: &Context) -> Result<()> {
+    const BATCH: usize = 64;
+    const SIDE: usize = 64;
+    let device = context.open();
+    let count = |shape: [usize; 3]| shape.iter().product::<usize>();
+    let values = |count: usize| (0..count).map(|at| (at * 7 % 11) as f32 - 5.0).collect();
+    let (left, rows) = ([BATCH, 1, SIDE], [16, 8, SIDE]);
+    let (x, y): (Vec<f32>, Vec<f32>) = (values(count(left)), values(count(rows)));
+    let (w, bias): (Vec<f32>, Vec<f32>) = (values(SIDE * SIDE), values(SIDE));
+    let tensor = |data: &[f32], shape: &[usize]| Tensor::from_slice(&device, data, shape);
+    let flipped_w = tensor(&w, &[SIDE, SIDE])?.flip(&[0])?;
+    let flipped_bias = tensor(&bias, &[SIDE])?.flip(&[0])?;
+    let (x_there, y_there) = (tensor(&x, &left)?, tensor(&y, &rows)?);
+    let peak = |product: &dyn Fn() -> Result<Tensor>| -> Result<(u64, Vec<f32>)> {
+        device.reset_peaks();
+        let before = device.memory().allocated;
+        let product = product()?;
+        let data = product.to_vec::<f32>()?;
+        Ok((device.memory().peak_allocated - before, data))
+    };
+    let (taken, product) = peak(&|| x_there.matmul(&flipped_w))?;
+    // The result and a copy, and not one of the matrix for each of the batch.
+    let once = 4 * (BATCH * SIDE + SIDE * SIDE) as u64;
+    assert!(
+        taken <= once,
+        "{taken} bytes, {once} are the result and a copy"
+    );
+    for (at, &got) in product.iter().enumerate() {
+        let (i, j) = (at / SIDE, at % SIDE);
+        let terms = (0..SIDE).map(|p| x[i * SIDE + p] * w[(SIDE - 1 - p) * SIDE + j]);
+        assert_eq!(got, terms.sum::<f32>(), "entry {i}, {j}");
+    }
+    let (taken, layer) =
+        peak(&|| y_there.linear(&flipped_w, Some(&flipped_bias), orlop::Activation::None))?;
+    let once = 4 * (128 * SIDE + SIDE * SIDE + SIDE) as u64;
+    assert!(
+        taken <= once,
+        "{taken} bytes, {once} are the result and copies"
+    );
+    for (at, &got) in layer.iter().enumerate() {
+        let (i, j) = (at / SIDE, at % SIDE);
+        let terms = (0..SIDE).map(|p| y[i * SIDE + p] * w[(SIDE - 1 - p) * SIDE + j]);
+        assert_eq!(
+            got,
+            terms.sum::<f32>() + bias[SIDE - 1 - j],
+            "entry {i}, {j}"
+        );
+    }
+    Ok(())
 }
 
 /// Batches that broadcast, and batches that do not merge into one dimension.
