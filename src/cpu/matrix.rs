@@ -19,7 +19,7 @@ impl<T> Matrix<'_, T> {
     }
 
     /// Rows as columns.
-    pub(super) fn turned(self) -> Self {
+    pub(crate) fn turned(self) -> Self {
         Self {
             row: self.column,
             column: self.row,

@@ -1,10 +1,11 @@
 //! The CPU twin: batches of matrices, one after the other on all cores or side by side, each by
-//! `cpu::product`; halves through f32 in bounded memory; a plain loop for integers.
+//! `cpu::product`; halves through f32 in bounded memory; integers by loops of their own.
 
 use half::{bf16, f16};
 
 use super::finish::{Finisher, Sum, Term};
 use super::halves::{self, Half};
+use super::integers;
 use super::rule::Finish;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
@@ -31,16 +32,10 @@ pub(super) fn multiply(
         DType::F64 => floats::<f64>(finish, inputs, output),
         DType::F16 => through_f32::<f16>(finish, inputs, output)?,
         DType::BF16 => through_f32::<bf16>(finish, inputs, output)?,
-        DType::I32 => {
-            let add = |sum: i32, a: i32, b| sum.wrapping_add(a.wrapping_mul(b));
+        // Wrapping sums and products are the same bits.
+        DType::I32 | DType::U32 => {
             each_matrix(inputs, output, |c, [a, b], size, all, _| {
-                integers(c, a, b, size, all, add);
-            });
-        }
-        DType::U32 => {
-            let add = |sum: u32, a: u32, b| sum.wrapping_add(a.wrapping_mul(b));
-            each_matrix(inputs, output, |c, [a, b], size, all, _| {
-                integers(c, a, b, size, all, add);
+                integers::multiply(c, a, b, size, all);
             });
         }
         // Refused by the rule.
@@ -139,27 +134,4 @@ fn each_matrix<T: Element + bytemuck::Pod>(
             one(c, [a, b], true, at * entries);
         }
     }
-}
-
-/// Rows of the output side by side on all cores; wrapping sums.
-fn integers<T: Element + bytemuck::Pod + Default>(
-    c: &mut [T],
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    size: Size,
-    on_all_cores: bool,
-    add: impl Fn(T, T, T) -> T + Sync + Send,
-) {
-    let row = |(i, row): (usize, &mut [T])| {
-        row.fill(T::default());
-        for k in 0..size.k {
-            let left = a.elements[(i as isize * a.row + k as isize * a.column) as usize];
-            for (j, out) in row.iter_mut().enumerate() {
-                let right = b.elements[(k as isize * b.row + j as isize * b.column) as usize];
-                *out = add(*out, left, right);
-            }
-        }
-    };
-    let is_much = on_all_cores && size.work() >= ALONE / 4;
-    parallel::share(is_much, c.chunks_mut(size.n).enumerate(), row);
 }

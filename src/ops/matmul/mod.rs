@@ -6,6 +6,7 @@ mod finish;
 mod gpu;
 mod halves;
 mod hardware;
+mod integers;
 mod kernel;
 mod name;
 mod pack;
