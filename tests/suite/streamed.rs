@@ -18,6 +18,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("streamed::tiles::i32", Scope::Device, tiles::<i32>),
         Test::new("streamed::long_k", Scope::Device, long_k),
         Test::new("streamed::edges", Scope::Device, edges),
+        Test::new("streamed::tiny_budgets", Scope::Device, tiny_budgets),
         Test::new("streamed::nothing", Scope::Device, nothing),
         Test::new("streamed::scopes", Scope::Device, scopes),
         Test::new("streamed::refusals", Scope::Device, refusals),
@@ -118,6 +119,32 @@ fn edges(context: &Context) -> Result<()> {
         drop(kept);
         Ok(())
     })
+}
+
+/// Of budgets of a few chunks each is enough, or nothing is written.
+fn tiny_budgets(context: &Context) -> Result<()> {
+    let [m, k, n] = [9, 70, 11];
+    let (a, b) = (vec![1i32; m * k], vec![2i32; k * n]);
+    for limit in (1024..4096).step_by(64) {
+        let device = context.builder().memory_limit(limit).build()?;
+        let mut c = vec![-1i32; m * n];
+        let result = matmul_streamed(
+            &device,
+            &mut HostMatrix::new(&a[..], [m, k])?,
+            &mut HostMatrix::new(&b[..], [k, n])?,
+            &mut HostMatrix::new(&mut c[..], [m, n])?,
+        );
+        let want = match result {
+            Ok(_) => 2 * k as i32,
+            Err(Error::OutOfMemory(_)) => -1,
+            Err(error) => return Err(error),
+        };
+        assert!(
+            c.iter().all(|&c| c == want),
+            "a budget of {limit}: {want}, not {c:?}"
+        );
+    }
+    Ok(())
 }
 
 /// Results without entries take no steps, however long the other sides are.

@@ -7,6 +7,7 @@ use crate::cpu::host_vec;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::memory::QUANTUM;
 use crate::promise::Pending;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -181,11 +182,12 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
         None => UNLIMITED,
     };
     let element = T::DTYPE.accumulator().size() as u64;
+    let quantum = QUANTUM / element;
     let mut room = left / 4 * 3 / element;
     if m == 0 || n == 0 {
         // However long the other sides are.
         return Ok(Streamed {
-            tile: tile([m, k, n], room),
+            tile: tile([m, k, n], room, quantum),
             uploaded: 0,
             downloaded: 0,
         });
@@ -193,7 +195,7 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     loop {
         let mut run = Run {
             device,
-            tile: tile([m, k, n], room),
+            tile: tile([m, k, n], room, quantum),
             buffer: Vec::new(),
             streamed: Streamed {
                 tile: [0; 3],
@@ -219,14 +221,17 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     }
 }
 
-/// The largest tile for which operands, sums, a product and their sum fit `room` elements.
-fn tile([m, k, n]: [usize; 3], room: u64) -> [usize; 3] {
+/// The largest tile for which operands, sums, a product and their sum fit `room` elements, each in whole quanta.
+fn tile([m, k, n]: [usize; 3], room: u64, quantum: u64) -> [usize; 3] {
     let taken = |[m, k, n]: [usize; 3]| {
-        let [m, k, n] = [m, k, n].map(|size| size as u128);
-        let product = m.saturating_mul(n).saturating_mul(3);
+        let elements = |rows: usize, columns: usize| {
+            let quanta = (rows as u128 * columns as u128).div_ceil(u128::from(quantum));
+            quanta.saturating_mul(u128::from(quantum))
+        };
+        let product = elements(m, n).saturating_mul(3);
         product
-            .saturating_add(m.saturating_mul(k))
-            .saturating_add(k.saturating_mul(n))
+            .saturating_add(elements(m, k))
+            .saturating_add(elements(k, n))
     };
     let mut tile = [m, k, n].map(|size| size.max(1));
     while taken(tile) > u128::from(room) && tile != [1; 3] {
@@ -320,6 +325,12 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
                 if let Some(before) = self.coming.replace(next) {
                     self.finish(before, c)?;
                 }
+                // Where there may be no room for two, each comes by itself: what fits once fits to the end.
+                if self.tile == [1; 3]
+                    && let Some(only) = self.coming.take()
+                {
+                    self.finish(only, c)?;
+                }
             }
         }
         match self.coming.take() {
@@ -381,17 +392,19 @@ mod tests {
             [1, 5, 1],
         ] {
             for room in [1u64 << 12, 1 << 16, 1 << 20, 1 << 26, 1 << 34] {
-                let [m, k, n] = tile(sizes, room);
-                let taken =
-                    m as u128 * k as u128 + k as u128 * n as u128 + 3 * m as u128 * n as u128;
+                let [m, k, n] = tile(sizes, room, 64);
+                let taken: u128 = [(m, k), (k, n), (m, n), (m, n), (m, n)]
+                    .map(|(rows, columns)| (rows as u128 * columns as u128).next_multiple_of(64))
+                    .iter()
+                    .sum();
                 assert!(taken <= u128::from(room), "{sizes:?} {room}: {m}x{k}x{n}");
                 assert!(taken >= u128::from(room / 16) || [m, k, n] == sizes);
             }
         }
         // Nothing fits: the smallest, and the device says so.
-        assert_eq!(tile([8, 8, 8], 0), [1, 1, 1]);
+        assert_eq!(tile([8, 8, 8], 0, 64), [1, 1, 1]);
         assert!(
-            tile([usize::MAX; 3], 1 << 20)
+            tile([usize::MAX; 3], 1 << 20, 64)
                 .iter()
                 .all(|&size| size < 1 << 20)
         );
