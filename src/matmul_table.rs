@@ -82,6 +82,9 @@ impl MatmulChoice {
     /// # Errors
     /// What no product is like.
     fn check(&self) -> std::result::Result<(), String> {
+        if self.dtype == DType::Bool {
+            return Err("dtype: there are no products of bool".to_owned());
+        }
         let sizes = [
             ("m", &self.m),
             ("k", &self.k),
@@ -119,7 +122,7 @@ impl MatmulTable {
     ///
     /// # Errors
     /// `InvalidArgument` for a range without sizes or that begins above 2^62, for `vectors` other than 8, 4
-    /// and 1: no product is like that; for a `split` outside of 1 to 1024.
+    /// and 1, for bool: no product is like that; for a `split` outside of 1 to 1024.
     pub fn push(
         &mut self,
         adapter: &str,
@@ -217,6 +220,7 @@ mod tests {
                 split: 0,
                 ..choice(first)
             },
+            MatmulChoice::new(DType::Bool, *first),
         ] {
             let before = table.clone();
             assert!(table.push("one", None, wrong).is_err());

@@ -56,7 +56,7 @@ struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Percent of the planned kernel's time that must be saved
-    #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 5.0, allow_negative_numbers = true, value_parser = parse_percent)]
     margin: f64,
     /// Problems whose planned product takes longer than this many seconds are left out
     #[arg(long, default_value_t = 0.5)]
@@ -68,6 +68,14 @@ struct Args {
 
 fn parse_dtype(name: &str) -> Result<DType, orlop::Error> {
     name.parse()
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent = text
+        .parse()
+        .ok()
+        .filter(|percent: &f64| percent.is_finite());
+    percent.ok_or_else(|| "a number of percent".to_owned())
 }
 
 fn main() -> ExitCode {
