@@ -228,7 +228,7 @@ pub(crate) struct Band {
     pub rows: usize,
 }
 
-/// A matrix whose rows are neighbours in memory, from the `first` element on.
+/// A matrix of memory, from the `first` element on.
 pub(crate) struct Matrix {
     first: isize,
     /// From a row to the next one, and from a column.
@@ -239,10 +239,11 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// Of the first elements on, with columns that are `stride` elements apart.
+    /// From the first element on, rows that are neighbours and columns that are `stride` elements apart.
     pub(crate) fn of(stride: usize, [rows, columns]: [usize; 2]) -> Self {
         Self {
             first: 0,
+            step: 1,
             stride: stride as isize,
             rows,
             columns,
