@@ -6,6 +6,8 @@
 //! `docs/matmul.md` has the measurements behind the choices.
 #![allow(unsafe_code)]
 
+mod strips;
+
 use std::ops::Range;
 
 use gemm_common::Parallelism;
@@ -14,8 +16,6 @@ use super::few::Few;
 use super::matrix::{Matrix, Size};
 use super::parallel;
 use super::simd::Small;
-use super::stores::Stores;
-use super::transpose;
 use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_vector};
 
 /// Multiply-adds below which one thread has the product before another wakes up.
@@ -35,12 +35,6 @@ const NARROW: usize = 256;
 const LEAST_TERMS: usize = 64;
 /// Columns up to which it goes through a matrix of columns as that lies.
 const FEW_COLUMNS: usize = 16;
-/// Bytes between columns, and multiples of them, with which the lines that `gemm` packs at a time push each other out of the
-/// first cache: 48 of f32.
-const CLASH: usize = 1024;
-/// Columns and terms that are turned at a time then.
-const STRIP: usize = 192;
-const STRIP_TERMS: usize = 256;
 
 /// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
 /// whether it is read; both operands with column and row stride; alpha, beta; conjugations.
@@ -149,16 +143,16 @@ pub(crate) fn multiply<T: GemmElement>(
         start: c.as_mut_ptr(),
         row: n,
     };
-    if clashes(b) {
-        let width = threads.map_or(1, |_| parallel::width());
-        if !is_narrow::<T>(m) && k >= STRIP_TERMS && n >= STRIP / 2 * width {
-            return in_strips(target, a, b, size, threads.is_some());
-        }
+    if !is_narrow::<T>(m) && strips::suit(b, size, threads.is_some()) {
+        return strips::multiply(target, a, b, size, threads.is_some());
     }
     // Few rows that are packed, in front of all of b.
-    let mut turned_rows = Vec::new();
-    let a = match clashes(a.turned()) && packs_rows(a, b, size) {
-        true => turned(a.turned(), [k, m], &mut turned_rows).turned(),
+    let mut rows = Vec::new();
+    let are_turned = strips::clashes(a.turned())
+        && packs_rows(a, b, size)
+        && rows.try_reserve_exact(k * m).is_ok();
+    let a = match are_turned {
+        true => strips::turned(a.turned(), [k, m], &mut rows).turned(),
         false => a,
     };
     let whole = [0..m, 0..n];
@@ -172,63 +166,6 @@ pub(crate) fn multiply<T: GemmElement>(
             target.call(a, b, k, piece, false, Parallelism::None);
         }),
     }
-}
-
-/// Whether packing some of its columns is slow, since they lie so far apart.
-fn clashes<T>(matrix: Matrix<'_, T>) -> bool {
-    matrix.row == 1
-        && matrix.column > 1
-        && (matrix.column as usize * size_of::<T>()).is_multiple_of(CLASH)
-}
-
-/// A matrix of columns as rows without gaps.
-fn turned<'a, T: GemmElement>(
-    matrix: Matrix<'_, T>,
-    [rows, columns]: [usize; 2],
-    into: &'a mut Vec<T>,
-) -> Matrix<'a, T> {
-    into.resize(rows * columns, T::ZERO);
-    transpose::Matrix::of(matrix.column as usize, [rows, columns]).copy(
-        matrix.elements,
-        (into, columns),
-        &Stores::Plain.lines(),
-    );
-    Matrix {
-        elements: into,
-        row: columns as isize,
-        column: 1,
-    }
-}
-
-/// The product by strips of columns of b, which are turned before: by squares, where `gemm` packs element by element.
-fn in_strips<T: GemmElement>(
-    target: Target<T>,
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    Size { m, k, n }: Size,
-    in_parallel: bool,
-) {
-    let count = n.div_ceil(STRIP);
-    parallel::share(in_parallel, 0..count, |strip| {
-        // Of equal width: a single column would be a vector to `gemm`.
-        let columns = strip * n / count..(strip + 1) * n / count;
-        let mut scratch = Vec::new();
-        for first in (0..k).step_by(STRIP_TERMS) {
-            let terms = STRIP_TERMS.min(k - first);
-            let strip = b.from(first, columns.start);
-            let strip = turned(strip, [terms, columns.len()], &mut scratch);
-            let all = [0..m, 0..columns.len()];
-            let target = target.from(columns.start);
-            target.call(
-                a.from(0, first),
-                strip,
-                terms,
-                all,
-                first > 0,
-                Parallelism::None,
-            );
-        }
-    });
 }
 
 fn is_narrow<T>(m: usize) -> bool {
