@@ -2,12 +2,13 @@
 
 use std::ops::BitAnd;
 
+use super::exponential::{LogSumExp, Logarithms};
 use super::fold::{Fold, LANES, reduce};
 use super::lanes::{Plain, Read};
-use super::number::{Float, Number, largest, sum};
+use super::number::{Float, Number, sum};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
-use crate::cpu::{Loops, host_vec, vectorised};
+use crate::cpu::{host_vec, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -136,23 +137,6 @@ impl Run<'_, '_> {
         let bytes = self.output.layout.elements() * size;
         let out = self.output.bytes.get_mut(..bytes).unwrap_or_default();
         reduce(self.op.name(), fold, &space, data, (out, size), &finish)
-    }
-}
-
-/// What logsumexp makes of the largest and the sums: a logarithm each, in vectors.
-struct Logarithms<'a, W, T> {
-    states: &'a [(W, W)],
-    out: &'a mut [T],
-}
-
-impl<T: Number<Wide: Float>> Loops for Logarithms<'_, T::Wide, T> {
-    const WIDEST: bool = true;
-
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) {
-        for (out, &(top, sum)) in self.out.iter_mut().zip(self.states) {
-            *out = T::narrow(top + sum.ln::<FUSED>());
-        }
     }
 }
 
@@ -524,79 +508,5 @@ impl Fold<u8> for Count {
     #[inline(always)]
     fn join<const FUSED: bool>(&self, a: u32, b: u32) -> u32 {
         a.wrapping_add(b)
-    }
-}
-
-/// How far a number is below the largest. Equal ones may be infinite.
-#[inline(always)]
-fn below<W: Float>(x: W, top: W) -> W {
-    if x == top { W::ZERO } else { x - top }
-}
-
-struct LogSumExp;
-
-impl<W: Float> Fold<W> for LogSumExp {
-    /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
-    type State = (W, W);
-    const BY_BLOCKS: bool = true;
-    const WIDEST: bool = true;
-
-    #[inline(always)]
-    fn empty(&self) -> Self::State {
-        (W::LEAST, W::ZERO)
-    }
-
-    #[inline(always)]
-    fn take<const FUSED: bool>(&self, state: Self::State, x: W, _: usize) -> Self::State {
-        <Self as Fold<W>>::join::<FUSED>(self, state, (x, W::ONE))
-    }
-
-    #[inline(always)]
-    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
-        let top = largest::<_, FUSED>(run);
-        // Infinities and NaN go one by one.
-        let is_finite = top.wider().abs() <= f64::MAX;
-        match is_finite {
-            true => {
-                let sum = sum::<_, _, FUSED>(
-                    run,
-                    #[inline(always)]
-                    |x| (x - top).exp_below::<FUSED>(),
-                );
-                Some((top, W::of(sum)))
-            }
-            false => None,
-        }
-    }
-
-    #[inline(always)]
-    fn rows<const FUSED: bool, const R: usize>(
-        &self,
-        states: &mut [Self::State],
-        rows: [&[W]; R],
-        _: usize,
-    ) {
-        for (at, state) in states.iter_mut().enumerate() {
-            let (before, sum) = *state;
-            let mut top = before;
-            for row in rows {
-                top = if row[at] > top { row[at] } else { top };
-            }
-            let mut sum = sum * below(before, top).exp_below::<FUSED>();
-            for row in rows {
-                sum = sum + below(row[at], top).exp_below::<FUSED>();
-            }
-            *state = (top, sum);
-        }
-    }
-
-    #[inline(always)]
-    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
-        let one = W::ONE;
-        let apart = below(b.0, a.0);
-        let less = (W::ZERO - apart.abs()).exp_below::<FUSED>();
-        let is_higher = apart > W::ZERO;
-        let (to_a, to_b) = if is_higher { (less, one) } else { (one, less) };
-        (if is_higher { b.0 } else { a.0 }, a.1 * to_a + b.1 * to_b)
     }
 }

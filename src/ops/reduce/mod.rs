@@ -2,6 +2,7 @@
 
 mod axes;
 mod cpu;
+mod exponential;
 mod fold;
 mod kernel;
 mod lanes;
