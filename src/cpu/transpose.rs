@@ -421,7 +421,7 @@ mod tests {
             let want: Vec<T> = (0..layout.elements())
                 .map(|at| {
                     let at = place(at, layout.shape().dims(), layout.strides());
-                    from[layout.offset() + at as usize]
+                    from[layout.offset().wrapping_add_signed(at)]
                 })
                 .collect();
             for (stores, before) in [
