@@ -142,15 +142,15 @@ pub(crate) fn multiply<T: GemmElement>(
     let target = Target {
         start: c.as_mut_ptr(),
         row: n,
+        packs_rows: packs_rows(a, b, size),
     };
-    if !is_narrow::<T>(m) && strips::suit(b, size, threads.is_some()) {
+    if !is_narrow::<T>(m) && strips::suit(b, size) {
         return strips::multiply(target, a, b, size, threads.is_some());
     }
     // Few rows that are packed, in front of all of b.
     let mut rows = Vec::new();
-    let are_turned = strips::clashes(a.turned())
-        && packs_rows(a, b, size)
-        && rows.try_reserve_exact(k * m).is_ok();
+    let are_turned =
+        strips::clashes(a.turned()) && target.packs_rows && rows.try_reserve_exact(k * m).is_ok();
     let a = match are_turned {
         true => strips::turned(a.turned(), [k, m], &mut rows).turned(),
         false => a,
@@ -215,6 +215,7 @@ pub(crate) fn multiply_add<T: GemmElement>(
         let target = Target {
             start: c.as_mut_ptr(),
             row: size.n,
+            packs_rows: packs_rows(a, b, size),
         };
         let whole = [0..size.m, 0..size.n];
         target.call(a, b, size.k, whole, true, Parallelism::None);
@@ -272,6 +273,8 @@ struct Lines<T> {
 struct Target<T> {
     start: *mut T,
     row: usize,
+    /// Whether rows of the left operand are packed: of the whole product, so that pieces have its bits.
+    packs_rows: bool,
 }
 
 // SAFETY: it is only written through `call`, each part of it by one thread.
@@ -299,7 +302,7 @@ impl<T: GemmElement> Target<T> {
     ) {
         let (m, n) = (rows.len(), columns.len());
         // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
-        // `a` and `b` do; parts of rows and columns lie inside; the target is borrowed alone, and
+        // `a` and `b` do (or they are copies as large as what is taken of them); parts of rows and columns lie inside; the target is borrowed alone, and
         // calls at the same time have disjoint parts; strides are not negative.
         let (c, rows, columns) = unsafe {
             (
@@ -325,7 +328,7 @@ impl<T: GemmElement> Target<T> {
         };
         // Its kernels want a column-major destination: a row-major product is the transposed product of the transposed
         // operands. But it packs the first one, one by one what are no neighbours, and that takes longer than storing entries so.
-        let (first, second) = match packs_rows(a, b, Size { m, k, n }) {
+        let (first, second) = match self.packs_rows {
             true => (rows, columns),
             false => (columns, rows),
         };

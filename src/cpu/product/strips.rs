@@ -11,6 +11,8 @@ const CLASH: usize = 1024;
 /// Columns and terms that are turned at a time then.
 const STRIP: usize = 192;
 const STRIP_TERMS: usize = 256;
+/// Columns of a strip at least.
+const LEAST: usize = 48;
 
 /// Whether packing some of its columns is slow, since they lie so far apart.
 pub(super) fn clashes<T>(matrix: Matrix<'_, T>) -> bool {
@@ -38,10 +40,9 @@ pub(super) fn turned<'a, T: GemmElement>(
     }
 }
 
-/// Whether strips pay: where all cores have some, and squares of terms.
-pub(super) fn suit<T>(b: Matrix<'_, T>, Size { k, n, .. }: Size, in_parallel: bool) -> bool {
-    let width = if in_parallel { parallel::width() } else { 1 };
-    clashes(b) && k >= STRIP_TERMS && n >= STRIP / 2 * width
+/// Whether strips pay, by what the product alone says: its bits do not depend on who works on it.
+pub(super) fn suit<T>(b: Matrix<'_, T>, Size { k, n, .. }: Size) -> bool {
+    clashes(b) && k >= STRIP_TERMS && n >= STRIP
 }
 
 /// The product by strips of columns of b, which are turned before: by squares, where `gemm` packs element by element.
@@ -52,7 +53,13 @@ pub(super) fn multiply<T: GemmElement>(
     Size { m, k, n }: Size,
     in_parallel: bool,
 ) {
-    let count = n.div_ceil(STRIP);
+    // All cores have some.
+    let width = if in_parallel { parallel::width() } else { 1 };
+    let count = n.div_ceil(STRIP).max(width.min(n / LEAST));
+    let target = Target {
+        packs_rows: false,
+        ..target
+    };
     parallel::share(in_parallel, 0..count, |strip| {
         // Of equal width: a single column would be a vector to `gemm`.
         let columns = strip * n / count..(strip + 1) * n / count;
