@@ -2,7 +2,7 @@
 # Runs the programs that scripts/bundle.sh laid beside it: ./measure.sh DEVICE [STEP]...
 #
 #   DEVICE        a selector: gpu, gpu:1, lavapipe, cpu
-#   STEP          devices, matmul, figures, products, kernels, suite, peers, tune; all but tune without one
+#   STEP          devices, matmul, figures, products, kernels, suite, peers, tune; all that are there but tune without one
 #   OUT           where logs go (default: measured, beside this script)
 #   LIMIT         seconds that a step may take (default: 1800)
 #
@@ -16,7 +16,10 @@ if [ -z "$device" ] || [ "${device#-}" != "$device" ]; then
     exit 2
 fi
 shift
-[ $# -gt 0 ] || set -- devices matmul figures products kernels suite peers
+if [ $# = 0 ]; then
+    set -- devices matmul figures products kernels suite
+    [ ! -x "$here/peers-matmul" ] || set -- "$@" peers
+fi
 out=${OUT:-$here/measured}
 mkdir -p "$out"
 

@@ -1,6 +1,5 @@
 //! What readers and writers of files share: errors, lengths, pieces, files that take the place of others.
 
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -95,20 +94,27 @@ pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
 ) -> Result<()> {
-    // A link stays, and what it leads to is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // A link stays, and what it leads to is replaced; one to nowhere is written through.
+    let path = match fs::canonicalize(path) {
+        Ok(path) => path,
+        Err(_) => path.to_owned(),
+    };
     let there = fs::metadata(&path).ok();
-    // Pipes and devices are written to; and so is a file in a folder that takes no other.
+    // Pipes and devices are written to.
     let is_file = there.as_ref().is_none_or(fs::Metadata::is_file);
-    let Some((file, beside)) = is_file.then(|| Beside::create(&path).ok()).flatten() else {
+    if !is_file || (there.is_none() && path.is_symlink()) {
         let mut writer = BufWriter::new(File::create(&path).map_err(failing.io())?);
         write(&mut writer)?;
         return writer.flush().map_err(failing.io());
-    };
-    if let Some(there) = there {
+    }
+    if there.is_some() {
         // A file that must not be written to must not be replaced.
         let open = OpenOptions::new().append(true).open(&path);
-        open.and_then(|_| file.set_permissions(there.permissions()))
+        open.map_err(failing.io())?;
+    }
+    let (file, beside) = Beside::create(&path).map_err(failing.io())?;
+    if let Some(there) = there {
+        file.set_permissions(there.permissions())
             .map_err(failing.io())?;
     }
     let mut writer = BufWriter::new(file);
@@ -119,32 +125,38 @@ pub(super) fn replace(
 }
 
 /// A file that is removed, but where it took another's place.
-struct Beside(PathBuf);
+struct Beside(Option<PathBuf>);
 
 impl Beside {
     fn create(path: &Path) -> io::Result<(File, Self)> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut name = OsString::from(".");
-        name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-        name.push(format!(".{}-{number}", std::process::id()));
-        let beside = path.with_file_name(name);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&beside)?;
-        Ok((file, Self(beside)))
+        // What a process that was killed left may have the name.
+        for _ in 0..1000 {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let beside = path.with_file_name(format!(".orlop-{}-{number}", std::process::id()));
+            let mut options = OpenOptions::new();
+            match options.write(true).create_new(true).open(&beside) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => return Ok((file?, Self(Some(beside)))),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn take_place_of(self, path: &Path) -> io::Result<()> {
-        fs::rename(&self.0, path)
+    fn take_place_of(mut self, path: &Path) -> io::Result<()> {
+        match self.0.take() {
+            Some(beside) => fs::rename(&beside, path).inspect_err(|_| self.0 = Some(beside)),
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // Not there any more where it took the other's place.
-        let _ = fs::remove_file(&self.0);
+        if let Some(beside) = &self.0 {
+            // What went wrong is told already.
+            let _ = fs::remove_file(beside);
+        }
     }
 }
 

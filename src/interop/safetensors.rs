@@ -183,7 +183,7 @@ pub fn write_safetensors(mut writer: impl Write, tensors: &[(&str, &Tensor)]) ->
 }
 
 /// Writes named tensors into a file. One that is there is replaced when all is written, by another beside it that takes
-/// its name: where the call fails it is as it was.
+/// its name, so the folder has to take another file: where the call fails it is as it was.
 ///
 /// # Errors
 /// As [`write_safetensors`]; [`Error::File`](crate::Error::File) names the file.

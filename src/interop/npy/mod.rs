@@ -54,7 +54,7 @@ impl Tensor {
     }
 
     /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is written, by another beside
-    /// it that takes its name: where the call fails it is as it was.
+    /// it that takes its name, so the folder has to take another file: where the call fails it is as it was.
     ///
     /// # Errors
     /// As [`Tensor::to_npy`]; [`Error::File`](crate::Error::File) names the file.
