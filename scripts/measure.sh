@@ -56,9 +56,12 @@ for name in "$@"; do
         suite)
             trials=${device%:0}
             # Where the suite finds its files and ONNX's cases.
-            export CARGO_MANIFEST_DIR=$here XDG_CACHE_HOME=$out/cache
-            mkdir -p "$XDG_CACHE_HOME/orlop" && tar -xzf "$here/onnx.tar.gz" -C "$XDG_CACHE_HOME/orlop"
-            step suite suite "${trials/:/}::"
+            cache=$out/cache
+            if mkdir -p "$cache/orlop" && tar -xzf "$here/onnx.tar.gz" -C "$cache/orlop"; then
+                CARGO_MANIFEST_DIR=$here XDG_CACHE_HOME=$cache step suite suite "${trials/:/}::"
+            else
+                summary+=("suite: its files are not in the bundle") failed=1
+            fi
             ;;
         peers)
             pytorch=()

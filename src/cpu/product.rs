@@ -23,7 +23,7 @@ pub(crate) const ALONE: usize = 100 * 100 * 100;
 /// Multiply-adds above which `gemm` spreads the work itself; below, pieces by hand start sooner.
 const LARGE: usize = 400 * 400 * 400;
 /// Multiply-adds up to which packing costs more than it gives.
-const SMALL: usize = 64 * 64 * 64;
+pub(crate) const SMALL: usize = 64 * 64 * 64;
 /// Terms up to which `gemm`'s parts of k, of 512 or more, are added one to the other.
 const LONGEST: usize = 1 << 20;
 /// Elements of a right operand that the first cache holds for a small product.

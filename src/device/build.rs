@@ -321,10 +321,11 @@ impl DeviceBuilder {
             Growth::Preallocate { fraction } => fraction,
             // More than there is would only be promised, page by page, until the system ends the process.
             Growth::PreallocateBytes { bytes } => {
-                let most = info.memory_free.map_or(u64::MAX, |free| free / 10 * 9);
                 return Ok(match info.memory_total {
                     Some(total) if bytes > total => Growth::PreallocateBytes {
-                        bytes: bytes.min(total).min(most),
+                        bytes: info
+                            .memory_free
+                            .map_or(total, |free| total.min(free / 10 * 9)),
                     },
                     _ => growth,
                 });

@@ -174,18 +174,6 @@ impl Storage {
         }
     }
 
-    /// Copies `data` to `start` of a GPU's storage with contents, both in whole words: as a whole, or after an error not
-    /// at all.
-    ///
-    /// # Errors
-    /// As [`Storage::write`].
-    pub(crate) fn overwrite(&self, start: u64, data: &[u8]) -> Result<()> {
-        match self {
-            Storage::Gpu(block) => block.gpu().overwrite(block, start, data),
-            Storage::Host(_) | Storage::Empty => Ok(()),
-        }
-    }
-
     /// Copies `data` to the start of the storage, in the device's order.
     ///
     /// # Errors

@@ -95,10 +95,7 @@ pub(super) fn replace(
     write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
 ) -> Result<()> {
     // A link stays, and what it leads to is replaced; one to nowhere is written through.
-    let path = match fs::canonicalize(path) {
-        Ok(path) => path,
-        Err(_) => path.to_owned(),
-    };
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let there = fs::metadata(&path).ok();
     // Pipes and devices are written to.
     let is_file = there.as_ref().is_none_or(fs::Metadata::is_file);

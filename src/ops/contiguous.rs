@@ -53,6 +53,12 @@ impl Tensor {
         road::run_at_home(&Copy, self)
     }
 
+    /// A copy where the tensor lives in which each element is once, seen as often as here.
+    pub(super) fn copy_once(&self) -> Result<Tensor> {
+        let once = self.view(self.layout().distinct()).copy_at_home()?;
+        once.broadcast_to(self.shape())
+    }
+
     /// Copies the elements of another tensor, which broadcasts to this shape, into this tensor's own memory, bit for
     /// bit: all views of the storage see them. Another view of the same storage is read before
     /// anything is written. For one number there is [`Tensor::fill`].

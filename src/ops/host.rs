@@ -138,10 +138,9 @@ impl Tensor {
                 "leave it on the CPU, or cast it first",
             ));
         }
-        let once = self.layout().distinct();
-        if self.device() != device && self.layout().span().len() > 2 * once.elements() {
-            let dense = self.view(once).copy_at_home()?;
-            return road::move_to("to", &dense, device)?.broadcast_to(self.shape());
+        let layout = self.layout();
+        if self.device() != device && layout.span().len() > 2 * layout.distinct().elements() {
+            return road::move_to("to", &self.copy_once()?, device);
         }
         road::move_to("to", self, device)
     }

@@ -187,9 +187,18 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     if tensor.device() == device {
         return Ok(tensor.clone());
     }
-    let span = tensor.layout().span();
-    let copy = copy_of(op, tensor, &span, device)?;
-    Ok(seen_through(&copy, tensor.layout(), span.start))
+    part_of(op, tensor, tensor.layout().span(), device)
+}
+
+/// A copy of a part of a tensor's storage that has all of its elements, seen as the tensor sees its own.
+fn part_of(
+    op: &'static str,
+    tensor: &Tensor,
+    part: Range<usize>,
+    device: &Device,
+) -> Result<Tensor> {
+    let copy = copy_of(op, tensor, &part, device)?;
+    Ok(seen_through(&copy, tensor.layout(), part.start))
 }
 
 /// The bytes of a tensor with its gaps: of what travels.
@@ -257,7 +266,6 @@ fn copy_of(
 pub(super) fn part_on(op: &'static str, tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // Four elements at a time are whole words in every dtype, and chunks end on whole words.
     let span = tensor.layout().span();
-    let span = span.start - span.start % 4..span.end.next_multiple_of(4);
-    let copy = copy_of(op, tensor, &span, device)?;
-    Ok(seen_through(&copy, tensor.layout(), span.start))
+    let part = span.start - span.start % 4..span.end.next_multiple_of(4);
+    part_of(op, tensor, part, device)
 }

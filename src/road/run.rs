@@ -192,15 +192,15 @@ fn travel(
 fn write_back(name: &'static str, written: &Tensor, into: &Tensor, copy: &dyn Op) -> Result<()> {
     let range = into.byte_range();
     let is_whole_words = range.start.is_multiple_of(4) && range.end.is_multiple_of(4);
-    if let Some(block) = host_block(written)
+    if let (Some(here), Some(there)) = (host_block(written), block(into))
         && into.is_contiguous()
         && is_whole_words
     {
-        let here = written.byte_range();
-        let bytes = block.read();
-        let bytes = bytes.get(here.start as usize..here.end as usize);
+        let place = written.byte_range();
+        let bytes = here.read();
+        let bytes = bytes.get(place.start as usize..place.end as usize);
         let bytes = bytes.unwrap_or_default();
-        return into.storage().overwrite(range.start, bytes);
+        return there.gpu().overwrite(there, range.start, bytes);
     }
     let dense = travel(copy, Some(written.device()), &[written], None)?;
     let beside = place::move_to(name, &dense, into.device())?;

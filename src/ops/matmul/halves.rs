@@ -7,7 +7,7 @@ use crate::cpu::host_vec;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
-use crate::cpu::product::{self, ALONE};
+use crate::cpu::product::{self, ALONE, SMALL};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -20,9 +20,8 @@ const COLUMNS: usize = 512;
 const ENTRIES: usize = ROWS * COLUMNS;
 /// Rows that threads share; of fewer they share the columns.
 const SHARED_ROWS: usize = 64;
-/// Rows or columns that are few, and multiply-adds that are.
+/// Rows or columns that are few.
 const FEW: usize = 8;
-const SMALL: usize = 64 * 64 * 64;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -136,10 +135,12 @@ fn widened<'a, T: Half>(
     [rows, columns]: [usize; 2],
     into: &'a mut [f32],
 ) -> Matrix<'a, f32> {
-    let along_columns = match () {
-        () if rows == 1 || columns == 1 => columns == 1,
-        () if matrix.row == 1 || matrix.column == 1 => matrix.column != 1,
-        () => rows > columns,
+    let along_columns = if rows == 1 || columns == 1 {
+        columns == 1
+    } else if matrix.row == 1 || matrix.column == 1 {
+        matrix.column != 1
+    } else {
+        rows > columns
     };
     let (lines, length, next, step) = match along_columns {
         true => (columns, rows, matrix.column, matrix.row),

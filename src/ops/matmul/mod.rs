@@ -108,7 +108,8 @@ impl Tensor {
         // Kernels read operands as they lie, but none backwards.
         let inputs = [&*form.left, &*form.right].into_iter().chain(&form.added);
         let forward = inputs.map(|input| match input.layout().goes_back() {
-            true => forward(input).map(Cow::Owned),
+            // What is repeated, as matrices for all batches are, is copied once.
+            true => input.copy_once().map(Cow::Owned),
             false => Ok(Cow::Borrowed(input)),
         });
         let forward = forward.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
@@ -119,12 +120,6 @@ impl Tensor {
         }
         Ok(product.view(crate::layout::Layout::contiguous(form.output)))
     }
-}
-
-/// A copy that does not go back. What is repeated, as matrices for all batches are, is copied once.
-fn forward(operand: &Tensor) -> Result<Tensor> {
-    let once = operand.view(operand.layout().distinct());
-    once.contiguous()?.broadcast_to(operand.shape())
 }
 
 impl Op for Matmul {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::capabilities::DeviceKind;
+use crate::cpu::product::SMALL;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -15,9 +16,6 @@ use crate::tensor::Tensor;
 const INNER: &str =
     "the last size of the first must equal the last but one of the second (or its only one)";
 const BATCH: &str = "the sizes before the last two must be equal or one of them 1";
-
-/// Multiply-adds up to which matrices with rows enough are multiplied as they lie.
-const SMALL: usize = 64 * 64 * 64;
 
 /// A function of each entry of a product, applied before it is stored.
 ///
@@ -191,7 +189,7 @@ impl Form<'_> {
         let mut repeats = batch.iter().zip(self.right.layout().strides());
         let is_one = !batch.is_empty()
             && repeats.all(|(&size, &stride)| size == 1 || size > 0 && stride == 0);
-        // The CPU has loops of its own for these.
+        // The CPU has loops of its own for these, where rows are enough.
         let is_small = (16..=SMALL / k.saturating_mul(n).max(1)).contains(&m)
             && self.right.layout().strides().last() == Some(&1)
             && self.left.device().capabilities().kind == DeviceKind::Cpu;

@@ -60,20 +60,24 @@ struct Normals<W> {
 
 impl<W: Float> Normals<W> {
     fn of(op: &Normalise, states: &[[f64; 2]]) -> Result<Self> {
-        let part = |at: usize| {
-            let mut part = host_vec(op.what.name(), states.len())?;
-            let all = states.iter().map(|&state| normal::<W>(op, state)[at]);
-            part.extend(all.map(W::of));
-            Ok(part)
-        };
         let is_scaled = op.what != Norm::Softmax;
-        let unless_softmax = |at: usize| if is_scaled { part(at) } else { Ok(Vec::new()) };
-        Ok(Self {
-            step: unless_softmax(0)?,
-            shift: part(1)?,
-            rest: unless_softmax(2)?,
-            factor: part(3)?,
-        })
+        let room = |is_needed| host_vec(op.what.name(), if is_needed { states.len() } else { 0 });
+        let mut all = Self {
+            step: room(is_scaled)?,
+            shift: room(true)?,
+            rest: room(is_scaled)?,
+            factor: room(true)?,
+        };
+        for &state in states {
+            let [step, shift, rest, factor] = normal::<W>(op, state).map(W::of);
+            all.shift.push(shift);
+            all.factor.push(factor);
+            if is_scaled {
+                all.step.push(step);
+                all.rest.push(rest);
+            }
+        }
+        Ok(all)
     }
 }
 
