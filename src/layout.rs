@@ -1,8 +1,11 @@
 //! How a tensor's elements lie in its storage: shape, strides, offset, all in elements.
 
+mod axis;
 mod merge;
 mod slice;
 
+pub use axis::Axis;
+pub(crate) use axis::each_once;
 pub(crate) use merge::{Merged, merge, place};
 pub use slice::{SliceRange, SliceRanges};
 
@@ -163,23 +166,13 @@ impl Layout {
             .map(|at| (self.offset as isize + place(at, &self.shape, &self.strides)) as usize)
     }
 
-    fn check_axis(&self, op: &'static str, axis: usize) -> Result<()> {
-        if axis < self.rank() {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            op,
-            format!("there is no axis {axis} in shape {}", self.shape),
-        ))
-    }
-
     /// Swaps two dimensions.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when an axis does not exist.
-    pub fn transpose(&self, first: usize, second: usize) -> Result<Self> {
-        self.check_axis("transpose", first)?;
-        self.check_axis("transpose", second)?;
+    pub fn transpose(&self, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Self> {
+        let first = first.into().of("transpose", &self.shape)?;
+        let second = second.into().of("transpose", &self.shape)?;
         let mut axes: SmallVec<[usize; 6]> = (0..self.rank()).collect();
         axes.swap(first, second);
         self.permute(&axes)
@@ -189,108 +182,21 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless `axes` names each axis once.
-    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
-        let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
-        let each_once = axes.len() == self.rank()
-            && axes.iter().all(|&axis| {
-                seen.get_mut(axis)
-                    .is_some_and(|s| !std::mem::replace(s, true))
-            });
-        if !each_once {
+    pub fn permute(&self, axes: &[impl Into<Axis> + Copy]) -> Result<Self> {
+        let named = axis::each_once(axes, "permute", &self.shape)?;
+        if named.len() < self.rank() {
             return Err(Error::invalid(
                 "permute",
                 format!(
-                    "axes {axes:?} must name each axis of shape {} once",
+                    "axes {named:?} must name each axis of shape {} once",
                     self.shape
                 ),
             ));
         }
         Ok(Self {
-            shape: axes.iter().map(|&axis| self.shape[axis]).collect(),
-            strides: axes.iter().map(|&axis| self.strides[axis]).collect(),
+            shape: named.iter().map(|&axis| self.shape[axis]).collect(),
+            strides: named.iter().map(|&axis| self.strides[axis]).collect(),
             offset: self.offset,
-        })
-    }
-
-    /// Turns dimensions round: their last element comes first.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when an axis does not exist or is named twice.
-    pub fn flip(&self, axes: &[usize]) -> Result<Self> {
-        let mut ranges: SmallVec<[SliceRange; 6]> =
-            SmallVec::from_elem(SliceRange::from(..), self.rank());
-        for (at, &axis) in axes.iter().enumerate() {
-            self.check_axis("flip", axis)?;
-            if axes[..at].contains(&axis) {
-                return Err(Error::invalid(
-                    "flip",
-                    format!("axes {axes:?} name axis {axis} twice"),
-                ));
-            }
-            ranges[axis] = SliceRange::from(..).step(-1);
-        }
-        self.slice(&ranges)
-    }
-
-    /// Keeps a range of each dimension, or every so-manieth element of it; dimensions that are not
-    /// named stay whole.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for too many ranges, one outside its dimension, or a step of 0.
-    pub fn slice(&self, ranges: &[SliceRange]) -> Result<Self> {
-        if ranges.len() > self.rank() {
-            return Err(Error::invalid(
-                "slice",
-                format!(
-                    "{} ranges given for shape {} of rank {}",
-                    ranges.len(),
-                    self.shape,
-                    self.rank()
-                ),
-            ));
-        }
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
-        let mut strides = Strides::from_slice(&self.strides);
-        let mut offset = self.offset as isize;
-        for (axis, range) in ranges.iter().enumerate() {
-            let size = self.shape[axis];
-            let end = range.end.unwrap_or(size);
-            if range.start > end || end > size {
-                return Err(Error::invalid(
-                    "slice",
-                    format!(
-                        "range {}..{end} is outside axis {axis} of size {size} in shape {}",
-                        range.start, self.shape
-                    ),
-                ));
-            }
-            if range.step == 0 {
-                return Err(Error::invalid("slice", "a step of 0 goes nowhere"));
-            }
-            dims[axis] = (end - range.start).div_ceil(range.step.unsigned_abs());
-            // Backwards it begins with the range's last element.
-            let first = match range.step < 0 && dims[axis] > 0 {
-                true => end - 1,
-                false => range.start,
-            };
-            strides[axis] = match dims[axis] > 1 {
-                true => strides[axis] * range.step,
-                // It is not stepped along, so neither backwards.
-                false => strides[axis].abs(),
-            };
-            offset += first as isize * self.strides[axis];
-        }
-        let shape: Shape = dims.into_iter().collect();
-        // Without elements the offset means nothing: keep it inside the storage.
-        let offset = if shape.elements() == 0 {
-            0
-        } else {
-            offset as usize
-        };
-        Ok(Self {
-            shape,
-            strides,
-            offset,
         })
     }
 
@@ -330,39 +236,34 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the axis does not exist or its size is not 1.
-    pub fn squeeze(&self, axis: usize) -> Result<Self> {
-        self.check_axis("squeeze", axis)?;
+    pub fn squeeze(&self, axis: impl Into<Axis>) -> Result<Self> {
+        let axis = axis.into().of("squeeze", &self.shape)?;
         if self.shape[axis] != 1 {
             return Err(Error::invalid(
                 "squeeze",
                 format!("axis {axis} of shape {} is not of size 1", self.shape),
             ));
         }
-        let keep = |at: &usize| *at != axis;
-        Ok(Self {
-            shape: (0..self.rank())
-                .filter(keep)
-                .map(|d| self.shape[d])
-                .collect(),
-            strides: (0..self.rank())
-                .filter(keep)
-                .map(|d| self.strides[d])
-                .collect(),
-            offset: self.offset,
-        })
+        Ok(self.without(|at| at == axis))
     }
 
-    /// Adds a dimension of size 1 before `axis` (at the end when `axis` is the rank).
+    /// The dimensions that are not so, at index 0 of those that are.
+    fn without(&self, is_so: impl Fn(usize) -> bool) -> Self {
+        let kept = || (0..self.rank()).filter(|&axis| !is_so(axis));
+        Self {
+            shape: kept().map(|axis| self.shape[axis]).collect(),
+            strides: kept().map(|axis| self.strides[axis]).collect(),
+            offset: self.offset,
+        }
+    }
+
+    /// Adds a dimension of size 1, which is then `axis`: before the one that is, or, where `axis` is the
+    /// rank or -1, at the end.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `axis` is above the rank.
-    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
-        if axis > self.rank() {
-            return Err(Error::invalid(
-                "unsqueeze",
-                format!("axis {axis} is above the rank of shape {}", self.shape),
-            ));
-        }
+    pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Self> {
+        let axis = axis.into().added("unsqueeze", &self.shape)?;
         let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
         let mut strides = self.strides.clone();
         dims.insert(axis, 1);
@@ -517,38 +418,6 @@ mod tests {
         }
         assert_eq!(Layout::contiguous([0, 3]).end(), 0);
         assert_eq!(Layout::contiguous([0, 3]).span(), 0..0);
-    }
-
-    #[test]
-    fn steps_pick_what_they_pass() {
-        let base = Layout::contiguous([10]);
-        let picked =
-            |range: SliceRange| -> Vec<usize> { base.slice(&[range]).unwrap().indices().collect() };
-        assert_eq!(picked(SliceRange::from(1..8).step(3)), [1, 4, 7]);
-        assert_eq!(picked(SliceRange::from(1..8).step(-3)), [7, 4, 1]);
-        assert_eq!(picked(SliceRange::from(2..8).step(-3)), [7, 4]);
-        assert_eq!(picked(SliceRange::from(..).step(-9)), [9, 0]);
-        assert_eq!(picked(SliceRange::from(..).step(isize::MIN)), [9]);
-        assert_eq!(picked(SliceRange::from(3..4).step(isize::MAX)), [3]);
-        assert_eq!(picked(SliceRange::from(5..5).step(-1)), [0; 0]);
-        let twice = base.slice(&[SliceRange::from(1..).step(2)]).unwrap();
-        let twice = twice.flip(&[0]).unwrap();
-        assert!(twice.indices().eq([9, 7, 5, 3, 1]));
-        assert!(twice.flip(&[0]).unwrap().indices().eq([1, 3, 5, 7, 9]));
-        assert!(base.slice(&[SliceRange::from(..).step(0)]).is_err());
-        assert!(base.flip(&[1]).is_err() && base.flip(&[0, 0]).is_err());
-        assert!(Layout::contiguous([0, 3]).flip(&[0, 1]).is_ok());
-        assert!(base.flip(&[0]).unwrap().goes_back());
-        assert!(!Layout::contiguous([1]).flip(&[0]).unwrap().goes_back());
-        // Nor where one element is left.
-        let one = base.flip(&[0]).unwrap().slice(&[(3..4).into()]).unwrap();
-        assert_eq!((one.strides(), one.offset()), (&[1][..], 6));
-        let cut = base
-            .flip(&[0])
-            .unwrap()
-            .reshape(&[2, 1, 5, 1].into())
-            .unwrap();
-        assert_eq!(cut.strides(), [-5, 5, -1, 1]);
     }
 
     #[test]

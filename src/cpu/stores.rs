@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 const USUAL: usize = 32 << 20;
 /// Where it tells of less the last one is hidden, as in some virtual machines.
 const SMALLEST: usize = 8 << 20;
+/// Bytes of a result above which its lines, written in another order than they lie in, go past the caches however large
+/// these are: docs/rejected.md has the figures of a cache of 480 MiB.
+const SCATTERED: usize = 16 << 20;
 
 /// Bytes of a line of memory.
 pub(crate) const LINE: usize = 64;
@@ -32,6 +35,19 @@ impl Stores {
             true => Self::Streaming,
             false => Self::Plain,
         }
+    }
+
+    /// For lines of a result of so many bytes that are written in another order than they lie in: a processor does not
+    /// foresee which ones it has to read first.
+    pub(crate) fn scattered(bytes: usize) -> Self {
+        match bytes > SCATTERED {
+            true => Self::of(usize::MAX),
+            false => Self::of(bytes),
+        }
+    }
+
+    pub(crate) fn are_streaming(self) -> bool {
+        matches!(self, Self::Streaming)
     }
 
     /// Writes line by line, in any order.

@@ -180,7 +180,7 @@ impl Transposed {
     {
         let count: usize = self.places.dims.iter().product();
         let ((from, _), (out, _)) = (from.as_chunks::<SIZE>(), out.as_chunks_mut());
-        self.copy_by(Stores::of(count * SIZE), from, out);
+        self.copy_by(Stores::scattered(count * SIZE), from, out);
     }
 
     fn copy_by<T: bytemuck::Pod + Send + Sync>(&self, stores: Stores, from: &[T], out: &mut [T]) {

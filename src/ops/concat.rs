@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::layout::{Layout, SliceRange};
+use crate::layout::{Axis, Layout, SliceRange};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -30,8 +30,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] without tensors, or when there is no such axis;
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a lost device.
-    pub fn concat(tensors: &[impl Borrow<Tensor>], axis: usize) -> Result<Tensor> {
+    pub fn concat(tensors: &[impl Borrow<Tensor>], axis: impl Into<Axis>) -> Result<Tensor> {
         let tensors: Vec<&Tensor> = tensors.iter().map(Borrow::borrow).collect();
+        let first = tensors.first();
+        let axis = axis.into();
+        let axis = first.map_or(Ok(0), |first| axis.of("concat", first.shape()))?;
         road::run(&Concat { axis }, &tensors)
     }
 
@@ -40,7 +43,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] without tensors, or for an axis above their rank;
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a lost device.
-    pub fn stack(tensors: &[impl Borrow<Tensor>], axis: usize) -> Result<Tensor> {
+    pub fn stack(tensors: &[impl Borrow<Tensor>], axis: impl Into<Axis>) -> Result<Tensor> {
+        let axis = axis.into();
         let mut rows = Vec::with_capacity(tensors.len());
         for tensor in tensors.iter().map(Borrow::borrow) {
             let first: &Tensor = tensors[0].borrow();
@@ -58,8 +62,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no such axis or the sizes are not its.
-    pub fn split(&self, axis: usize, sizes: &[usize]) -> Result<Vec<Tensor>> {
-        let size = self.axis_size("split", axis)?;
+    pub fn split(&self, axis: impl Into<Axis>, sizes: &[usize]) -> Result<Vec<Tensor>> {
+        let axis = axis.into().of("split", self.shape())?;
+        let size = self.shape()[axis];
         let all = sizes
             .iter()
             .try_fold(0usize, |all, &size| all.checked_add(size));
@@ -87,8 +92,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no such axis, for a count of 0, or for more than 2^24 parts.
-    pub fn chunk(&self, axis: usize, count: usize) -> Result<Vec<Tensor>> {
-        let size = self.axis_size("chunk", axis)?;
+    pub fn chunk(&self, axis: impl Into<Axis>, count: usize) -> Result<Vec<Tensor>> {
+        let axis = axis.into().of("chunk", self.shape())?;
+        let size = self.shape()[axis];
         if count == 0 {
             return Err(Error::invalid("chunk", "into no parts"));
         }
@@ -103,15 +109,6 @@ impl Tensor {
         let starts = (0..size.max(1)).step_by(each);
         let sizes: Vec<usize> = starts.map(|start| each.min(size - start)).collect();
         self.split(axis, &sizes)
-    }
-
-    fn axis_size(&self, op: &'static str, axis: usize) -> Result<usize> {
-        self.shape().get(axis).copied().ok_or_else(|| {
-            Error::invalid(
-                op,
-                format!("there is no axis {axis} in shape {}", self.shape()),
-            )
-        })
     }
 }
 
@@ -145,10 +142,6 @@ impl Op for Concat {
             return Err(Error::invalid(self.name(), "takes one tensor or more"));
         };
         let shape = first.layout.shape();
-        if self.axis >= shape.rank() {
-            let why = format!("there is no axis {} in shape {shape}", self.axis);
-            return Err(Error::invalid(self.name(), why));
-        }
         let mut sizes: SmallVec<[usize; 6]> = SmallVec::from_slice(shape);
         for input in &inputs[1..] {
             if input.dtype != first.dtype {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::device::{Device, Storage, StoragePin};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::layout::{Layout, SliceRanges};
+use crate::layout::{Axis, Layout, SliceRanges};
 use crate::shape::Shape;
 
 /// Elements of one dtype on one device: a storage seen through a layout.
@@ -83,11 +83,12 @@ impl Tensor {
         self.storage.is_same(&other.storage)
     }
 
-    /// A view with two dimensions swapped.
+    /// A view with two dimensions swapped: `t.transpose(-2, -1)` turns matrices. Here and everywhere, negative
+    /// axes count from the last one, -1.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when an axis does not exist.
-    pub fn transpose(&self, first: usize, second: usize) -> Result<Self> {
+    pub fn transpose(&self, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Self> {
         Ok(self.view(self.layout.transpose(first, second)?))
     }
 
@@ -95,16 +96,17 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `axes` names each once.
-    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
+    pub fn permute(&self, axes: &[impl Into<Axis> + Copy]) -> Result<Self> {
         Ok(self.view(self.layout.permute(axes)?))
     }
 
-    /// A view of a range of each dimension: `t.slice((0..2, .., 3..))`. Dimensions that are not
-    /// named stay whole. Ranges may have steps, also negative ones: [`SliceRange::step`](crate::SliceRange::step).
+    /// A view of a range or an index of each dimension: `t.slice((0..2, .., 3..))`. Of an index the dimension
+    /// goes away: `t.slice((0, .., -1))` has one dimension where `t` has three. Negative places count from the
+    /// end: `t.slice(-2..)` is the last two rows. Dimensions that are not named stay whole. Ranges may have steps, also negative ones: [`SliceRange::step`](crate::SliceRange::step).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges, one
-    /// outside its dimension, or a step of 0.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges, a range or
+    /// an index outside its dimension, or a step of 0.
     pub fn slice(&self, ranges: impl SliceRanges) -> Result<Self> {
         Ok(self.view(self.layout.slice(&ranges.ranges())?))
     }
@@ -114,7 +116,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when an axis does not exist or is
     /// named twice.
-    pub fn flip(&self, axes: &[usize]) -> Result<Self> {
+    pub fn flip(&self, axes: &[impl Into<Axis> + Copy]) -> Result<Self> {
         Ok(self.view(self.layout.flip(axes)?))
     }
 
@@ -134,15 +136,16 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the axis does not exist or
     /// is not of size 1.
-    pub fn squeeze(&self, axis: usize) -> Result<Self> {
+    pub fn squeeze(&self, axis: impl Into<Axis>) -> Result<Self> {
         Ok(self.view(self.layout.squeeze(axis)?))
     }
 
-    /// A view with a dimension of size 1 before `axis` (at the end when `axis` is the rank).
+    /// A view with a dimension of size 1, which is then `axis`: before the one that is, or, where `axis` is the
+    /// rank or -1, at the end.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `axis` is above the rank.
-    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
+    pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Self> {
         Ok(self.view(self.layout.unsqueeze(axis)?))
     }
 }

@@ -580,7 +580,7 @@ fn empty(context: &Context) -> Result<()> {
     assert_eq!(none.sum(0)?.shape().dims(), [0, 2]);
     let scalar = Tensor::scalar(device, 5.0f32)?;
     assert_eq!(scalar.sum(..)?.item::<f32>()?, 5.0);
-    assert_eq!(scalar.sum([])?.item::<f32>()?, 5.0);
+    assert_eq!(scalar.sum([0; 0])?.item::<f32>()?, 5.0);
     assert_eq!(scalar.argmax(..)?.item::<u32>()?, 0);
     assert_eq!(none.prod(1)?.to_vec::<f32>()?, [1.0; 6]);
     assert_eq!(none.norm(1)?.to_vec::<f32>()?, [0.0; 6]);

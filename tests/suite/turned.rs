@@ -1,7 +1,7 @@
 //! Inputs that lie turned: copies of permuted tensors and elementwise ops on them, in squares of every side,
 //! against the list of indices.
 
-use orlop::{DType, Device, Result, Tensor, with_hardware_plans};
+use orlop::{DType, Device, Result, Tensor, bf16, with_hardware_plans};
 
 use crate::adapters::{Context, full, runs_hardwares, stored_alone};
 use crate::elementwise;
@@ -23,6 +23,12 @@ pub fn tests() -> Vec<Test> {
         Test::new("turned::fused", Scope::Gpu, fused),
         Test::new("turned::order", Scope::Device, order),
         Test::new("turned::many_workgroups", Scope::Large, many_workgroups),
+        Test::new("turned::past_caches::f32", Scope::Large, past_caches::<f32>),
+        Test::new(
+            "turned::past_caches::bf16",
+            Scope::Large,
+            past_caches::<bf16>,
+        ),
     ];
     for_each_dtype!(all, Scope::Kernels, "turned::copies", copies);
     for_each_dtype!(all, Scope::Device, "turned::edges", edges);
@@ -237,6 +243,34 @@ fn beside<T: Number>(
         same(&whole.tensor, &want)?;
     }
     Ok(())
+}
+
+/// Results so large that the CPU copies what lies turned into them first, against what is computed of copies.
+fn past_caches<T: Number>(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let (rows, columns) = (2900, 2930);
+    let random = |shape: [usize; 2], seed| {
+        Tensor::randint(device, -9..10, shape, DType::I32, seed)?.cast(T::DTYPE)
+    };
+    let (x, y) = (random([columns, rows], 1)?, random([rows, columns], 2)?);
+    let z = random([columns + 1, rows + 2], 3)?.slice((1.., ..rows))?;
+    let (x, z) = (x.transpose(0, 1)?, z.transpose(0, 1)?);
+    let (x_by_rows, z_by_rows) = (x.copy()?, z.copy()?);
+    let alike = |got: Tensor, want: Tensor| same(&got, &want.to_vec::<T>()?);
+    alike(y.sub(&x)?, y.sub(&x_by_rows)?)?;
+    let both = |x: &Tensor, z: &Tensor| {
+        orlop::fused(|e| {
+            let [y, x, z] = [&y, x, z].map(|input| e.input(input));
+            y * x - x * z
+        })
+    };
+    alike(both(&x, &z)?, both(&x_by_rows, &z_by_rows)?)?;
+    // Of another size, and with an old value.
+    let is_less = y.lt(&x)?.to_vec::<bool>()?;
+    assert_eq!(is_less, y.lt(&x_by_rows)?.to_vec::<bool>()?);
+    let (sum, want) = (y.copy()?, y.add(&z_by_rows)?);
+    sum.add_assign(&z)?;
+    alike(sum, want)
 }
 
 /// The kernels that hardware is given: a workgroup a square.

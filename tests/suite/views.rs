@@ -1,6 +1,6 @@
 //! Views: what they show, what they share, and when a copy is made.
 
-use orlop::{DType, Layout, Result, SliceRange, Tensor};
+use orlop::{DType, Layout, Result, SliceRange, Tensor, keepdim};
 
 use crate::adapters::Context;
 use crate::number::{Number, for_each_dtype};
@@ -11,6 +11,7 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("views::slices", Scope::Device, slices),
+        Test::new("views::from_the_end", Scope::Device, from_the_end),
         Test::new("views::reshapes", Scope::Device, reshapes),
         Test::new("views::sizes_of_one", Scope::Device, sizes_of_one),
         Test::new("views::high_ranks", Scope::Device, high_ranks),
@@ -289,6 +290,86 @@ fn slices(context: &Context) -> Result<()> {
     assert_eq!(whole.slice((.., 2..2))?.to_vec::<i32>()?, Vec::<i32>::new());
     let scalar = Tensor::scalar(context.device(), 7i32)?;
     assert_eq!(scalar.slice(&[] as &[SliceRange])?.item::<i32>()?, 7);
+    Ok(())
+}
+
+/// Axes, ranges and indices that count from the end, in all that takes them.
+fn from_the_end(context: &Context) -> Result<()> {
+    let whole = numbers(context, &[4, 5, 6])?.tensor;
+    let alike = |got: Tensor, want: Tensor| {
+        assert_eq!(got.layout(), want.layout());
+        same(&got, &want.to_vec::<i32>()?)
+    };
+    alike(whole.transpose(-1, -3)?, whole.transpose(2, 0)?)?;
+    alike(whole.permute(&[-1, 0, -2])?, whole.permute(&[2, 0, 1])?)?;
+    alike(whole.flip(&[-1, 0])?, whole.flip(&[2, 0])?)?;
+    let with_one = whole.unsqueeze(-2)?;
+    assert_eq!(with_one.shape(), &[4, 5, 1, 6]);
+    assert_eq!(whole.unsqueeze(-1)?.shape(), &[4, 5, 6, 1]);
+    assert_eq!(whole.unsqueeze(-4)?.shape(), &[1, 4, 5, 6]);
+    alike(with_one.squeeze(-2)?, whole.clone())?;
+    let two = [&whole, &whole];
+    alike(Tensor::concat(&two, -1)?, Tensor::concat(&two, 2)?)?;
+    alike(Tensor::stack(&two, -1)?, Tensor::stack(&two, 3)?)?;
+    alike(Tensor::stack(&two, -4)?, Tensor::stack(&two, 0)?)?;
+    let parts = whole
+        .split(-2, &[2, 3])?
+        .into_iter()
+        .zip(whole.split(1, &[2, 3])?);
+    let chunks = whole.chunk(-1, 4)?.into_iter().zip(whole.chunk(2, 4)?);
+    for (got, want) in parts.chain(chunks) {
+        alike(got, want)?;
+    }
+    alike(whole.sum(-1)?, whole.sum(2)?)?;
+    alike(whole.max([-1, 0])?, whole.max([0, 2])?)?;
+    alike(whole.sum(keepdim(&[-3isize]))?, whole.sum(keepdim(&[0]))?)?;
+    let floats = whole.cast(DType::F32)?;
+    same(&floats.softmax(-2)?, &floats.softmax(1)?.to_vec::<f32>()?)?;
+    let index = Tensor::from_slice(context.device(), &[1i32, 0], [2])?;
+    alike(
+        whole.index_select(-2, &index)?,
+        whole.index_select(1, &index)?,
+    )?;
+    let part = whole.slice((.., .., ..2))?;
+    alike(
+        whole.index_add(-1, &index, &part)?,
+        whole.index_add(2, &index, &part)?,
+    )?;
+    let of_each = Tensor::from_slice(context.device(), &[3i32, -1, 0], [1, 1, 3])?;
+    alike(whole.gather(-1, &of_each)?, whole.gather(2, &of_each)?)?;
+    let one = whole.slice((..1, ..1, ..3))?;
+    alike(
+        whole.scatter_add(-1, &of_each, &one)?,
+        whole.scatter_add(2, &of_each, &one)?,
+    )?;
+    // Ranges and indices.
+    alike(whole.slice(-3..)?, whole.slice(1..)?)?;
+    alike(whole.slice((..-1, 1..=-2))?, whole.slice((..3, 1..4))?)?;
+    let row = whole.slice((-1, .., 2))?;
+    assert!(row.shares_storage(&whole));
+    same(&row, &[92, 98, 104, 110, 116])?;
+    assert_eq!(whole.slice((1, -1, 3))?.item::<i32>()?, 57);
+    whole.slice((0, 0, 0))?.fill(-7)?;
+    assert_eq!(whole.slice(0)?.to_vec::<i32>()?[..2], [-7, 1]);
+    // What there is not, by its name.
+    let refused = [
+        whole.transpose(0, -4).map(drop),
+        whole.squeeze(-4).map(drop),
+        whole.unsqueeze(-5).map(drop),
+        whole.sum([0, -3]).map(drop),
+        whole.softmax(-4).map(drop),
+        Tensor::concat(&two, -4).map(drop),
+        whole.index_select(-4, &index).map(drop),
+        whole.slice((.., -6)).map(drop),
+        whole.slice(-5..).map(drop),
+    ];
+    for refused in refused {
+        let said = refused.unwrap_err().to_string();
+        assert!(
+            ["-3", "-4", "-5", "-6"].iter().any(|at| said.contains(at)),
+            "{said}"
+        );
+    }
     Ok(())
 }
 

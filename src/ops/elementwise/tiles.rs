@@ -40,13 +40,16 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// `None` where no input lies so, or rows are too short.
-    pub(super) fn of(inputs: &[HostInput<'_>]) -> Option<Self> {
+    /// `None` where no input that is read lies so, or rows are too short.
+    pub(super) fn of(inputs: &[HostInput<'_>], is_read: impl Fn(usize) -> bool) -> Option<Self> {
         let mut ways: SmallVec<[Option<Transposed>; 3]> = inputs
             .iter()
-            .map(|input| {
+            .enumerate()
+            .map(|(at, input)| {
                 let is_much = input.layout.elements() > FEW && !input.layout.is_contiguous();
-                is_much.then(|| Transposed::by_rows(input.layout)).flatten()
+                (is_much && is_read(at))
+                    .then(|| Transposed::by_rows(input.layout))
+                    .flatten()
             })
             .collect();
         let first = ways.iter().position(Option::is_some)?;

@@ -9,6 +9,7 @@ mod take;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Axis;
 use crate::road;
 use crate::tensor::Tensor;
 
@@ -36,7 +37,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no such axis, or it is empty and the index is not;
     /// [`Error::DTypeMismatch`] for an index of another dtype; out of memory, a lost device.
-    pub fn index_select(&self, axis: usize, index: &Tensor) -> Result<Tensor> {
+    pub fn index_select(&self, axis: impl Into<Axis>, index: &Tensor) -> Result<Tensor> {
+        let axis = axis.into().of("index_select", self.shape())?;
         take(Take::select("index_select", axis), self, index)
     }
 
@@ -60,7 +62,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for another rank or larger sizes; as [`Tensor::index_select`].
-    pub fn gather(&self, axis: usize, index: &Tensor) -> Result<Tensor> {
+    pub fn gather(&self, axis: impl Into<Axis>, index: &Tensor) -> Result<Tensor> {
+        let axis = axis.into().of("gather", self.shape())?;
         take(Take::gather(axis), self, index)
     }
 
@@ -77,8 +80,13 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] when there is no
     /// such axis; out of memory, unsupported under strict placement, a lost device.
-    pub fn scatter_add(&self, axis: usize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-        add("scatter_add", axis, true, [self, index, source])
+    pub fn scatter_add(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        add("scatter_add", axis.into(), true, [self, index, source])
     }
 
     /// A copy to which the entries of `source` along `axis` are added at those that `index`, of one
@@ -87,8 +95,13 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::scatter_add`].
-    pub fn index_add(&self, axis: usize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-        add("index_add", axis, false, [self, index, source])
+    pub fn index_add(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        add("index_add", axis.into(), false, [self, index, source])
     }
 
     /// Reads an index tensor back and checks that each number is in `-size..size`.
@@ -125,8 +138,9 @@ fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     road::run(&op, &[table, &apart(index, &[table])?])
 }
 
-fn add(op: &'static str, axis: usize, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
+fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
     let [target, index, source] = operands;
+    let axis = axis.of(op, target.shape())?;
     let index = apart(index, &[source])?;
     let op = ScatterAdd { op, axis, along };
     let dtype = target.dtype();

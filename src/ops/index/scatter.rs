@@ -111,10 +111,6 @@ impl Op for ScatterAdd {
             return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
         }
         let [sizes, named, given] = [target, index, source].map(|input| input.layout.shape());
-        if self.axis >= sizes.rank() {
-            let why = format!("there is no axis {} in shape {sizes}", self.axis);
-            return Err(Error::invalid(self.op, why));
-        }
         let other = |axis: &usize| *axis != self.axis;
         let axes = 0..sizes.rank();
         let fits = match self.along {

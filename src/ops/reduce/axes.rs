@@ -4,16 +4,17 @@ use std::ops::RangeFull;
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::layout::{Axis, each_once};
 use crate::memory::order;
 use crate::shape::Shape;
 
-/// The dimensions that a reduction goes along: one (`1`), several (`[0, 2]`, in any order) or all
-/// (`..`); with [`keepdim`] they stay as dimensions of size 1.
+/// The dimensions that a reduction goes along: one (`1`; `-1` is the last), several (`[0, 2]`, in any order)
+/// or all (`..`); with [`keepdim`] they stay as dimensions of size 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes {
     /// All of them when `None`.
-    named: Option<SmallVec<[usize; 6]>>,
+    named: Option<SmallVec<[Axis; 6]>>,
     keep: bool,
 }
 
@@ -23,9 +24,9 @@ pub fn keepdim(axes: impl Into<Axes>) -> Axes {
     Axes { keep: true, ..axes }
 }
 
-impl From<usize> for Axes {
-    fn from(axis: usize) -> Self {
-        Axes::from(&[axis][..])
+impl<A: Into<Axis>> From<A> for Axes {
+    fn from(axis: A) -> Self {
+        Axes::from([axis])
     }
 }
 
@@ -38,29 +39,32 @@ impl From<RangeFull> for Axes {
     }
 }
 
-impl From<&[usize]> for Axes {
-    fn from(axes: &[usize]) -> Self {
+impl<A: Into<Axis> + Copy> From<&[A]> for Axes {
+    fn from(axes: &[A]) -> Self {
         Axes {
-            named: Some(SmallVec::from_slice(axes)),
+            named: Some(axes.iter().map(|&axis| axis.into()).collect()),
             keep: false,
         }
     }
 }
 
-impl From<&Vec<usize>> for Axes {
-    fn from(axes: &Vec<usize>) -> Self {
+impl<A: Into<Axis> + Copy> From<&Vec<A>> for Axes {
+    fn from(axes: &Vec<A>) -> Self {
         Axes::from(&axes[..])
     }
 }
 
-impl<const N: usize> From<[usize; N]> for Axes {
-    fn from(axes: [usize; N]) -> Self {
-        Axes::from(&axes[..])
+impl<A: Into<Axis>, const N: usize> From<[A; N]> for Axes {
+    fn from(axes: [A; N]) -> Self {
+        Axes {
+            named: Some(axes.into_iter().map(Into::into).collect()),
+            keep: false,
+        }
     }
 }
 
-impl<const N: usize> From<&[usize; N]> for Axes {
-    fn from(axes: &[usize; N]) -> Self {
+impl<A: Into<Axis> + Copy, const N: usize> From<&[A; N]> for Axes {
+    fn from(axes: &[A; N]) -> Self {
         Axes::from(&axes[..])
     }
 }
@@ -76,17 +80,11 @@ impl Axes {
     /// # Errors
     /// `InvalidArgument` for an axis that does not exist or is named twice.
     pub(in crate::ops) fn of(self, op: &'static str, shape: &Shape) -> Result<Along> {
-        let rank = shape.rank();
-        let mut axes = self.named.unwrap_or_else(|| (0..rank).collect());
+        let mut axes = match self.named {
+            Some(named) => each_once(&named, op, shape)?,
+            None => (0..shape.rank()).collect(),
+        };
         order::sort(&mut axes, |&axis| (axis as u64, 0));
-        if let Some(axis) = axes.iter().find(|&&axis| axis >= rank) {
-            let problem = format!("there is no axis {axis} in shape {shape}");
-            return Err(Error::invalid(op, problem));
-        }
-        if let Some(pair) = axes.windows(2).find(|pair| pair[0] == pair[1]) {
-            let problem = format!("axis {} of shape {shape} is named twice", pair[0]);
-            return Err(Error::invalid(op, problem));
-        }
         Ok(Along {
             axes,
             keep: self.keep,

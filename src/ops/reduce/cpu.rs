@@ -238,8 +238,15 @@ impl<W: Number> Fold<W> for Extreme {
 
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<W::Key> {
-        let keys = run.iter().map(|x| x.key(self.least, false));
-        W::WHOLE.then(|| keys.fold(W::LEAST, W::Key::max))
+        let best = W::best(run, self.least);
+        // Of both zeros one is better.
+        match best == W::narrow(W::ZERO) {
+            true => {
+                let keys = run.iter().map(|x| x.key(self.least, false));
+                Some(keys.fold(W::LEAST, W::Key::max))
+            }
+            false => Some(best.key(self.least, false)),
+        }
     }
 
     #[inline(always)]
@@ -257,24 +264,20 @@ struct Place {
 }
 
 impl Place {
-    /// The largest key of neighbours.
+    /// Where the first one is that has a key, if one has.
     #[inline(always)]
-    fn top<W: Number>(&self, run: &[W]) -> W::Key {
-        let key = |x: &W| x.key(self.least, true);
-        if W::WHOLE {
-            return run.iter().map(key).fold(W::LEAST, W::Key::max);
-        }
-        let mut lanes = [W::LEAST; LANES];
+    fn first<W: Number>(&self, run: &[W], key: W::Key) -> usize {
+        let is_it = |x: &W| x.key(self.least, true) == key;
         let (whole, rest) = run.as_chunks::<LANES>();
-        for chunk in whole {
-            for lane in 0..LANES {
-                lanes[lane] = lanes[lane].max(key(&chunk[lane]));
+        let has_it = |chunk: &[W; LANES]| chunk.iter().fold(false, |has, x| has | is_it(x));
+        match whole.iter().position(has_it) {
+            None => run.len() - rest.len() + rest.iter().position(is_it).unwrap_or(0),
+            Some(at) => {
+                let places = whole[at].iter().zip(0u32..);
+                let place = places.map(|(x, place)| if is_it(x) { place } else { u32::MAX });
+                at * LANES + place.fold(u32::MAX, u32::min) as usize
             }
         }
-        for (lane, x) in lanes.iter_mut().zip(rest) {
-            *lane = (*lane).max(key(x));
-        }
-        lanes.into_iter().fold(W::LEAST, W::Key::max)
     }
 }
 
@@ -298,24 +301,18 @@ impl<W: Number> Fold<W> for Place {
         }
     }
 
-    /// The best first, and then where it is: without an end on the way, so that both are vectors' work.
+    /// The best first, and then where it is, both in vectors.
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], at: usize) -> Option<Self::State> {
         let (mut best, mut found) = (W::LEAST, 0);
         for (index, part) in run.chunks(SEARCHED).enumerate() {
-            let top = self.top(part);
+            let top = W::best(part, self.least).key(self.least, true);
             if top > best {
                 (best, found) = (top, index * SEARCHED);
             }
         }
-        let searched = run[found..].iter().take(SEARCHED).zip(0u32..);
-        let place = searched.fold(u32::MAX, |place, (x, index)| {
-            match x.key(self.least, true) == best {
-                true => place.min(index),
-                false => place,
-            }
-        });
-        Some((best, W::place(at + found + place as usize)))
+        let place = found + self.first(&run[found..], best);
+        Some((best, W::place(at + place)))
     }
 
     #[inline(always)]
@@ -508,5 +505,74 @@ impl Fold<u8> for Count {
     #[inline(always)]
     fn join<const FUSED: bool>(&self, a: u32, b: u32) -> u32 {
         a.wrapping_add(b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks against their elements taken one by one.
+    fn check<W: Number>(pool: &[W], lengths: &[usize]) {
+        let mut state = 1u64;
+        let mut pick = |most: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % most
+        };
+        for &length in lengths {
+            for _ in 0..20 {
+                // Of few values, so that there are equal ones and rows without some.
+                let some = 1 + pick(pool.len());
+                let first = pick(pool.len());
+                let mut value = || pool[(first + pick(some)) % pool.len()];
+                let run: Vec<W> = (0..length).map(|_| value()).collect();
+                for least in [false, true] {
+                    let taken = run.iter().zip(7..);
+                    let place = Place { least };
+                    let want = taken
+                        .clone()
+                        .fold(Fold::<W>::empty(&place), |state, (&x, at)| {
+                            place.take::<false>(state, x, at)
+                        });
+                    let got = Fold::<W>::block::<false>(&place, &run, 7);
+                    assert!(got == Some(want), "place of {length}, {least}");
+                    let extreme = Extreme { least };
+                    let want = taken.fold(Fold::<W>::empty(&extreme), |state, (&x, at)| {
+                        extreme.take::<false>(state, x, at)
+                    });
+                    let got = Fold::<W>::block::<false>(&extreme, &run, 7);
+                    assert!(
+                        got.is_some_and(|got| got == want),
+                        "extreme of {length}, {least}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_their_elements() {
+        let lengths: Vec<usize> = match cfg!(miri) {
+            true => vec![1, 40, 300],
+            false => (1..70).chain([255, 256, 257, 300, 511, 513, 800]).collect(),
+        };
+        let infinity = f32::INFINITY;
+        let floats = [
+            0.0,
+            -0.0,
+            infinity,
+            -infinity,
+            1.5,
+            -1.5,
+            f32::NAN,
+            2.0,
+            -f32::NAN,
+        ];
+        check(&floats, &lengths);
+        check(&floats.map(f64::from), &lengths);
+        check(&[0, i32::MIN, i32::MAX, -1, 1], &lengths);
+        check(&[0, u32::MAX, 1, 7], &lengths);
     }
 }

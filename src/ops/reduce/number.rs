@@ -29,6 +29,8 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     /// Larger is better; NaN is best. With `places`, both zeros are equal.
     fn key(self, least: bool, places: bool) -> Self::Key;
     fn of_key(key: Self::Key, least: bool) -> Self;
+    /// The best one, which may be another than the first of equal ones: NaN, zeros.
+    fn best(all: &[Self], least: bool) -> Self;
     fn place(at: usize) -> Self::Place;
     /// Of no element the largest number there is.
     fn index(place: Self::Place) -> u32;
@@ -151,7 +153,7 @@ macro_rules! unordered {
 macro_rules! number {
     (
         $whole:expr, $number:ty, $wide:ty, $key:ty, $place:ty, $zero:expr, $one:expr, $widen:expr, $narrow:expr, $add:expr,
-        $mul:expr, $to_key:expr, $of_key:expr, $read:ident, $made:ident
+        $mul:expr, $to_key:expr, $of_key:expr, $best:expr, $read:ident, $made:ident
     ) => {
         impl Number for $number {
             type Wide = $wide;
@@ -196,6 +198,11 @@ macro_rules! number {
             }
 
             #[inline(always)]
+            fn best(all: &[Self], least: bool) -> Self {
+                $best(all, least)
+            }
+
+            #[inline(always)]
             fn place(at: usize) -> $place {
                 at as $place
             }
@@ -231,6 +238,7 @@ macro_rules! narrow {
             Mul::mul,
             |x: Self, least, places| ordered!(i32, f32, x.widened(), least, places),
             |key: i32, least| <$number>::rounded(unordered!(i32, u32, f32, key, least)),
+            by_keys,
             Halves,
             rounded
         );
@@ -253,6 +261,7 @@ macro_rules! integer {
             <$number>::wrapping_mul,
             |x: $number, least, _| if least { !x } else { x },
             |key: $number, least| if least { !key } else { key },
+            by_keys,
             Plain,
             straight
         );
@@ -275,6 +284,7 @@ macro_rules! plain {
             Mul::mul,
             |x: $number, least, places| ordered!($bits, $number, x, least, places),
             |key: $bits, least| unordered!($bits, $unsigned, $number, key, least),
+            best,
             Plain,
             straight
         );
@@ -286,6 +296,13 @@ narrow!(half::f16);
 narrow!(half::bf16);
 integer!(i32);
 integer!(u32);
+
+/// [`Number::best`] in the order of keys.
+#[inline(always)]
+fn by_keys<T: Number>(all: &[T], least: bool) -> T {
+    let keys = all.iter().map(|x| x.key(least, false));
+    T::of_key(keys.fold(T::LEAST, T::Key::max), least)
+}
 
 fn straight<T: bytemuck::Pod>(out: &mut [u8], make: &mut dyn FnMut(&mut [T])) {
     make(bytemuck::cast_slice_mut(out));
@@ -409,34 +426,60 @@ fn joined<W: Float, const LANES: usize>(lanes: [W; LANES]) -> f64 {
 #[inline(always)]
 pub(in crate::ops) fn largest<W: Float, const FUSED: bool>(all: &[W]) -> W {
     match FUSED {
-        true => largest_in::<W, LANES>(all),
-        false => largest_in::<W, FEW_LANES>(all),
+        true => outermost::<W, LANES, true, false>(all).0,
+        false => outermost::<W, FEW_LANES, true, false>(all).0,
     }
 }
 
+/// The largest or the least; NaN where one is. Of zeros any.
 #[inline(always)]
-fn largest_in<W: Float, const LANES: usize>(all: &[W]) -> W {
-    let greater = |a: W, b: W| if b > a { b } else { a };
-    let least = W::of(f64::NEG_INFINITY);
-    let mut lanes = [least; LANES];
+fn best<W: Float>(all: &[W], least: bool) -> W {
+    let (best, is_nan) = match least {
+        false => outermost::<W, LANES, true, true>(all),
+        true => outermost::<W, LANES, false, true>(all),
+    };
+    if is_nan { W::of(f64::NAN) } else { best }
+}
+
+/// The largest or the least of those that are not NaN, and, where asked, whether one is.
+#[inline(always)]
+fn outermost<W: Float, const LANES: usize, const LARGEST: bool, const NANS: bool>(
+    all: &[W],
+) -> (W, bool) {
+    let better = |a: W, b: W| {
+        let is_better = if LARGEST { b > a } else { b < a };
+        if is_better { b } else { a }
+    };
+    #[allow(clippy::eq_op)]
+    let is_nan = |x: W| x != x;
+    let seen = |nan: W, x: W| if NANS && is_nan(x) { x } else { nan };
+    let empty = match LARGEST {
+        true => W::of(f64::NEG_INFINITY),
+        false => W::of(f64::INFINITY),
+    };
+    let (mut lanes, mut nans) = ([empty; LANES], [W::ZERO; LANES]);
     let (whole, rest) = all.as_chunks::<LANES>();
     for chunk in whole {
         for lane in 0..LANES {
-            lanes[lane] = greater(lanes[lane], chunk[lane]);
+            lanes[lane] = better(lanes[lane], chunk[lane]);
+            nans[lane] = seen(nans[lane], chunk[lane]);
         }
     }
-    let mut few = fewer(lanes, least, greater);
+    let mut few = fewer(lanes, empty, better);
+    let mut few_nans = fewer(nans, W::ZERO, seen);
     for chunk in rest.chunks(FEW) {
-        for (lane, &x) in few.iter_mut().zip(chunk) {
-            *lane = greater(*lane, x);
+        for ((lane, nan), &x) in few.iter_mut().zip(&mut few_nans).zip(chunk) {
+            *lane = better(*lane, x);
+            *nan = seen(*nan, x);
         }
     }
     let mut apart = FEW / 2;
     while apart > 0 {
         for lane in 0..apart {
-            few[lane] = greater(few[lane], few[lane + apart]);
+            few[lane] = better(few[lane], few[lane + apart]);
+            few_nans[lane] = seen(few_nans[lane], few_nans[lane + apart]);
         }
         apart /= 2;
     }
-    few[0]
+    (few[0], is_nan(few_nans[0]))
 }
