@@ -1,5 +1,5 @@
-//! How results are written. A store reads the line of memory that it writes a part of, and keeps it in the caches; a
-//! streaming store does neither. So results that no cache could keep until they are read go past the caches: two
+//! How results are written, and what is read asked for. A store reads the line of memory that it writes a part of, and keeps it in
+//! the caches; a streaming store does neither. So results that no cache could keep until they are read go past the caches: two
 //! thirds of the bytes move, and what is in the caches stays there.
 #![allow(unsafe_code)]
 
@@ -124,6 +124,24 @@ fn bytes_of(size: &str) -> Option<usize> {
         _ => return None,
     };
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+/// Bytes from what is read to what is asked for.
+const AHEAD: usize = 8192;
+
+/// Asks for the lines of memory that come [`AHEAD`] of these elements, whether there are any or not: processors read ahead by
+/// themselves, but not past the end of a page, and what is computed meanwhile keeps them from going there.
+#[inline(always)]
+pub(crate) fn read_ahead<T, const COUNT: usize>(elements: &[T; COUNT]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..size_of::<[T; COUNT]>() / LINE {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = elements.as_ptr().cast::<i8>();
+        // SAFETY: every x86-64 has it; it is a hint, for which any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(AHEAD + line * LINE)) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = elements;
 }
 
 /// When it is dropped, streaming stores that came before it are seen by all: other stores do not wait for them.

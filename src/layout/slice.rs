@@ -11,7 +11,8 @@ use crate::shape::Shape;
 
 /// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`, `-2..`; with
 /// [`SliceRange::step`] every so-manieth element of it. Or one index, `3`, without a range: the dimension
-/// goes away. Negative numbers count from the end: -1 is the last element.
+/// goes away. Negative numbers count from the end: -1 is the last element. (Where both ends are literals, as in
+/// `1..-1`, clippy takes the range for an empty one: `reversed_empty_ranges` is to be allowed there.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceRange {
     start: Counted,
@@ -245,6 +246,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::reversed_empty_ranges)]
     fn places_count_from_both_ends() -> Result<()> {
         let base = Layout::contiguous([10]);
         let picked = |range: SliceRange| -> Vec<usize> {

@@ -23,7 +23,12 @@ pub fn tests() -> Vec<Test> {
         Test::new("turned::fused", Scope::Gpu, fused),
         Test::new("turned::order", Scope::Device, order),
         Test::new("turned::many_workgroups", Scope::Large, many_workgroups),
-        Test::new("turned::past_caches::f32", Scope::Large, past_caches::<f32>),
+        Test::new(
+            "turned::past_caches::f32",
+            Scope::Device,
+            past_caches::<f32>,
+        )
+        .when(|context| !context.is_slow()),
         Test::new(
             "turned::past_caches::bf16",
             Scope::Large,

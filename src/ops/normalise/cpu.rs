@@ -184,7 +184,7 @@ impl<W: Float> Norms<'_, W> {
         let length = self.length;
         let (mut tops, mut sums) = ([W::ZERO; TOGETHER], [0.0; TOGETHER]);
         for (top, x) in tops.iter_mut().zip(x.chunks_exact(length)) {
-            *top = largest::<_, FUSED>(x);
+            *top = largest::<_, FUSED, false>(x);
         }
         // To the output for log_softmax too: so it comes from memory while something is computed.
         let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
@@ -194,7 +194,7 @@ impl<W: Float> Norms<'_, W> {
             }
         }
         for (sum_of_row, out) in sums.iter_mut().zip(out.chunks_exact(length)) {
-            *sum_of_row = sum::<_, _, FUSED>(out, |x| x);
+            *sum_of_row = sum::<_, _, FUSED, false>(out, |x| x);
         }
         let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
         for ((&top, &sum), (x, out)) in tops.iter().zip(&sums).zip(rows) {
@@ -221,7 +221,7 @@ impl<W: Float> Norms<'_, W> {
         let count = x.len() as f64;
         let mean = match self.op.what {
             Norm::Layer => {
-                let total = sum::<_, _, FUSED>(
+                let total = sum::<_, _, FUSED, false>(
                     x,
                     #[inline(always)]
                     |x| x.wider(),
@@ -232,7 +232,7 @@ impl<W: Float> Norms<'_, W> {
         };
         let shift = W::of(mean);
         let rest = W::of(mean - shift.wider());
-        let squares = sum::<_, _, FUSED>(
+        let squares = sum::<_, _, FUSED, false>(
             x,
             #[inline(always)]
             |x| {
@@ -270,7 +270,7 @@ impl<W: Float> Norms<'_, W> {
             return;
         }
         // Squares that may be beyond what the type holds.
-        let squares = sum::<_, _, FUSED>(
+        let squares = sum::<_, _, FUSED, false>(
             x,
             #[inline(always)]
             |x| {
@@ -318,7 +318,7 @@ impl<W: Float> Norms<'_, W> {
 #[inline(always)]
 fn moments<W: Float, const FUSED: bool>(x: &[W]) -> Option<(f64, f64)> {
     let first = &x[..x.len().min(FIRST)];
-    let near = sum::<_, _, FUSED>(
+    let near = sum::<_, _, FUSED, false>(
         first,
         #[inline(always)]
         |x| x.wider(),

@@ -344,7 +344,7 @@ impl<W: Float> Fold<W> for Norm {
 
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<f64> {
-        Some(sum::<_, f64, FUSED>(
+        Some(sum::<_, f64, FUSED, true>(
             run,
             #[inline(always)]
             |x| x.wider() * x.wider(),
@@ -396,13 +396,13 @@ impl<W: Float> Fold<W> for Moment {
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
         let near = Self::near(run[0]);
-        let total = sum::<_, _, FUSED>(
+        let total = sum::<_, _, FUSED, true>(
             run,
             #[inline(always)]
             |x| x.wider() - near,
         );
         let off = total / count;
-        let squares = sum::<_, _, FUSED>(
+        let squares = sum::<_, _, FUSED, false>(
             run,
             #[inline(always)]
             |x| {

@@ -465,10 +465,13 @@ mod tests {
                 states
             });
             assert_eq!(slow, wide);
-            assert_eq!(slow[0], sum::<_, f32, false>(&slow[..1], |x| x) as f32);
+            assert_eq!(
+                slow[0],
+                sum::<_, f32, false, false>(&slow[..1], |x| x) as f32
+            );
             let all: f64 = slow.iter().map(|&x| f64::from(x)).sum();
-            assert_eq!(all, sum::<_, f32, false>(&data, |x| x));
-            assert_eq!(largest::<_, false>(&data), 65.0);
+            assert_eq!(all, sum::<_, f32, false, false>(&data, |x| x));
+            assert_eq!(largest::<_, false, true>(&data), 65.0);
         }
     }
 }

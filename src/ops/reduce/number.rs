@@ -5,6 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 use super::fold::{FEW_LANES, LANES, LONGEST};
 use super::lanes::{Halves, Plain, Read};
 use crate::cpu::narrow::{self, Narrow};
+use crate::cpu::stores::read_ahead;
 use crate::cpu::{double, single};
 use crate::dtype::Element;
 
@@ -315,25 +316,32 @@ fn rounded<T: Number<Wide = f32> + Narrow>(out: &mut [u8], make: &mut dyn FnMut(
     narrow::round(&wide, out);
 }
 
-/// The sum of `f`: in chains of 64 at most, whose sums are added in f64. `FUSED` as in [`Loops::run`].
+/// The sum of `f`: in chains of 64 at most, whose sums are added in f64. `FUSED` as in [`Loops::run`]. `COLD` where elements come
+/// from memory, and what follows them is read next.
 #[inline(always)]
-pub(in crate::ops) fn sum<T: Copy, W: Float, const FUSED: bool>(
+pub(in crate::ops) fn sum<T: Copy, W: Float, const FUSED: bool, const COLD: bool>(
     all: &[T],
     f: impl Fn(T) -> W,
 ) -> f64 {
     match FUSED {
-        true => sum_in::<T, W, LANES>(all, f),
-        false => sum_in::<T, W, FEW_LANES>(all, f),
+        true => sum_in::<T, W, LANES, COLD>(all, f),
+        false => sum_in::<T, W, FEW_LANES, COLD>(all, f),
     }
 }
 
 #[inline(always)]
-fn sum_in<T: Copy, W: Float, const LANES: usize>(all: &[T], f: impl Fn(T) -> W) -> f64 {
+fn sum_in<T: Copy, W: Float, const LANES: usize, const COLD: bool>(
+    all: &[T],
+    f: impl Fn(T) -> W,
+) -> f64 {
     let mut total = 0.0;
     for block in all.chunks(LONGEST * LANES) {
         let mut lanes = [W::ZERO; LANES];
         let (whole, rest) = block.as_chunks::<LANES>();
         for chunk in whole {
+            if COLD {
+                read_ahead(chunk);
+            }
             for lane in 0..LANES {
                 lanes[lane] = lanes[lane] + f(chunk[lane]);
             }
@@ -422,12 +430,12 @@ fn joined<W: Float, const LANES: usize>(lanes: [W; LANES]) -> f64 {
     wide[0]
 }
 
-/// The largest; NaN is passed over.
+/// The largest; NaN is passed over. `COLD` as of [`sum`].
 #[inline(always)]
-pub(in crate::ops) fn largest<W: Float, const FUSED: bool>(all: &[W]) -> W {
+pub(in crate::ops) fn largest<W: Float, const FUSED: bool, const COLD: bool>(all: &[W]) -> W {
     match FUSED {
-        true => outermost::<W, LANES, true, false>(all).0,
-        false => outermost::<W, FEW_LANES, true, false>(all).0,
+        true => outermost::<W, LANES, true, false, COLD>(all).0,
+        false => outermost::<W, FEW_LANES, true, false, COLD>(all).0,
     }
 }
 
@@ -435,15 +443,21 @@ pub(in crate::ops) fn largest<W: Float, const FUSED: bool>(all: &[W]) -> W {
 #[inline(always)]
 fn best<W: Float>(all: &[W], least: bool) -> W {
     let (best, is_nan) = match least {
-        false => outermost::<W, LANES, true, true>(all),
-        true => outermost::<W, LANES, false, true>(all),
+        false => outermost::<W, LANES, true, true, true>(all),
+        true => outermost::<W, LANES, false, true, true>(all),
     };
     if is_nan { W::of(f64::NAN) } else { best }
 }
 
 /// The largest or the least of those that are not NaN, and, where asked, whether one is.
 #[inline(always)]
-fn outermost<W: Float, const LANES: usize, const LARGEST: bool, const NANS: bool>(
+fn outermost<
+    W: Float,
+    const LANES: usize,
+    const LARGEST: bool,
+    const NANS: bool,
+    const COLD: bool,
+>(
     all: &[W],
 ) -> (W, bool) {
     let better = |a: W, b: W| {
@@ -460,6 +474,9 @@ fn outermost<W: Float, const LANES: usize, const LARGEST: bool, const NANS: bool
     let (mut lanes, mut nans) = ([empty; LANES], [W::ZERO; LANES]);
     let (whole, rest) = all.as_chunks::<LANES>();
     for chunk in whole {
+        if COLD {
+            read_ahead(chunk);
+        }
         for lane in 0..LANES {
             lanes[lane] = better(lanes[lane], chunk[lane]);
             nans[lane] = seen(nans[lane], chunk[lane]);
