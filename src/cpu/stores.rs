@@ -126,22 +126,22 @@ fn bytes_of(size: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// Bytes from what is read to what is asked for.
-const AHEAD: usize = 8192;
+/// Bytes from what is read to what is asked for, where it comes from memory.
+pub(crate) const AHEAD: usize = 8192;
 
-/// Asks for the lines of memory that come [`AHEAD`] of these elements, whether there are any or not: processors read ahead by
-/// themselves, but not past the end of a page, and what is computed meanwhile keeps them from going there.
+/// Asks for the lines of memory that come so many bytes after these elements', whether there are any or not: processors read
+/// ahead by themselves, but not past the end of a page, and what is computed meanwhile keeps them from going there.
 #[inline(always)]
-pub(crate) fn read_ahead<T, const COUNT: usize>(elements: &[T; COUNT]) {
+pub(crate) fn read_ahead<T>(elements: &[T], ahead: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in 0..size_of::<[T; COUNT]>() / LINE {
+    for line in (0..size_of_val(elements)).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = elements.as_ptr().cast::<i8>();
         // SAFETY: every x86-64 has it; it is a hint, for which any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(AHEAD + line * LINE)) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(ahead + line)) }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = elements;
+    let _ = (elements, ahead);
 }
 
 /// When it is dropped, streaming stores that came before it are seen by all: other stores do not wait for them.

@@ -97,7 +97,9 @@ fn arguments(context: &Context) -> Result<()> {
     let unsigned = Tensor::zeros(device, 3, DType::U32)?;
     let errors = [
         fails(a, &["transpose", "axis 2", "[2, 3]"], || a.transpose(0, 2)),
-        fails(a, &["permute", "[0, 0]"], || a.permute(&[0, 0])),
+        fails(a, &["permute", "axis 0", "[2, 3]", "twice"], || {
+            a.permute(&[0, 0])
+        }),
         fails(a, &["permute", "[1]"], || a.permute(&[1])),
         fails(a, &["slice", "1..4", "axis 1", "size 3"], || {
             a.slice((.., 1..4))

@@ -6,10 +6,39 @@ use bytemuck::Pod;
 
 use super::function::{Function, Kind};
 use super::real::{Real, Whole};
+use crate::cpu::stores::read_ahead;
 use crate::cpu::{Loops, vectorised};
 
+/// What a function reads of an operand.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Values<'a> {
+    pub bytes: &'a [u8],
+    /// How far ahead of it memory is asked for.
+    pub ahead: usize,
+}
+
+pub(super) type Operands<'a> = [Values<'a>; 3];
+
+/// Elements before which memory is asked for as many further on.
+const STEP: usize = 128;
+
+impl<'a> Values<'a> {
+    #[inline(always)]
+    fn elements<A: Pod>(&self) -> &'a [A] {
+        bytemuck::cast_slice(self.bytes)
+    }
+
+    /// Its elements by steps, asked for in time.
+    #[inline(always)]
+    fn steps<A: Pod>(&self, length: usize) -> impl Iterator<Item = &'a [A]> {
+        let ahead = self.ahead;
+        let asked = move |step: &&[A]| read_ahead(step, ahead);
+        self.elements().chunks(length).inspect(asked)
+    }
+}
+
 /// Values are whole arrays of a kind, as many as `out` has. Plain functions of floats are chains'.
-pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mut [u8]) {
+pub(super) fn apply(function: Function, kind: Kind, values: Operands<'_>, out: &mut [u8]) {
     match kind {
         Kind::F32 => vectorised(Floats::<f32>(function, values, out, PhantomData)),
         Kind::F64 => vectorised(Floats::<f64>(function, values, out, PhantomData)),
@@ -17,7 +46,7 @@ pub(super) fn apply(function: Function, kind: Kind, values: [&[u8]; 3], out: &mu
     }
 }
 
-struct Floats<'a, T>(Function, [&'a [u8]; 3], &'a mut [u8], PhantomData<T>);
+struct Floats<'a, T>(Function, Operands<'a>, &'a mut [u8], PhantomData<T>);
 
 impl<T: Real> Loops for Floats<'_, T> {
     const WIDEST: bool = true;
@@ -29,7 +58,7 @@ impl<T: Real> Loops for Floats<'_, T> {
     }
 }
 
-struct Others<'a>(Function, Kind, [&'a [u8]; 3], &'a mut [u8]);
+struct Others<'a>(Function, Kind, Operands<'a>, &'a mut [u8]);
 
 impl Loops for Others<'_> {
     #[inline(always)]
@@ -45,52 +74,45 @@ impl Loops for Others<'_> {
 }
 
 #[inline(always)]
-fn one<A: Pod, R: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A) -> R) {
-    let a: &[A] = bytemuck::cast_slice(values[0]);
+fn one<A: Pod, R: Pod>(values: Operands<'_>, out: &mut [u8], f: impl Fn(A) -> R) {
     let out: &mut [R] = bytemuck::cast_slice_mut(out);
-    for (out, &a) in out.iter_mut().zip(a) {
-        *out = f(a);
-    }
-}
-
-/// The first two of a function's operands.
-#[inline(always)]
-fn pair<A: Pod>(values: [&[u8]; 3]) -> (&[A], &[A]) {
-    (
-        bytemuck::cast_slice(values[0]),
-        bytemuck::cast_slice(values[1]),
-    )
-}
-
-#[inline(always)]
-fn two<A: Pod, R: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(A, A) -> R) {
-    let (a, b) = pair::<A>(values);
-    let out: &mut [R] = bytemuck::cast_slice_mut(out);
-    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-        *out = f(a, b);
+    for (out, a) in out.chunks_mut(STEP).zip(values[0].steps(STEP)) {
+        for (out, &a) in out.iter_mut().zip(a) {
+            *out = f(a);
+        }
     }
 }
 
 #[inline(always)]
-fn three<C: Pod, A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(C, A, A) -> A) {
-    let c: &[C] = bytemuck::cast_slice(values[0]);
-    let (a, b): (&[A], &[A]) = (
-        bytemuck::cast_slice(values[1]),
-        bytemuck::cast_slice(values[2]),
-    );
+fn two<A: Pod, R: Pod>(values: Operands<'_>, out: &mut [u8], f: impl Fn(A, A) -> R) {
+    let out: &mut [R] = bytemuck::cast_slice_mut(out);
+    let (a, b) = (values[0].steps(STEP), values[1].steps(STEP));
+    for ((out, a), b) in out.chunks_mut(STEP).zip(a).zip(b) {
+        for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+            *out = f(a, b);
+        }
+    }
+}
+
+#[inline(always)]
+fn three<C: Pod, A: Pod>(values: Operands<'_>, out: &mut [u8], f: impl Fn(C, A, A) -> A) {
     let out: &mut [A] = bytemuck::cast_slice_mut(out);
-    for (((out, &c), &a), &b) in out.iter_mut().zip(c).zip(a).zip(b) {
-        *out = f(c, a, b);
+    let (a, b) = (values[1].steps(STEP), values[2].steps(STEP));
+    let steps = out.chunks_mut(STEP).zip(values[0].steps(STEP));
+    for (((out, c), a), b) in steps.zip(a).zip(b) {
+        for (((out, &c), &a), &b) in out.iter_mut().zip(c).zip(a).zip(b) {
+            *out = f(c, a, b);
+        }
     }
 }
 
 #[inline(always)]
-fn select<A: Pod>(values: [&[u8]; 3], out: &mut [u8]) {
+fn select<A: Pod>(values: Operands<'_>, out: &mut [u8]) {
     three::<u8, A>(values, out, |c, a, b| if c != 0 { a } else { b });
 }
 
 #[inline(always)]
-fn compare<A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(&A, &A) -> bool) {
+fn compare<A: Pod>(values: Operands<'_>, out: &mut [u8], f: impl Fn(&A, &A) -> bool) {
     two::<A, u8>(values, out, |a, b| u8::from(f(&a, &b)));
 }
 
@@ -98,7 +120,7 @@ fn compare<A: Pod>(values: [&[u8]; 3], out: &mut [u8], f: impl Fn(&A, &A) -> boo
 fn never() {}
 
 #[inline(always)]
-fn real<T: Real, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+fn real<T: Real, const FUSED: bool>(function: Function, values: Operands<'_>, out: &mut [u8]) {
     // Inlined always: what is called instead knows nothing of vectors.
     macro_rules! each {
         ($function:ident) => {
@@ -152,7 +174,7 @@ const LOOKED_AT: usize = 64;
 /// In vectors, and then what is large one by one.
 #[inline(always)]
 fn wave<T: Real, const FUSED: bool>(
-    values: [&[u8]; 3],
+    values: Operands<'_>,
     out: &mut [u8],
     ahead: i32,
     exact: impl Fn(T) -> T,
@@ -163,7 +185,7 @@ fn wave<T: Real, const FUSED: bool>(
         #[inline(always)]
         |a| a.wave::<FUSED>(ahead),
     );
-    let a: &[T] = bytemuck::cast_slice(values[0]);
+    let a = values[0].elements::<T>();
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     // NaN is not near.
     let is_near = |a: T| a.abs() < T::LARGE;
@@ -181,11 +203,13 @@ fn wave<T: Real, const FUSED: bool>(
 
 /// Where no operand is special, without what is asked for such.
 #[inline(always)]
-fn power<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
-    let (a, b) = pair::<T>(values);
+fn power<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
-    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
+    let (a, b) = (
+        values[0].steps::<T>(LOOKED_AT),
+        values[1].steps::<T>(LOOKED_AT),
+    );
+    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(a.zip(b)) {
         let plain = a.iter().zip(b).map(|(a, &b)| a.is_power_plain(b));
         let is_plain = plain.fold(true, |all, plain| all & plain);
         let all = out.iter_mut().zip(a.iter().zip(b));
@@ -203,13 +227,16 @@ fn power<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
 
 /// In vectors, and then one by one where the quotient is large, or no number.
 #[inline(always)]
-fn rest<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
+fn rest<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
     two::<T, T>(values, out, T::near_rest::<FUSED>);
-    let (a, b) = pair::<T>(values);
+    let (a, b) = (values[0].elements(), values[1].elements());
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     let operands = a.chunks(LOOKED_AT).zip(b.chunks(LOOKED_AT));
     for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(operands) {
-        let near = a.iter().zip(b).map(|(a, &b)| a.is_rest_near::<FUSED>(b));
+        let near = a
+            .iter()
+            .zip(b)
+            .map(|(a, &b): (&T, &T)| a.is_rest_near::<FUSED>(b));
         if near.fold(true, |all, near| all & near) {
             continue;
         }
@@ -222,7 +249,7 @@ fn rest<T: Real, const FUSED: bool>(values: [&[u8]; 3], out: &mut [u8]) {
 }
 
 #[inline(always)]
-fn whole<T: Whole, const FUSED: bool>(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+fn whole<T: Whole, const FUSED: bool>(function: Function, values: Operands<'_>, out: &mut [u8]) {
     match function {
         Function::Add => two::<T, T>(values, out, T::wrapping_add),
         Function::Sub => two::<T, T>(values, out, T::wrapping_sub),
@@ -254,7 +281,7 @@ fn whole<T: Whole, const FUSED: bool>(function: Function, values: [&[u8]; 3], ou
 
 /// Of bytes: every one but 0 is true.
 #[inline(always)]
-fn bools(function: Function, values: [&[u8]; 3], out: &mut [u8]) {
+fn bools(function: Function, values: Operands<'_>, out: &mut [u8]) {
     let mut both = |f: fn(bool, bool) -> bool| {
         two::<u8, u8>(values, out, |a, b| u8::from(f(a != 0, b != 0)));
     };

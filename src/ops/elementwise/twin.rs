@@ -5,7 +5,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
-use super::apply::apply;
+use super::apply::{Operands, Values, apply};
 use super::chain::{self, Chain, Source};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
@@ -13,7 +13,7 @@ use super::function::{Function, Kind};
 use super::lanes::Lanes;
 use super::tiles::{Tile, Tiles};
 use crate::cpu::parallel::{self, Walk};
-use crate::cpu::stores::Stores;
+use crate::cpu::stores::{AHEAD, Stores, read_ahead};
 use crate::cpu::transpose::Transposed;
 use crate::cpu::{self, narrow};
 use crate::dtype::{DType, ElementBytes, by_size};
@@ -21,6 +21,9 @@ use crate::road::{HostInput, HostOutput};
 
 /// Elements of a block.
 const BLOCK: usize = 1024;
+
+/// Elements that the nearest caches do not hold.
+const MANY: usize = 64 << 10;
 
 /// Writes the output: a new one, or one that an expression of its old elements goes into.
 pub(super) fn evaluate(
@@ -229,6 +232,8 @@ struct Machine<'a> {
     registers: Vec<Register>,
     /// Bits of elements before they are widened.
     raw: Register,
+    /// How far ahead of what is read straight memory is asked for.
+    ahead: usize,
 }
 
 fn is_narrow(dtype: DType) -> bool {
@@ -243,6 +248,7 @@ impl<'a> Machine<'a> {
         inputs: &'a [HostInput<'a>],
         tile: Option<Tile<'a>>,
     ) -> Self {
+        let is_much = inputs.iter().any(|input| input.layout.elements() > MANY);
         let mut machine = Self {
             expression,
             types,
@@ -253,6 +259,7 @@ impl<'a> Machine<'a> {
             places: Vec::new(),
             registers: Vec::new(),
             raw: Vec::new(),
+            ahead: if is_much { AHEAD } else { 0 },
         };
         // Registers that serve again, and those that a chain reads until its end.
         let (mut free, mut held) = (Vec::new(), Vec::new());
@@ -460,7 +467,9 @@ impl<'a> Machine<'a> {
             (None, Some(tile)) if tile.has(input) => tile.values(input, from, count, size),
             (None, _) if operand.layout.is_contiguous() => {
                 let first = (operand.layout.offset() + from) * size;
-                &operand.bytes[first..first + count * size]
+                let elements = &operand.bytes[first..first + count * size];
+                read_ahead(elements, self.ahead);
+                elements
             }
             // One value, spread at the start.
             (None, _) => return,
@@ -495,9 +504,14 @@ impl<'a> Machine<'a> {
             };
         }
         let node = self.expression.nodes[at];
-        let mut values: [&[u8]; 3] = [&[]; 3];
+        let mut values = Operands::default();
         for (values, &read) in values.iter_mut().zip(node.reads()) {
-            *values = self.values(usize::from(read), from, count);
+            let read = usize::from(read);
+            let comes_from_memory = matches!(self.places[read], Place::Straight(_));
+            *values = Values {
+                bytes: self.values(read, from, count),
+                ahead: if comes_from_memory { self.ahead } else { 0 },
+            };
         }
         match node {
             Node::Apply(function, operands) => {
@@ -505,7 +519,7 @@ impl<'a> Machine<'a> {
                 apply(function, Kind::of(of), values, out);
             }
             Node::Cast(to, source) => {
-                convert(self.types[usize::from(source)], to, values[0], out);
+                convert(self.types[usize::from(source)], to, values[0].bytes, out);
                 // The last one's are rounded when they are stored.
                 match to {
                     _ if at + 1 == self.expression.nodes.len() => {}

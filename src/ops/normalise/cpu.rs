@@ -184,7 +184,7 @@ impl<W: Float> Norms<'_, W> {
         let length = self.length;
         let (mut tops, mut sums) = ([W::ZERO; TOGETHER], [0.0; TOGETHER]);
         for (top, x) in tops.iter_mut().zip(x.chunks_exact(length)) {
-            *top = largest::<_, FUSED, false>(x);
+            *top = largest::<_, FUSED, true>(x);
         }
         // To the output for log_softmax too: so it comes from memory while something is computed.
         let rows = x.chunks_exact(length).zip(out.chunks_exact_mut(length));
@@ -221,7 +221,7 @@ impl<W: Float> Norms<'_, W> {
         let count = x.len() as f64;
         let mean = match self.op.what {
             Norm::Layer => {
-                let total = sum::<_, _, FUSED, false>(
+                let total = sum::<_, _, FUSED, true>(
                     x,
                     #[inline(always)]
                     |x| x.wider(),
@@ -232,7 +232,7 @@ impl<W: Float> Norms<'_, W> {
         };
         let shift = W::of(mean);
         let rest = W::of(mean - shift.wider());
-        let squares = sum::<_, _, FUSED, false>(
+        let squares = sum::<_, _, FUSED, true>(
             x,
             #[inline(always)]
             |x| {

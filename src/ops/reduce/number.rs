@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 use super::fold::{FEW_LANES, LANES, LONGEST};
 use super::lanes::{Halves, Plain, Read};
 use crate::cpu::narrow::{self, Narrow};
-use crate::cpu::stores::read_ahead;
+use crate::cpu::stores::{AHEAD, read_ahead};
 use crate::cpu::{double, single};
 use crate::dtype::Element;
 
@@ -340,7 +340,7 @@ fn sum_in<T: Copy, W: Float, const LANES: usize, const COLD: bool>(
         let (whole, rest) = block.as_chunks::<LANES>();
         for chunk in whole {
             if COLD {
-                read_ahead(chunk);
+                read_ahead(chunk, AHEAD);
             }
             for lane in 0..LANES {
                 lanes[lane] = lanes[lane] + f(chunk[lane]);
@@ -399,6 +399,7 @@ fn sum_of_powers_in<W: Float, const LANES: usize>(all: &[W], near: W) -> [f64; 2
         let (mut firsts, mut seconds) = ([W::ZERO; LANES], [W::ZERO; LANES]);
         let (whole, rest) = block.as_chunks::<LANES>();
         for chunk in whole {
+            read_ahead(chunk, AHEAD);
             for lane in 0..LANES {
                 let apart = chunk[lane] - near;
                 firsts[lane] = firsts[lane] + apart;
@@ -475,7 +476,7 @@ fn outermost<
     let (whole, rest) = all.as_chunks::<LANES>();
     for chunk in whole {
         if COLD {
-            read_ahead(chunk);
+            read_ahead(chunk, AHEAD);
         }
         for lane in 0..LANES {
             lanes[lane] = better(lanes[lane], chunk[lane]);
