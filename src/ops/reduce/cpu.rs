@@ -239,8 +239,8 @@ impl<W: Number> Fold<W> for Extreme {
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<W::Key> {
         let best = W::best(run, self.least);
-        // Of both zeros one is better.
-        match best == W::narrow(W::ZERO) {
+        // Of both zeros of floats one is better.
+        match !W::WHOLE && best == W::narrow(W::ZERO) {
             true => {
                 let keys = run.iter().map(|x| x.key(self.least, false));
                 Some(keys.fold(W::LEAST, W::Key::max))
