@@ -43,7 +43,7 @@ impl SliceRange {
     }
 
     /// Every `step`th element of the range; backwards from its last one when `step` is negative:
-    /// `SliceRange::from(1..8).step(-3)` is 7, 4, 1. Of one index it changes nothing.
+    /// `SliceRange::from(1..8).step(-3)` is 7, 4, 1. Of one index it changes nothing. A step of 0 is refused.
     #[must_use]
     pub fn step(self, step: isize) -> Self {
         Self { step, ..self }

@@ -83,6 +83,9 @@ pub(super) fn evaluate(
     });
 }
 
+/// Rows and columns of a matrix from which on it pays to turn it by itself: many small ones are faster by tiles.
+const LARGE: usize = 1024;
+
 fn reads(expression: &Expression, input: usize) -> bool {
     let is_it = |node: &Node| matches!(*node, Node::Input(of) if usize::from(of) == input);
     expression.nodes.iter().any(is_it)
@@ -105,7 +108,8 @@ fn turned_first(
         let way = is_read
             .then(|| Transposed::by_rows(input.layout))
             .flatten()?;
-        Some((at, input, way))
+        let is_large = way.rows() >= LARGE && way.columns() >= LARGE;
+        is_large.then_some((at, input, way))
     })?;
     by_size!(dtype, Bits => way.copy::<Bits>(cast_slice(input.bytes), cast_slice_mut(out)));
     let renamed = |node: &Node| match *node {

@@ -239,14 +239,17 @@ impl<W: Number> Fold<W> for Extreme {
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<W::Key> {
         let best = W::best(run, self.least);
-        // Of both zeros of floats one is better.
-        match !W::WHOLE && best == W::narrow(W::ZERO) {
-            true => {
-                let keys = run.iter().map(|x| x.key(self.least, false));
-                Some(keys.fold(W::LEAST, W::Key::max))
-            }
-            false => Some(best.key(self.least, false)),
+        let key = best.key(self.least, false);
+        if W::WHOLE || best != W::narrow(W::ZERO) {
+            return Some(key);
         }
+        // Of both zeros of floats one is better, and nothing else is.
+        let better = first(
+            run,
+            #[inline(always)]
+            |x| x.key(self.least, false) > key,
+        );
+        Some(better.map_or(key, |at| run[at].key(self.least, false)))
     }
 
     #[inline(always)]
@@ -263,20 +266,20 @@ struct Place {
     least: bool,
 }
 
-impl Place {
-    /// Where the first one is that has a key, if one has.
-    #[inline(always)]
-    fn first<W: Number>(&self, run: &[W], key: W::Key) -> usize {
-        let is_it = |x: &W| x.key(self.least, true) == key;
-        let (whole, rest) = run.as_chunks::<LANES>();
-        let has_it = |chunk: &[W; LANES]| chunk.iter().fold(false, |has, x| has | is_it(x));
-        match whole.iter().position(has_it) {
-            None => run.len() - rest.len() + rest.iter().position(is_it).unwrap_or(0),
-            Some(at) => {
-                let places = whole[at].iter().zip(0u32..);
-                let place = places.map(|(x, place)| if is_it(x) { place } else { u32::MAX });
-                at * LANES + place.fold(u32::MAX, u32::min) as usize
-            }
+/// Where the first one is that is so: a few at a time, so that it is vectors' work.
+#[inline(always)]
+fn first<W: Copy>(run: &[W], is_so: impl Fn(&W) -> bool) -> Option<usize> {
+    let (whole, rest) = run.as_chunks::<LANES>();
+    let has_one = |chunk: &[W; LANES]| chunk.iter().fold(false, |has, x| has | is_so(x));
+    match whole.iter().position(has_one) {
+        None => {
+            let place = rest.iter().position(is_so)?;
+            Some(run.len() - rest.len() + place)
+        }
+        Some(at) => {
+            let places = whole[at].iter().zip(0u32..);
+            let place = places.map(|(x, place)| if is_so(x) { place } else { u32::MAX });
+            Some(at * LANES + place.fold(u32::MAX, u32::min) as usize)
         }
     }
 }
@@ -311,8 +314,12 @@ impl<W: Number> Fold<W> for Place {
                 (best, found) = (top, index * SEARCHED);
             }
         }
-        let place = found + self.first(&run[found..], best);
-        Some((best, W::place(at + place)))
+        let place = first(
+            &run[found..],
+            #[inline(always)]
+            |x| x.key(self.least, true) == best,
+        )?;
+        Some((best, W::place(at + found + place)))
     }
 
     #[inline(always)]

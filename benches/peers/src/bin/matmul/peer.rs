@@ -37,8 +37,8 @@ pub trait Run {
     fn result(&mut self) -> Vec<f32>;
 }
 
-/// How long whoever comes after a pause runs before it is measured: a virtual machine's second processor, that long idle, may take
-/// tens of milliseconds to come back.
+/// How long each runs before it is measured: after a pause a virtual machine's second processor may take tens of
+/// milliseconds to come back.
 const WAKING: Duration = Duration::from_millis(100);
 
 /// Seconds per product of each peer: the median of rounds in which all take their turn.
@@ -72,21 +72,19 @@ pub fn measure(
             Some((times, Vec::new(), run))
         })
         .collect();
-    let mut is_asleep = true;
     for round in 0..rounds {
         let count = prepared.len();
         for turn in 0..count {
             let who = (round + turn) % count;
             if let Some((times, seconds, run)) = &mut prepared[who] {
                 let start = Instant::now();
-                while is_asleep && start.elapsed() < WAKING {
+                while start.elapsed() < WAKING {
                     run.run(*times);
                 }
                 let start = Instant::now();
                 run.run(*times);
                 seconds.push(start.elapsed().as_secs_f64() / *times as f64);
                 std::thread::sleep(spins[who]);
-                is_asleep = !spins[who].is_zero();
             }
         }
     }
