@@ -25,6 +25,16 @@ macro_rules! shared {
             $float::from_bits((k.wrapping_add($one) as $unsigned) << $fraction)
         }
 
+        /// As [`SHIFT`], for [`whole_power`]: the exponent of a power is at the end of a sum's bits.
+        const SHIFTED: $float = SHIFT + $one as $float;
+
+        /// The nearest whole number of a number to which [`SHIFTED`] was added, and 2 to it, where that is normal or infinite.
+        #[inline(always)]
+        fn whole_power(shifted: $float) -> ($float, $float) {
+            let power = $float::from_bits(shifted.to_bits() << $fraction);
+            (shifted - SHIFTED, power)
+        }
+
         /// x 2^k, in two steps: into subnormals and infinity.
         #[inline(always)]
         fn scaled(x: $float, k: $signed) -> $float {
@@ -54,7 +64,7 @@ macro_rules! shared {
         /// What a power is where it is not `size`, that of the base without its sign: of zero and infinity, with
         /// signs, of NaN, and 1.
         #[inline(always)]
-        fn special_power(x: $float, y: $float, size: $float) -> $float {
+        pub(crate) fn special_power(x: $float, y: $float, size: $float) -> $float {
             let (is_zero, is_infinite) = (x == 0.0, x.abs() == $float::INFINITY);
             let edge = match y.is_sign_negative() == is_zero {
                 true => $float::INFINITY,

@@ -59,18 +59,15 @@ pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
 /// 4 u + 0.3 u |x|, where u is 2^-24.
 #[inline(always)]
 pub(crate) fn exp_below<const FUSED: bool>(x: f32) -> f32 {
-    // The exponent is at the end of the bits of a sum with this.
-    const SHIFTED: f32 = SHIFT + 127.0;
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     // From there on the factor is 0; NaN stays.
     let x = if x < -88.0 { -88.0 } else { x };
-    let shifted = fma::<FUSED>(x, LOG2_E, SHIFTED);
-    let k = shifted - SHIFTED;
+    let (k, power) = whole_power(fma::<FUSED>(x, LOG2_E, SHIFTED));
     let r = match FUSED {
         true => fma::<FUSED>(x, LOG2_E, -k),
         false => ((x - k * 0.693359375) + k * 2.12194440e-4) * LOG2_E,
     };
-    power_near_one::<FUSED>(r) * f32::from_bits(shifted.to_bits() << 23)
+    power_near_one::<FUSED>(r) * power
 }
 
 /// 2^r for |r| up to 1/2, within 1.3 u where the last is not rounded to 1.
@@ -248,11 +245,15 @@ pub(crate) fn gelu<const FUSED: bool>(x: f32) -> f32 {
     fma::<FUSED>(half, erf, half)
 }
 
-/// (1 + tanh u) / 2 = sigmoid(2u).
+/// (1 + tanh u) / 2 = sigmoid(2u) = 1 / (1 + 2^w) with w = -2u / ln 2.
 #[inline(always)]
 pub(crate) fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
     let y = if x < -30.0 { -30.0 } else { x };
-    y * sigmoid::<FUSED>(1.5957691216 * (y + 0.044715 * y * y * y))
+    let w = y * fma::<FUSED>(-0.10294324, y * y, -2.3022082);
+    // Infinite far below 0.
+    let w = within(w, -126.0, 128.0);
+    let (k, power) = whole_power(w + SHIFTED);
+    y / fma::<FUSED>(power_near_one::<FUSED>(w - k), power, 1.0)
 }
 
 /// log(1 + e) for e from 0 to 1, without a quotient.
@@ -350,62 +351,81 @@ pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
     f32::from_bits(y.to_bits() ^ ((turns as u32 & 2) << 30))
 }
 
+/// Of the exponents below: they lie as in a float's bits, above its fraction.
+const EXPONENT_ONE: f32 = 8_388_608.0;
+
+/// Exponents whose power is normal, and so is its product with what is near 1.
+pub(crate) const PLAIN_EXPONENT: f32 = 125.0 * EXPONENT_ONE;
+
+/// y log2(|x|) in two parts, in units of 1 / [`EXPONENT_ONE`].
 #[inline(always)]
-pub(crate) fn pow<const FUSED: bool>(x: f32, y: f32) -> f32 {
-    // By libm where rounding errors cannot be had in one instruction.
-    match FUSED {
-        true => special_power(x, y, power(split(x.abs()), y)),
-        false => libm::powf(x, y),
-    }
+pub(crate) fn exponent(x: f32, y: f32) -> (f32, f32) {
+    let (f, e) = split(x.abs());
+    // What lies beyond overflows all the same.
+    exponent_of(f, e * EXPONENT_ONE, within(y, -1e12, 1e12))
 }
 
-/// [`pow`] of a normal number above zero.
+/// [`exponent`] for a normal number x above zero; infinite or NaN only where it is beyond [`PLAIN_EXPONENT`].
 #[inline(always)]
-pub(crate) fn plain_pow<const FUSED: bool>(x: f32, y: f32) -> f32 {
-    match FUSED {
-        true => power(split_normal(x), y),
-        false => libm::powf(x, y),
-    }
+pub(crate) fn plain_exponent(x: f32, y: f32) -> (f32, f32) {
+    // As `split_normal`, but for the exponent.
+    let e = x.to_bits().wrapping_sub(0x3f35_04f3) & 0xff80_0000;
+    let f = f32::from_bits(x.to_bits().wrapping_sub(e)) - 1.0;
+    exponent_of(f, e as i32 as f32, y)
 }
 
-/// With x split, y log2(x) in two parts, then 2 to that. With s = f / (2 + f) the logarithm of 1 + f is 2 s and what one
-/// part holds.
+/// With x = (1 + f) 2^(e / [`EXPONENT_ONE`]). With s = f / (2 + f) the logarithm of 1 + f is 2 s and what one part holds.
 #[inline(always)]
-fn power((f, e): (f32, f32), y: f32) -> f32 {
+fn exponent_of(f: f32, e: f32, y: f32) -> (f32, f32) {
     // 2 / ln 2.
-    const FIRST: f32 = 2.885390043258667;
-    const FIRST_LOW: f32 = 3.851926067e-8;
-    let d = 2.0 + f;
-    let d_low = f - (d - 2.0);
-    let inverse = 1.0 / d;
+    const FIRST: f32 = 2.885390043258667 * EXPONENT_ONE;
+    const FIRST_LOW: f32 = 3.851926067e-8 * EXPONENT_ONE;
+    let inverse = 1.0 / (2.0 + f);
     let s = f * inverse;
-    let s_low = s.mul_add(-d_low, s.mul_add(-d, f)) * inverse;
+    // f - 2 s is exact.
+    let s_low = s.mul_add(-f, s.mul_add(-2.0, f)) * inverse;
     let z = s * s;
-    let series = polynomial::<true, _>(
+    let cube = polynomial::<true, _>(
         z,
         [
-            0.33659467101097107,
-            0.4119010269641876,
-            0.5770797729492188,
-            0.9617967009544373,
+            0.33659467101097107 * EXPONENT_ONE,
+            0.4119010269641876 * EXPONENT_ONE,
+            0.5770797729492188 * EXPONENT_ONE,
+            0.9617967009544373 * EXPONENT_ONE,
+            FIRST_LOW,
         ],
     );
-    let first = FIRST * s;
-    let cube = z * series;
+    let sum = FIRST.mul_add(s, e);
+    let sum_low = FIRST.mul_add(s, -(sum - e));
+    let high = s.mul_add(cube, sum);
+    let high_low = s.mul_add(cube, -(high - sum));
     // What s lacks counts three times in the cube.
-    let factor = cube.mul_add(3.0, FIRST);
-    let first_low = factor.mul_add(s_low, FIRST_LOW.mul_add(s, FIRST.mul_add(s, -first)));
-    let (sum, third) = (e + first, s * cube);
-    let high = sum + third;
-    let third_low = s.mul_add(cube, -third) + first_low;
-    let low = (first - (sum - e)) + (third - (high - sum)) + third_low;
-    // What lies beyond overflows all the same.
-    let y = within(y, -1e12, 1e12);
+    let low = high_low + cube.mul_add(3.0, FIRST).mul_add(s_low, sum_low);
     let e_high = y * high;
-    let e_low = y.mul_add(low, y.mul_add(high, -e_high));
-    let (k, halves) = whole(within(e_high + e_low, -160.0, 130.0) + SHIFT);
-    let t = within((e_high - k) + e_low, -1.0, 1.0);
-    let growth = polynomial::<true, _>(
+    (e_high, y.mul_add(low, y.mul_add(high, -e_high)))
+}
+
+/// 2 to an exponent in two parts.
+#[inline(always)]
+pub(crate) fn raised((high, low): (f32, f32)) -> f32 {
+    let (high, low) = (high * (1.0 / EXPONENT_ONE), low * (1.0 / EXPONENT_ONE));
+    let (k, halves) = whole(within(high + low, -160.0, 130.0) + SHIFT);
+    let t = within((high - k) + low, -1.0, 1.0);
+    scaled(power_of_fraction(t), halves)
+}
+
+/// [`raised`] where the first part is at most [`PLAIN_EXPONENT`] in size.
+#[inline(always)]
+pub(crate) fn plain_raised((high, low): (f32, f32)) -> f32 {
+    let (k, power) = whole_power(high.mul_add(1.0 / EXPONENT_ONE, SHIFTED));
+    let t = low.mul_add(1.0 / EXPONENT_ONE, high.mul_add(1.0 / EXPONENT_ONE, -k));
+    power_of_fraction(t) * power
+}
+
+/// 2^t for |t| up to 1/2.
+#[inline(always)]
+fn power_of_fraction(t: f32) -> f32 {
+    polynomial::<true, _>(
         t,
         [
             0.00015453182277269661,
@@ -414,9 +434,9 @@ fn power((f, e): (f32, f32), y: f32) -> f32 {
             0.055503569543361664,
             0.24022650718688965,
             0.6931471824645996,
+            1.0,
         ],
-    );
-    scaled(growth.mul_add(t, 1.0), halves)
+    )
 }
 
 #[cfg(test)]
@@ -491,11 +511,12 @@ mod tests {
             if want > f64::from(f32::MAX) {
                 continue;
             }
-            let got = pow::<true>(base, power);
+            let got = raised(exponent(base, power));
             let off = (f64::from(got) - want).abs() / step(want);
             assert!(off <= 2.5, "{base:e} to {power:e}: {got:e}, not {want:e}");
             if base >= f32::MIN_POSITIVE {
-                assert_eq!(plain_pow::<true>(base, power).to_bits(), got.to_bits());
+                let plain = raised(plain_exponent(base, power));
+                assert_eq!(plain.to_bits(), got.to_bits());
             }
         }
     }

@@ -1,66 +1,89 @@
 //! Powers of f64.
 
 use super::{
-    SHIFT, exp_tail, polynomial, product, scaled, special_power, split, split_normal, sum, whole,
+    SHIFT, SHIFTED, exp_tail, polynomial, product, scaled, split, split_normal, whole, whole_power,
     within,
 };
 
+/// Exponents of 2 whose power is normal, and so is its product with what is near 1.
+pub(crate) const PLAIN_EXPONENT: f64 = 1021.0;
+
+/// y log2(|x|) in two parts, for [`raised`].
 #[inline(always)]
-pub(crate) fn pow(x: f64, y: f64) -> f64 {
-    special_power(x, y, power(split(x.abs()), y))
+pub(crate) fn exponent(x: f64, y: f64) -> (f64, f64) {
+    // What lies beyond overflows all the same.
+    exponent_of(split(x.abs()), within(y, -4e19, 4e19))
 }
 
-/// [`pow`] of a normal number above zero.
+/// [`exponent`] for a normal number x above zero; infinite or NaN only where it is beyond what [`plain_raised`] takes.
 #[inline(always)]
-pub(crate) fn plain_pow(x: f64, y: f64) -> f64 {
-    power(split_normal(x), y)
+pub(crate) fn plain_exponent(x: f64, y: f64) -> (f64, f64) {
+    exponent_of(split_normal(x), y)
 }
 
-/// With x split, y log2(x) in two parts, then 2 to that. With s = f / (2 + f) the logarithm of 1 + f is 2 s + 2/3 s^3 and what is
-/// small enough for one part.
+/// With x split. With s = f / (2 + f) the logarithm of 1 + f is 2 s + 2/3 s^3 and what is small enough for one part.
 #[inline(always)]
-fn power((f, e): (f64, f64), y: f64) -> f64 {
-    let d = 2.0 + f;
-    let d_low = f - (d - 2.0);
-    let inverse = 1.0 / d;
+fn exponent_of((f, e): (f64, f64), y: f64) -> (f64, f64) {
+    // 2 / ln 2 and 2/3 / ln 2 in two parts each.
+    const FIRST: f64 = 2.8853900817779268;
+    const FIRST_LOW: f64 = 4.0710547481862066e-17;
+    const THIRD: f64 = 0.9617966939259756;
+    const THIRD_LOW: f64 = 5.0577616648125907e-17;
+    let inverse = 1.0 / (2.0 + f);
     let s = f * inverse;
-    let s_low = s.mul_add(-d_low, s.mul_add(-d, f)) * inverse;
+    // f - 2 s is exact.
+    let s_low = s.mul_add(-f, s.mul_add(-2.0, f)) * inverse;
     let (z, z_low) = product(s, s);
     let z_low = (2.0 * s).mul_add(s_low, z_low);
     let (cube, cube_low) = product(z, s);
     let cube_low = z.mul_add(s_low, z_low.mul_add(s, cube_low));
-    let rest = cube
-        * z
-        * polynomial(
-            z,
-            [
-                0.16913584808113521,
-                0.16888470469467604,
-                0.19238058793412885,
-                0.2219527881822988,
-                0.2623081914719228,
-                0.32059889796713803,
-                0.4121985831111439,
-                0.5770780163555853,
-            ],
-        );
-    // 2 / ln 2 and 2/3 / ln 2 in two parts each.
-    let (first, first_low) = product(2.8853900817779268, s);
-    let first_low =
-        2.8853900817779268f64.mul_add(s_low, 4.0710547481862066e-17f64.mul_add(s, first_low));
-    let (third, third_low) = product(0.9617966939259756, cube);
-    let third_low =
-        0.9617966939259756f64.mul_add(cube_low, 5.0577616648125907e-17f64.mul_add(cube, third_low));
-    let (high, low) = sum(e, first);
-    let (high, lower) = sum(high, third);
-    let low = low + lower + (first_low + third_low + rest);
-    // What lies beyond overflows all the same.
-    let y = within(y, -4e19, 4e19);
+    let rest = polynomial(
+        z,
+        [
+            0.16913584808113521,
+            0.16888470469467604,
+            0.19238058793412885,
+            0.2219527881822988,
+            0.2623081914719228,
+            0.32059889796713803,
+            0.4121985831111439,
+            0.5770780163555853,
+        ],
+    );
+    let lost = FIRST.mul_add(s_low, FIRST_LOW * s);
+    let lost = THIRD.mul_add(cube_low, THIRD_LOW.mul_add(cube, lost));
+    let lost = rest.mul_add(cube * z, lost);
+    let sum = FIRST.mul_add(s, e);
+    let sum_low = FIRST.mul_add(s, -(sum - e));
+    let high = THIRD.mul_add(cube, sum);
+    let high_low = THIRD.mul_add(cube, -(high - sum));
+    let low = high_low + sum_low + lost;
     let (e_high, e_low) = product(y, high);
-    let e_low = y.mul_add(low, e_low);
-    let (k, halves) = whole(within(e_high + e_low, -1100.0, 1100.0) + SHIFT);
-    let t = within((e_high - k) + e_low, -1.0, 1.0) * std::f64::consts::LN_2;
-    scaled(1.0 + (t + exp_tail(t)), halves)
+    (e_high, y.mul_add(low, e_low))
+}
+
+/// 2 to a number in two parts.
+#[inline(always)]
+pub(crate) fn raised((high, low): (f64, f64)) -> f64 {
+    let (k, halves) = whole(within(high + low, -1100.0, 1100.0) + SHIFT);
+    scaled(
+        power_of_fraction(within((high - k) + low, -1.0, 1.0)),
+        halves,
+    )
+}
+
+/// [`raised`] where the first part is at most [`PLAIN_EXPONENT`] in size.
+#[inline(always)]
+pub(crate) fn plain_raised((high, low): (f64, f64)) -> f64 {
+    let (k, power) = whole_power(high + SHIFTED);
+    power_of_fraction((high - k) + low) * power
+}
+
+/// 2^t for |t| up to 1/2.
+#[inline(always)]
+fn power_of_fraction(t: f64) -> f64 {
+    let t = t * std::f64::consts::LN_2;
+    1.0 + (t + exp_tail(t))
 }
 
 #[cfg(test)]
@@ -79,9 +102,10 @@ mod tests {
             };
             let aim = (at % 2099) as f64 - 1074.0;
             let power = aim / libm::log2(base);
-            let (got, want) = (pow(base, power), libm::pow(base, power));
+            let (got, want) = (raised(exponent(base, power)), libm::pow(base, power));
             if base >= f64::MIN_POSITIVE {
-                assert_eq!(plain_pow(base, power).to_bits(), got.to_bits());
+                let plain = raised(plain_exponent(base, power));
+                assert_eq!(plain.to_bits(), got.to_bits());
             }
             if got != want && want.is_finite() {
                 let off = steps(got, want);

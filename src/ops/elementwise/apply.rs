@@ -171,6 +171,9 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: Operands<'_>, ou
 /// Elements that are looked at together for one that vectors cannot have.
 const LOOKED_AT: usize = 64;
 
+/// Elements whose exponents are held at once.
+const POWERS: usize = 64;
+
 /// In vectors, and then what is large one by one.
 #[inline(always)]
 fn wave<T: Real, const FUSED: bool>(
@@ -201,26 +204,39 @@ fn wave<T: Real, const FUSED: bool>(
     }
 }
 
-/// Where no operand is special, without what is asked for such.
+/// Where nothing is special, without what is asked for such. The exponents of a few vectors first: one loop for all would
+/// wait for each step of a power, where two have several vectors under way.
 #[inline(always)]
 fn power<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
+    if !FUSED {
+        return two::<T, T>(values, out, T::pow);
+    }
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    let (a, b) = (
-        values[0].steps::<T>(LOOKED_AT),
-        values[1].steps::<T>(LOOKED_AT),
-    );
-    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(a.zip(b)) {
-        let plain = a.iter().zip(b).map(|(a, &b)| a.is_power_plain(b));
+    let steps = values[0].steps::<T>(POWERS);
+    let steps = steps.zip(values[1].steps::<T>(POWERS));
+    let (mut high, mut low) = ([T::ZERO; POWERS], [T::ZERO; POWERS]);
+    for (out, (a, b)) in out.chunks_mut(POWERS).zip(steps) {
+        let (high, low) = (&mut high[..out.len()], &mut low[..out.len()]);
+        let exponents = high.iter_mut().zip(&mut *low);
+        for ((high, low), (a, &b)) in exponents.zip(a.iter().zip(b)) {
+            (*high, *low) = a.plain_exponent(b);
+        }
+        let plain = a.iter().zip(&*high);
+        let plain = plain.map(|(a, high)| a.is_base_plain() & high.is_exponent_plain());
         let is_plain = plain.fold(true, |all, plain| all & plain);
-        let all = out.iter_mut().zip(a.iter().zip(b));
         if is_plain {
-            for (out, (a, &b)) in all {
-                *out = a.plain_pow::<FUSED>(b);
+            for (out, exponent) in out.iter_mut().zip(high.iter().zip(&*low)) {
+                *out = T::plain_raised(exponent);
             }
-        } else {
-            for (out, (a, &b)) in all {
-                *out = a.pow::<FUSED>(b);
-            }
+            continue;
+        }
+        let exponents = high.iter_mut().zip(&mut *low);
+        for ((high, low), (a, &b)) in exponents.zip(a.iter().zip(b)) {
+            (*high, *low) = a.exponent(b);
+        }
+        let exponents = high.iter().zip(&*low);
+        for (out, (exponent, (a, &b))) in out.iter_mut().zip(exponents.zip(a.iter().zip(b))) {
+            *out = a.special_power(b, T::raised(exponent));
         }
     }
 }

@@ -36,11 +36,21 @@ pub(in crate::ops) trait Real:
     fn gelu_tanh<const FUSED: bool>(self) -> Self;
     fn silu<const FUSED: bool>(self) -> Self;
     fn softplus<const FUSED: bool>(self) -> Self;
-    fn pow<const FUSED: bool>(self, power: Self) -> Self;
-    /// Where it [`Real::is_power_plain`].
-    fn plain_pow<const FUSED: bool>(self, power: Self) -> Self;
-    /// Of a normal number above zero, to what is a number or infinite.
-    fn is_power_plain(self, power: Self) -> bool;
+    /// By libm, for processors that do not multiply and add in one instruction. What follows is for those that do.
+    fn pow(self, power: Self) -> Self;
+    /// The exponent of 2 that gives the power of its size: the sum of two parts.
+    fn exponent(self, power: Self) -> (Self, Self);
+    fn raised(exponent: (&Self, &Self)) -> Self;
+    /// What the power is where it is not that of its size.
+    fn special_power(self, power: Self, of_size: Self) -> Self;
+    /// A normal number above zero.
+    fn is_base_plain(self) -> bool;
+    /// Of what [`Real::is_base_plain`].
+    fn plain_exponent(self, power: Self) -> (Self, Self);
+    /// Of the first part of one whose power is normal.
+    fn is_exponent_plain(self) -> bool;
+    /// Of what [`Real::is_exponent_plain`].
+    fn plain_raised(exponent: (&Self, &Self)) -> Self;
 
     #[inline(always)]
     fn is_nan(self) -> bool {
@@ -49,7 +59,7 @@ pub(in crate::ops) trait Real:
 }
 
 macro_rules! common {
-    ($rust:ident) => {
+    ($rust:ident, $module:ident, $powers:path) => {
         const ZERO: Self = 0.0;
         #[inline(always)]
         fn abs(self) -> Self {
@@ -72,48 +82,75 @@ macro_rules! common {
             $rust::trunc(self)
         }
         #[inline(always)]
-        fn is_power_plain(self, power: Self) -> bool {
-            ($rust::MIN_POSITIVE..=$rust::MAX).contains(&self) & !$rust::is_nan(power)
+        fn pow(self, power: Self) -> Self {
+            $powers(self, power)
+        }
+        #[inline(always)]
+        fn exponent(self, power: Self) -> (Self, Self) {
+            $module::exponent(self, power)
+        }
+        #[inline(always)]
+        fn raised((&high, &low): (&Self, &Self)) -> Self {
+            $module::raised((high, low))
+        }
+        #[inline(always)]
+        fn special_power(self, power: Self, of_size: Self) -> Self {
+            $module::special_power(self, power, of_size)
+        }
+        #[inline(always)]
+        fn is_base_plain(self) -> bool {
+            ($rust::MIN_POSITIVE..=$rust::MAX).contains(&self)
+        }
+        #[inline(always)]
+        fn plain_exponent(self, power: Self) -> (Self, Self) {
+            $module::plain_exponent(self, power)
+        }
+        #[inline(always)]
+        fn is_exponent_plain(self) -> bool {
+            // NaN is not.
+            $rust::abs(self) < $module::PLAIN_EXPONENT
+        }
+        #[inline(always)]
+        fn plain_raised((&high, &low): (&Self, &Self)) -> Self {
+            $module::plain_raised((high, low))
         }
     };
 }
 
 macro_rules! ours {
-    ($($function:ident($($operand:ident),*);)*) => {$(
+    ($($function:ident;)*) => {$(
         #[inline(always)]
-        fn $function<const FUSED: bool>(self $(, $operand: Self)*) -> Self {
+        fn $function<const FUSED: bool>(self) -> Self {
             /// One by one, compiled once: for processors without vectors of 256 bits.
             #[inline(never)]
-            fn alone(x: f32 $(, $operand: f32)*) -> f32 {
-                single::$function::<false>(x $(, $operand)*)
+            fn alone(x: f32) -> f32 {
+                single::$function::<false>(x)
             }
             match FUSED {
-                true => single::$function::<true>(self $(, $operand)*),
-                false => alone(self $(, $operand)*),
+                true => single::$function::<true>(self),
+                false => alone(self),
             }
         }
     )*};
 }
 
 impl Real for f32 {
-    common!(f32);
+    common!(f32, single, libm::powf);
     const LARGE: Self = single::LARGE;
     ours! {
-        exp();
-        exp2();
-        expm1();
-        log();
-        log2();
-        log1p();
-        tanh();
-        sigmoid();
-        erf();
-        gelu();
-        gelu_tanh();
-        silu();
-        softplus();
-        pow(power);
-        plain_pow(power);
+        exp;
+        exp2;
+        expm1;
+        log;
+        log2;
+        log1p;
+        tanh;
+        sigmoid;
+        erf;
+        gelu;
+        gelu_tanh;
+        silu;
+        softplus;
     }
     // Exact: a quotient of less than 29 bits, and so its product with the divisor. It is whole only where the true one
     // is, since that is 2^-24 away from the next whole number.
@@ -153,7 +190,7 @@ macro_rules! ours_or {
 }
 
 impl Real for f64 {
-    common!(f64);
+    common!(f64, double, libm::pow);
     const LARGE: Self = double::LARGE;
     ours_or! {
         exp => libm::exp;
@@ -221,20 +258,6 @@ impl Real for f64 {
         let half = Real::exp::<FUSED>(-0.5 * x.abs());
         let above = if x < 0.0 { x * half * half } else { x };
         above / (1.0 + half * half)
-    }
-    #[inline(always)]
-    fn pow<const FUSED: bool>(self, power: Self) -> Self {
-        match FUSED {
-            true => double::pow(self, power),
-            false => libm::pow(self, power),
-        }
-    }
-    #[inline(always)]
-    fn plain_pow<const FUSED: bool>(self, power: Self) -> Self {
-        match FUSED {
-            true => double::plain_pow(self, power),
-            false => libm::pow(self, power),
-        }
     }
 }
 
