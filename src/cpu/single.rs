@@ -201,8 +201,10 @@ pub(crate) fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn silu<const FUSED: bool>(x: f32) -> f32 {
     let y = if x < -120.0 { -120.0 } else { x };
-    // The exponential in two factors: their product is below the least number sooner than the result.
-    let half = exp::<FUSED>(-0.5 * y.abs());
+    // The exponential in two factors, which are normal: their product is below the least number sooner than the result.
+    let size = y.abs();
+    let (k, r) = halvings::<FUSED>(-0.5 * if size > 120.0 { 120.0 } else { size });
+    let half = (1.0 + (r + exp_tail::<FUSED>(r))) * power_of_two(k);
     let above = if y < 0.0 { y * half * half } else { y };
     above / (1.0 + half * half)
 }

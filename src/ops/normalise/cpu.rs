@@ -324,7 +324,11 @@ fn moments<W: Float, const FUSED: bool>(x: &[W]) -> Option<(f64, f64)> {
         |x| x.wider(),
     );
     let near = W::of(near / first.len() as f64);
-    let [total, squares] = sum_of_powers::<_, FUSED>(x, near);
+    let [total, squares] = sum_of_powers::<_, _, FUSED>(
+        x,
+        #[inline(always)]
+        |x| x - near,
+    );
     let count = x.len() as f64;
     let apart = total / count;
     let variance = squares / count - apart * apart;

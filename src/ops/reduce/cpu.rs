@@ -5,7 +5,7 @@ use std::ops::BitAnd;
 use super::exponential::{LogSumExp, Logarithms};
 use super::fold::{Fold, LANES, reduce};
 use super::lanes::{Plain, Read};
-use super::number::{Float, Number, sum};
+use super::number::{Float, Number, sum, sum_of_powers};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
 use crate::cpu::{host_vec, vectorised};
@@ -402,6 +402,18 @@ impl<W: Float> Fold<W> for Moment {
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
         let count = run.len() as f64;
+        if W::IS_WIDENED {
+            // In one pass: a run's mean is not further from one of its elements than the root of all squared distances from
+            // it, so that no more bits are lost than the run's length has, of the 29 that f64 has beyond f32.
+            let near = run[0].wider();
+            let [total, squares] = sum_of_powers::<_, _, FUSED>(
+                run,
+                #[inline(always)]
+                |x| x.wider() - near,
+            );
+            let off = total / count;
+            return Some((count, near + off, squares - total * off));
+        }
         let near = Self::near(run[0]);
         let total = sum::<_, _, FUSED, true>(
             run,

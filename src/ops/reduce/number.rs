@@ -383,17 +383,25 @@ fn fewer<W: Copy, const LANES: usize>(
     few
 }
 
-/// The sums of distances from `near` and of their squares, as [`sum`] adds.
+/// The sums of `f` and of its squares, as [`sum`] adds; f64's in half the lanes, so that both stay in registers.
 #[inline(always)]
-pub(in crate::ops) fn sum_of_powers<W: Float, const FUSED: bool>(all: &[W], near: W) -> [f64; 2] {
-    match FUSED {
-        true => sum_of_powers_in::<W, LANES>(all, near),
-        false => sum_of_powers_in::<W, FEW_LANES>(all, near),
+pub(in crate::ops) fn sum_of_powers<T: Copy, W: Float, const FUSED: bool>(
+    all: &[T],
+    f: impl Fn(T) -> W,
+) -> [f64; 2] {
+    const HALF: usize = LANES / 2;
+    match (FUSED, W::IS_WIDENED) {
+        (true, true) => sum_of_powers_in::<T, W, LANES>(all, f),
+        (true, false) => sum_of_powers_in::<T, W, HALF>(all, f),
+        (false, _) => sum_of_powers_in::<T, W, FEW_LANES>(all, f),
     }
 }
 
 #[inline(always)]
-fn sum_of_powers_in<W: Float, const LANES: usize>(all: &[W], near: W) -> [f64; 2] {
+fn sum_of_powers_in<T: Copy, W: Float, const LANES: usize>(
+    all: &[T],
+    f: impl Fn(T) -> W,
+) -> [f64; 2] {
     let mut totals = [0.0; 2];
     for block in all.chunks(LONGEST * LANES) {
         let (mut firsts, mut seconds) = ([W::ZERO; LANES], [W::ZERO; LANES]);
@@ -401,15 +409,15 @@ fn sum_of_powers_in<W: Float, const LANES: usize>(all: &[W], near: W) -> [f64; 2
         for chunk in whole {
             read_ahead(chunk, AHEAD);
             for lane in 0..LANES {
-                let apart = chunk[lane] - near;
-                firsts[lane] = firsts[lane] + apart;
-                seconds[lane] = seconds[lane] + apart * apart;
+                let x = f(chunk[lane]);
+                firsts[lane] = firsts[lane] + x;
+                seconds[lane] = seconds[lane] + x * x;
             }
         }
         for (lane, &x) in rest.iter().enumerate() {
-            let apart = x - near;
-            firsts[lane] = firsts[lane] + apart;
-            seconds[lane] = seconds[lane] + apart * apart;
+            let x = f(x);
+            firsts[lane] = firsts[lane] + x;
+            seconds[lane] = seconds[lane] + x * x;
         }
         totals[0] += joined(firsts);
         totals[1] += joined(seconds);
