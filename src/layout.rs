@@ -188,7 +188,8 @@ impl Layout {
             return Err(Error::invalid(
                 "permute",
                 format!(
-                    "axes {named:?} must name each axis of shape {} once",
+                    "{} axes named, where each of shape {} has to be",
+                    named.len(),
                     self.shape
                 ),
             ));
@@ -261,7 +262,7 @@ impl Layout {
     /// rank or -1, at the end.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `axis` is above the rank.
+    /// [`Error::InvalidArgument`] when `axis` is above the rank or below `-rank - 1`.
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Self> {
         let axis = axis.into().added("unsqueeze", &self.shape)?;
         let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);

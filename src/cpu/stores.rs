@@ -27,12 +27,18 @@ pub(crate) enum Stores {
 }
 
 impl Stores {
+    /// Where the processor has a way past its caches.
+    const PAST_CACHES: Self = match cfg!(target_arch = "x86_64") {
+        true => Self::Streaming,
+        false => Self::Plain,
+    };
+
     /// For a result of so many bytes: past the caches where it is larger than the largest one.
     pub(crate) fn of(bytes: usize) -> Self {
         // Of small ones nobody asks how large the caches are.
         let is_larger = bytes > SMALLEST && bytes > largest_cache();
-        match cfg!(target_arch = "x86_64") && is_larger {
-            true => Self::Streaming,
+        match is_larger {
+            true => Self::PAST_CACHES,
             false => Self::Plain,
         }
     }
@@ -41,7 +47,7 @@ impl Stores {
     /// foresee which ones it has to read first.
     pub(crate) fn scattered(bytes: usize) -> Self {
         match bytes > SCATTERED {
-            true => Self::of(usize::MAX),
+            true => Self::PAST_CACHES,
             false => Self::of(bytes),
         }
     }

@@ -26,14 +26,6 @@ impl Counted {
             Counted::FromEnd(back) => size.checked_sub(back),
         }
     }
-
-    /// The next one.
-    pub(super) fn next(self) -> Self {
-        match self {
-            Counted::FromStart(at) => Counted::FromStart(at.saturating_add(1)),
-            Counted::FromEnd(back) => Counted::FromEnd(back.saturating_sub(1)),
-        }
-    }
 }
 
 macro_rules! counted_from {
@@ -94,7 +86,7 @@ impl Axis {
     ///
     /// # Errors
     /// `InvalidArgument` when the shape has too few.
-    pub(super) fn added(self, op: &'static str, shape: &Shape) -> Result<usize> {
+    pub(crate) fn added(self, op: &'static str, shape: &Shape) -> Result<usize> {
         let rank = shape.rank();
         let axis = self.0.among(rank + 1);
         axis.filter(|&axis| axis <= rank).ok_or_else(|| {

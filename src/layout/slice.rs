@@ -17,6 +17,8 @@ use crate::shape::Shape;
 pub struct SliceRange {
     start: Counted,
     end: Counted,
+    /// The end is the last element, not the place behind it.
+    is_closed: bool,
     step: isize,
     /// One element, whose dimension goes.
     is_index: bool,
@@ -25,18 +27,19 @@ pub struct SliceRange {
 impl SliceRange {
     fn new<T: Copy + Into<Counted>>(range: impl RangeBounds<T>) -> Self {
         let start = match range.start_bound() {
-            Bound::Included(&start) => start.into(),
-            Bound::Excluded(&start) => start.into().next(),
+            // No range of the standard library leaves its start out.
+            Bound::Included(&start) | Bound::Excluded(&start) => start.into(),
             Bound::Unbounded => Counted::FromStart(0),
         };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.into().next(),
-            Bound::Excluded(&end) => end.into(),
-            Bound::Unbounded => Counted::FromEnd(0),
+        let (end, is_closed) = match range.end_bound() {
+            Bound::Included(&end) => (end.into(), true),
+            Bound::Excluded(&end) => (end.into(), false),
+            Bound::Unbounded => (Counted::FromEnd(0), false),
         };
         Self {
             start,
             end,
+            is_closed,
             step: 1,
             is_index: false,
         }
@@ -196,16 +199,24 @@ impl Layout {
     /// Where a range begins and ends.
     fn bounds(&self, axis: usize, range: &SliceRange) -> Result<(usize, usize)> {
         let size = self.shape[axis];
-        let bounds = range.start.among(size).zip(range.end.among(size));
-        bounds.filter(|(start, end)| start <= end).ok_or_else(|| {
-            let what = match range.is_index {
-                true => format!("index {}", range.start),
-                false => format!("range {}..{}", range.start, range.end),
-            };
-            let shape = &self.shape;
-            let why = format!("{what} is outside axis {axis} of size {size} in shape {shape}");
-            Error::invalid("slice", why)
-        })
+        let start = range.start.among(size);
+        let end = range.end.among(size);
+        let end = match range.is_closed {
+            true => end.filter(|&last| last < size).map(|last| last + 1),
+            false => end,
+        };
+        let what = || match (range.is_index, range.is_closed) {
+            (true, _) => format!("index {}", range.start),
+            (false, true) => format!("range {}..={}", range.start, range.end),
+            (false, false) => format!("range {}..{}", range.start, range.end),
+        };
+        let where_to = || format!("axis {axis} of size {size} in shape {}", self.shape);
+        let why = match start.zip(end) {
+            Some((start, end)) if start <= end => return Ok((start, end)),
+            Some(_) => format!("{} of {} ends before it begins", what(), where_to()),
+            None => format!("{} is outside {}", what(), where_to()),
+        };
+        Err(Error::invalid("slice", why))
     }
 }
 
@@ -265,6 +276,12 @@ mod tests {
                 assert_eq!(picked((start..end).into()), expected(to), "{start}..{end}");
                 let wide = start as isize..end as isize;
                 assert_eq!(picked(wide.into()), expected(to), "{start}..{end}");
+                // Up to an element that is there.
+                let closed = match 0 <= from && from <= to + 1 && (0..10).contains(&to) {
+                    true => (from as usize..to as usize + 1).collect(),
+                    false => vec![99],
+                };
+                assert_eq!(picked((start..=end).into()), closed, "{start}..={end}");
             }
         }
         assert_eq!(picked((-3..).into()), [7, 8, 9]);
@@ -276,6 +293,23 @@ mod tests {
             assert_eq!(picked((far..).into()), [99]);
         }
         assert_eq!(picked((0..=usize::MAX).into()), [99]);
+        let endless = Layout::contiguous([0, usize::MAX]);
+        assert!(endless.slice(&[(..).into(), usize::MAX.into()]).is_err());
+        let said = |range: SliceRange| base.slice(&[range]).unwrap_err().to_string();
+        for (range, problem) in [
+            ((2..=10).into(), "range 2..=10 is outside axis 0 of size 10"),
+            ((-11..3).into(), "range -11..3 is outside axis 0"),
+            (
+                (-3..2).into(),
+                "range -3..2 of axis 0 of size 10 in shape [10] ends before",
+            ),
+            (
+                (5..=-8).into(),
+                "range 5..=-8 of axis 0 of size 10 in shape [10] ends before",
+            ),
+        ] {
+            assert!(said(range).contains(problem), "{}", said(range));
+        }
         Ok(())
     }
 

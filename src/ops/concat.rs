@@ -21,6 +21,7 @@ use crate::tensor::Tensor;
 const MOST_PARTS: usize = 1 << 24;
 
 struct Concat {
+    name: &'static str,
     axis: usize,
 }
 
@@ -35,27 +36,32 @@ impl Tensor {
         let first = tensors.first();
         let axis = axis.into();
         let axis = first.map_or(Ok(0), |first| axis.of("concat", first.shape()))?;
-        road::run(&Concat { axis }, &tensors)
+        let name = "concat";
+        road::run(&Concat { name, axis }, &tensors)
     }
 
     /// Tensors of one shape side by side along a new axis.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] without tensors, or for an axis above their rank;
+    /// [`Error::InvalidArgument`] without tensors, or for an axis above their rank or below `-rank - 1`;
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a lost device.
     pub fn stack(tensors: &[impl Borrow<Tensor>], axis: impl Into<Axis>) -> Result<Tensor> {
+        let name = "stack";
+        let tensors: Vec<&Tensor> = tensors.iter().map(Borrow::borrow).collect();
+        let shape = tensors.first().map(|first| first.shape());
         let axis = axis.into();
+        let axis = shape.map_or(Ok(0), |shape| axis.added(name, shape))?;
         let mut rows = Vec::with_capacity(tensors.len());
-        for tensor in tensors.iter().map(Borrow::borrow) {
-            let first: &Tensor = tensors[0].borrow();
-            if tensor.shape() != first.shape() {
+        for tensor in &tensors {
+            let first = tensors[0].shape();
+            if tensor.shape() != first {
                 let rule = "all shapes must be equal";
-                let (left, right) = (first.shape(), tensor.shape());
-                return Err(Error::shape_mismatch("stack", left, right, rule));
+                return Err(Error::shape_mismatch(name, first, tensor.shape(), rule));
             }
             rows.push(tensor.unsqueeze(axis)?);
         }
-        Tensor::concat(&rows, axis)
+        let rows: Vec<&Tensor> = rows.iter().collect();
+        road::run(&Concat { name, axis }, &rows)
     }
 
     /// Views of parts of an axis, of these sizes one after another, which are together its size.
@@ -134,7 +140,7 @@ impl Concat {
 
 impl Op for Concat {
     fn name(&self) -> &'static str {
-        "concat"
+        self.name
     }
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {

@@ -144,7 +144,8 @@ impl Tensor {
     /// rank or -1, at the end.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `axis` is above the rank.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `axis` is above the rank or below
+    /// `-rank - 1`.
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Self> {
         Ok(self.view(self.layout.unsqueeze(axis)?))
     }

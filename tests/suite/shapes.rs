@@ -318,7 +318,8 @@ fn errors(context: &Context) -> Result<()> {
         other => panic!("{other:?}"),
     };
     assert!(invalid(Tensor::concat(&[] as &[Tensor], 0)).contains("one tensor or more"));
-    assert!(invalid(Tensor::stack(&[] as &[Tensor], 0)).contains("one tensor or more"));
+    let nothing = Tensor::stack(&[] as &[Tensor], 0);
+    assert!(invalid(nothing).starts_with("stack: takes one tensor or more"));
     assert!(invalid(Tensor::concat(&[&a, &b], 2)).contains("no axis 2"));
     assert!(matches!(
         Tensor::concat(&[&a, &b], 0),
@@ -332,7 +333,13 @@ fn errors(context: &Context) -> Result<()> {
         Tensor::stack(&[&a, &b], 0),
         Err(Error::ShapeMismatch(_))
     ));
-    assert!(invalid(Tensor::stack(&[&a, &a], 3)).contains("axis 3"));
+    let none = "stack: there is no place for an axis";
+    for axis in [3, -4] {
+        assert!(invalid(Tensor::stack(&[&a, &a], axis)).starts_with(none));
+    }
+    let mixed = Tensor::stack(&[&a, &i], 0).unwrap_err().to_string();
+    assert!(mixed.starts_with("stack: "), "{mixed}");
+    assert!(invalid(a.permute(&[0])).contains("1 axes named"));
     let claimed = Tensor::zeros(device, [1], DType::F32)?.broadcast_to([1usize << 40])?;
     assert!(claimed.chunk(0, 1 << 40).is_err());
     assert!(invalid(a.pad(&[(1, 1)], 0)).contains("1 pairs"));

@@ -102,8 +102,7 @@ fn turned_first(
     if !Stores::scattered(out.len()).are_streaming() || expression.nodes.contains(&Node::Old) {
         return None;
     }
-    let mut inputs = inputs.iter().enumerate();
-    let (turned, input, way) = inputs.find_map(|(at, input)| {
+    let (turned, input, way) = inputs.iter().enumerate().find_map(|(at, input)| {
         let is_read = input.dtype == dtype && reads(expression, at);
         let way = is_read
             .then(|| Transposed::by_rows(input.layout))
