@@ -63,6 +63,9 @@ pub(super) const FEW_LANES: usize = 4;
 const LEAST_BLOCK: usize = 16;
 /// Elements of a sum after which it is joined.
 pub(super) const LONGEST: usize = 64;
+/// Elements of rows so short that several are looked up together, and elements of these.
+const SHORT: usize = 512;
+const TOGETHER: usize = 4096;
 /// Rows that are taken at once, where neighbours are different outputs: a state is loaded once for them.
 const ROWS: usize = 8;
 /// Elements of an output that are one piece of work.
@@ -242,6 +245,13 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
     ) {
         let stride = self.reduced_stride();
         let mut buffer = Vec::new();
+        let length = self.space.length();
+        if range == (0..length)
+            && (LEAST_BLOCK..=SHORT).contains(&length)
+            && self.space.is_one_run()
+        {
+            return self.short_rows::<LANES, FUSED>(from, length, states);
+        }
         let mut tower = Tower::new(self.fold);
         let mut lanes = [self.fold.empty(); LANES];
         for (at, state) in states.iter_mut().enumerate() {
@@ -277,6 +287,31 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             }
             if tower.count > 0 {
                 *state = tower.take();
+            }
+        }
+    }
+
+    /// The same of rows that come one after the other: several are looked up together.
+    #[inline(always)]
+    fn short_rows<const LANES: usize, const FUSED: bool>(
+        &self,
+        from: usize,
+        length: usize,
+        states: &mut [F::State],
+    ) {
+        let mut buffer = Vec::new();
+        for (part, states) in states.chunks_mut(TOGETHER / length).enumerate() {
+            let start = self.space.first(from + part * (TOGETHER / length));
+            let rows = self.data.run(start, 1, states.len() * length, &mut buffer);
+            for (state, row) in states.iter_mut().zip(rows.chunks_exact(length)) {
+                *state = match self.fold.block::<FUSED>(row, 0) {
+                    Some(block) => block,
+                    None => {
+                        let mut lanes = [self.fold.empty(); LANES];
+                        self.run::<LANES, FUSED>(&mut lanes, row, 0);
+                        self.joined::<LANES, FUSED>(&lanes)
+                    }
+                };
             }
         }
     }
