@@ -246,7 +246,8 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         let stride = self.reduced_stride();
         let mut buffer = Vec::new();
         let length = self.space.length();
-        if range == (0..length)
+        if FUSED
+            && range == (0..length)
             && (LEAST_BLOCK..=SHORT).contains(&length)
             && self.space.is_one_run()
         {
