@@ -31,12 +31,12 @@ impl<W: Float> Fold<W> for LogSumExp {
 
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
-        let top = largest::<_, FUSED, true>(run);
+        let top = largest::<_, FUSED, false>(run);
         // Infinities and NaN go one by one.
         let is_finite = top.wider().abs() <= f64::MAX;
         match is_finite {
             true => {
-                let sum = sum::<_, _, FUSED, false>(
+                let sum = sum::<_, _, FUSED, true>(
                     run,
                     #[inline(always)]
                     |x| (x - top).exp_below::<FUSED>(),
