@@ -185,11 +185,12 @@ impl Layout {
     pub fn permute(&self, axes: &[impl Into<Axis> + Copy]) -> Result<Self> {
         let named = axis::each_once(axes, "permute", &self.shape)?;
         if named.len() < self.rank() {
+            let given: Vec<String> = axes.iter().map(|&axis| axis.into().to_string()).collect();
             return Err(Error::invalid(
                 "permute",
                 format!(
-                    "{} axes named, where each of shape {} has to be",
-                    named.len(),
+                    "axes [{}] must name each axis of shape {} once",
+                    given.join(", "),
                     self.shape
                 ),
             ));
