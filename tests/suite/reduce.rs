@@ -484,7 +484,7 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
 fn short<T: Number>(context: &Context) -> Result<()> {
     let rows = if context.is_slow() { 67 } else { 4500 };
     cases(1, |rng| {
-        for length in [1, 2, 3, 7, 9, 16, 31, 33, 65, 127] {
+        for length in [1, 2, 3, 7, 9, 16, 31, 33, 65, 127, 512, 513] {
             if length > 16 && context.is_slow() {
                 break;
             }
