@@ -271,6 +271,18 @@ pub(crate) fn gelu(x: f64) -> f64 {
     if x < 0.0 { less } else { x - less }
 }
 
+/// (1 + tanh u) / 2 = sigmoid(2u) = 1 / (1 + 2^w) with w = -2u / ln 2.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: f64) -> f64 {
+    let y = if x < -50.0 { -50.0 } else { x };
+    let w = y * (-0.1029432395800235f64).mul_add(y * y, -2.3022081981443248);
+    // Infinite far below 0.
+    let w = within(w, -1022.0, 1024.0);
+    let (k, power) = whole_power(w + SHIFTED);
+    let t = (w - k) * std::f64::consts::LN_2;
+    y / (1.0 + (t + exp_tail(t))).mul_add(power, 1.0)
+}
+
 /// A product and what rounding it lost.
 #[inline(always)]
 fn product(a: f64, b: f64) -> (f64, f64) {
@@ -332,13 +344,15 @@ pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::f64::consts::PI;
+
     use super::*;
 
     /// What libm has, itself within a step.
     type Function = fn(f64) -> f64;
 
     /// Functions with those of libm, where from and where to, and how many steps they may be apart.
-    const CASES: [(&str, Function, Function, f64, f64, f64); 23] = [
+    const CASES: [(&str, Function, Function, f64, f64, f64); 24] = [
         ("exp", exp, libm::exp, -745.0, 709.7, 2.0),
         ("exp_below", exp_below, libm::exp, -708.3, 0.0, 2.0),
         ("exp2", exp2, libm::exp2, -1074.0, 1023.9, 2.0),
@@ -365,6 +379,14 @@ mod tests {
             softplus,
             |x| x.max(0.0) + libm::log1p(libm::exp(-x.abs())),
             -40.0,
+            40.0,
+            4.0,
+        ),
+        (
+            "gelu_tanh",
+            gelu_tanh,
+            |x| x * 0.5 * (1.0 + libm::tanh((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x))),
+            -0.5,
             40.0,
             4.0,
         ),
@@ -479,6 +501,7 @@ mod tests {
                     "exp_below" => (-708.0..=0.0).contains(&x),
                     "sin" | "cos" => x.abs() <= LARGE,
                     // The reference's digits go, multiplies with infinity, and has nothing of a subnormal's half.
+                    "gelu_tanh" => (-0.5..1e9).contains(&x),
                     "gelu" => x == 0.0 || (x.abs() > 1e-300 && (-1.5..1e9).contains(&x)),
                     _ => true,
                 };
@@ -494,6 +517,9 @@ mod tests {
                 assert!(is_same(got, want), "{x:e} to {y:e}: {got:e}, not {want:e}");
             }
         }
+        let far = [f64::NEG_INFINITY, -1e300, f64::INFINITY].map(gelu_tanh);
+        assert_eq!(far, [0.0, 0.0, f64::INFINITY]);
+        assert!(gelu_tanh(f64::NAN).is_nan());
         for x in [-710.0, -1e300, f64::NEG_INFINITY] {
             assert_eq!(exp_below(x), 0.0);
         }

@@ -11,7 +11,7 @@ use crate::shape::Shape;
 
 /// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`, `-2..`; with
 /// [`SliceRange::step`] every so-manieth element of it. Or one index, `3`, without a range: the dimension
-/// goes away. Negative numbers count from the end: -1 is the last element. (Where both ends are literals, as in
+/// goes away. Negative numbers count from the end: -1 is the last element. An end with `=` is an element that is there. (Where both ends are literals, as in
 /// `1..-1`, clippy takes the range for an empty one: `reversed_empty_ranges` is to be allowed there.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceRange {
@@ -27,7 +27,7 @@ pub struct SliceRange {
 impl SliceRange {
     fn new<T: Copy + Into<Counted>>(range: impl RangeBounds<T>) -> Self {
         let start = match range.start_bound() {
-            // No range of the standard library leaves its start out.
+            // None of the types below leaves its start out.
             Bound::Included(&start) | Bound::Excluded(&start) => start.into(),
             Bound::Unbounded => Counted::FromStart(0),
         };
@@ -269,13 +269,13 @@ mod tests {
                 let place = |at: i32| if at < 0 { at + 10 } else { at };
                 let (from, to) = (place(start), place(end));
                 let is_inside = 0 <= from && from <= to && to <= 10;
-                let expected = |to: i32| match is_inside {
+                let expected: Vec<usize> = match is_inside {
                     true => (from as usize..to as usize).collect(),
                     false => vec![99],
                 };
-                assert_eq!(picked((start..end).into()), expected(to), "{start}..{end}");
+                assert_eq!(picked((start..end).into()), expected, "{start}..{end}");
                 let wide = start as isize..end as isize;
-                assert_eq!(picked(wide.into()), expected(to), "{start}..{end}");
+                assert_eq!(picked(wide.into()), expected, "{start}..{end}");
                 // Up to an element that is there.
                 let closed = match 0 <= from && from <= to + 1 && (0..10).contains(&to) {
                     true => (from as usize..to as usize + 1).collect(),

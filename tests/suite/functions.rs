@@ -20,6 +20,11 @@ pub fn tests() -> Vec<Test> {
             powers_of_numbers,
         ),
         Test::new(
+            "functions::powers_over_the_range",
+            Scope::Device,
+            powers_over_the_range,
+        ),
+        Test::new(
             "functions::powers_of_positive_numbers",
             Scope::Device,
             powers_of_positive_numbers,
@@ -565,6 +570,44 @@ fn powers_of_numbers(context: &Context) -> Result<()> {
 }
 
 /// Of positive numbers alone, which have a way of their own, and with one that is not among them.
+/// Powers anywhere between the least and the largest normal number, of bases where the logarithm has most parts.
+fn powers_over_the_range(context: &Context) -> Result<()> {
+    use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+    let device = context.device();
+    let mut rng = Rng::new(seed());
+    let formats = [
+        (DType::F32, SINGLE, 125.0),
+        (DType::F64, DOUBLE, 1021.0),
+        (DType::F16, HALF, 13.0),
+        (DType::BF16, BRAIN, 125.0),
+    ];
+    let count = if context.is_slow() { 999 } else { 30_000 };
+    for (dtype, format, furthest) in formats {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let held = |x: Vec<f64>| -> Result<(Tensor, Vec<f64>)> {
+            let x = Tensor::from_slice(&Device::cpu(), &x, count)?.cast(dtype)?;
+            Ok((x.to(device)?, x.cast(DType::F64)?.to_vec()?))
+        };
+        let bases = (0..count).map(|at| match at % 3 {
+            0 => SQRT_2 * (1.0 + 1e-3 * rng.unit()),
+            1 => FRAC_1_SQRT_2 * (1.0 + 1e-3 * rng.unit()),
+            _ => 1.5 + 0.4 * rng.unit(),
+        });
+        let (x, bases) = held(bases.collect())?;
+        let powers = bases.iter().map(|x| furthest * rng.unit() / x.log2());
+        let (y, powers) = held(powers.collect())?;
+        let got = x.pow(&y)?.to(&Device::cpu())?.cast(DType::F64)?;
+        for ((x, y), got) in bases.iter().zip(powers).zip(got.to_vec::<f64>()?) {
+            let want = x.powf(y);
+            let is_right = format.is_close(want, got, 4.0 * format.ulp(want), !context.is_cpu());
+            assert!(is_right, "{x:e} to {y:e}, {dtype}: {got:e}, not {want:e}");
+        }
+    }
+    Ok(())
+}
+
 fn powers_of_positive_numbers(context: &Context) -> Result<()> {
     let device = context.device();
     let mut rng = Rng::new(seed());

@@ -225,8 +225,8 @@ fn power<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
         let plain = plain.map(|(a, high)| a.is_base_plain() & high.is_exponent_plain());
         let is_plain = plain.fold(true, |all, plain| all & plain);
         if is_plain {
-            for (out, exponent) in out.iter_mut().zip(high.iter().zip(&*low)) {
-                *out = T::plain_raised(exponent);
+            for (out, (&high, &low)) in out.iter_mut().zip(high.iter().zip(&*low)) {
+                *out = T::plain_raised((high, low));
             }
             continue;
         }
@@ -234,9 +234,9 @@ fn power<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
         for ((high, low), (a, &b)) in exponents.zip(a.iter().zip(b)) {
             (*high, *low) = a.exponent(b);
         }
-        let exponents = high.iter().zip(&*low);
-        for (out, (exponent, (a, &b))) in out.iter_mut().zip(exponents.zip(a.iter().zip(b))) {
-            *out = a.special_power(b, T::raised(exponent));
+        let exponents = high.iter().zip(&*low).zip(a.iter().zip(b));
+        for (out, ((&high, &low), (a, &b))) in out.iter_mut().zip(exponents) {
+            *out = a.special_power(b, T::raised((high, low)));
         }
     }
 }

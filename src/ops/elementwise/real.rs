@@ -40,7 +40,7 @@ pub(in crate::ops) trait Real:
     fn pow(self, power: Self) -> Self;
     /// The exponent of 2 that gives the power of its size: the sum of two parts.
     fn exponent(self, power: Self) -> (Self, Self);
-    fn raised(exponent: (&Self, &Self)) -> Self;
+    fn raised(exponent: (Self, Self)) -> Self;
     /// What the power is where it is not that of its size.
     fn special_power(self, power: Self, of_size: Self) -> Self;
     /// A normal number above zero.
@@ -50,7 +50,7 @@ pub(in crate::ops) trait Real:
     /// Of the first part of one whose power is normal.
     fn is_exponent_plain(self) -> bool;
     /// Of what [`Real::is_exponent_plain`].
-    fn plain_raised(exponent: (&Self, &Self)) -> Self;
+    fn plain_raised(exponent: (Self, Self)) -> Self;
 
     #[inline(always)]
     fn is_nan(self) -> bool {
@@ -59,7 +59,7 @@ pub(in crate::ops) trait Real:
 }
 
 macro_rules! common {
-    ($rust:ident, $module:ident, $powers:path) => {
+    ($rust:ident, $module:ident, $by_libm:path) => {
         const ZERO: Self = 0.0;
         #[inline(always)]
         fn abs(self) -> Self {
@@ -83,15 +83,15 @@ macro_rules! common {
         }
         #[inline(always)]
         fn pow(self, power: Self) -> Self {
-            $powers(self, power)
+            $by_libm(self, power)
         }
         #[inline(always)]
         fn exponent(self, power: Self) -> (Self, Self) {
             $module::exponent(self, power)
         }
         #[inline(always)]
-        fn raised((&high, &low): (&Self, &Self)) -> Self {
-            $module::raised((high, low))
+        fn raised(exponent: (Self, Self)) -> Self {
+            $module::raised(exponent)
         }
         #[inline(always)]
         fn special_power(self, power: Self, of_size: Self) -> Self {
@@ -111,8 +111,8 @@ macro_rules! common {
             $rust::abs(self) < $module::PLAIN_EXPONENT
         }
         #[inline(always)]
-        fn plain_raised((&high, &low): (&Self, &Self)) -> Self {
-            $module::plain_raised((high, low))
+        fn plain_raised(exponent: (Self, Self)) -> Self {
+            $module::plain_raised(exponent)
         }
     };
 }
@@ -205,6 +205,10 @@ impl Real for f64 {
             let x = if x < -50.0 { -50.0 } else { x };
             0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
         };
+        gelu_tanh => |x: f64| {
+            let x = if x < -50.0 { -50.0 } else { x };
+            x / (1.0 + libm::exp(-1.595_769_121_605_731 * (x + 0.044715 * x * x * x)))
+        };
         softplus => |x: f64| {
             let above = if x > 0.0 { x } else { 0.0 };
             let y = above + libm::log1p(libm::exp(-x.abs()));
@@ -244,12 +248,6 @@ impl Real for f64 {
     fn sigmoid<const FUSED: bool>(self) -> Self {
         let e = Real::exp::<FUSED>(-self.abs());
         (if self < 0.0 { e } else { 1.0 }) / (1.0 + e)
-    }
-    /// (1 + tanh u) / 2 = sigmoid(2u).
-    #[inline(always)]
-    fn gelu_tanh<const FUSED: bool>(self) -> Self {
-        let x = if self < -50.0 { -50.0 } else { self };
-        x * Real::sigmoid::<FUSED>(1.595_769_121_605_731 * (x + 0.044715 * x * x * x))
     }
     #[inline(always)]
     fn silu<const FUSED: bool>(self) -> Self {

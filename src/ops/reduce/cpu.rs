@@ -225,6 +225,7 @@ struct Extreme {
 
 impl<W: Number> Fold<W> for Extreme {
     type State = W::Key;
+    const HAS_BLOCKS: bool = true;
 
     #[inline(always)]
     fn empty(&self) -> W::Key {
@@ -401,11 +402,10 @@ impl<W: Float> Fold<W> for Moment {
 
     #[inline(always)]
     fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
-        let count = run.len() as f64;
+        let (count, near) = (run.len() as f64, run[0].wider());
         if W::IS_WIDENED {
             // In one pass: a run's mean is not further from one of its elements than the root of all squared distances from
             // it, so that no more bits are lost than the run's length has, of the 29 that f64 has beyond f32.
-            let near = run[0].wider();
             let [total, squares] = sum_of_powers::<_, _, FUSED>(
                 run,
                 #[inline(always)]
@@ -414,7 +414,6 @@ impl<W: Float> Fold<W> for Moment {
             let off = total / count;
             return Some((count, near + off, squares - total * off));
         }
-        let near = Self::near(run[0]);
         let total = sum::<_, _, FUSED, true>(
             run,
             #[inline(always)]

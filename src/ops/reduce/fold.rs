@@ -12,6 +12,8 @@ pub(super) trait Fold<W>: Sync {
 
     /// Whether neighbours are taken by [`Fold::block`], so that what comes one by one is little.
     const BY_BLOCKS: bool = false;
+    /// Whether [`Fold::block`] has a state for most runs.
+    const HAS_BLOCKS: bool = Self::BY_BLOCKS;
     /// Elements of an output from which on it is faster by itself than beside others.
     const ENOUGH: usize = 32;
     /// As [`Loops::WIDEST`].
@@ -63,7 +65,8 @@ pub(super) const FEW_LANES: usize = 4;
 const LEAST_BLOCK: usize = 16;
 /// Elements of a sum after which it is joined.
 pub(super) const LONGEST: usize = 64;
-/// Elements of rows so short that several are looked up together, and elements of these.
+/// Elements of rows that take so short that looking one up counts, and of those that are looked up together: what the
+/// nearest cache holds beside their states.
 const SHORT: usize = 512;
 const TOGETHER: usize = 4096;
 /// Rows that are taken at once, where neighbours are different outputs: a state is loaded once for them.
@@ -243,16 +246,17 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         range: std::ops::Range<usize>,
         states: &mut [F::State],
     ) {
-        let stride = self.reduced_stride();
-        let mut buffer = Vec::new();
         let length = self.space.length();
         if FUSED
+            && F::HAS_BLOCKS
             && range == (0..length)
             && (LEAST_BLOCK..=SHORT).contains(&length)
             && self.space.is_one_run()
         {
             return self.short_rows::<LANES, FUSED>(from, length, states);
         }
+        let stride = self.reduced_stride();
+        let mut buffer = Vec::new();
         let mut tower = Tower::new(self.fold);
         let mut lanes = [self.fold.empty(); LANES];
         for (at, state) in states.iter_mut().enumerate() {
