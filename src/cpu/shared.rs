@@ -35,6 +35,13 @@ macro_rules! shared {
             (shifted - SHIFTED, power)
         }
 
+        /// [`whole`] of a number to which [`SHIFTED`] was added: what lies half way goes where [`whole_power`] has it.
+        #[inline(always)]
+        fn whole_exponent(shifted: $float) -> ($float, $signed) {
+            let bits = shifted.to_bits().wrapping_sub(SHIFTED.to_bits());
+            (shifted - SHIFTED, bits as $signed)
+        }
+
         /// x 2^k, in two steps: into subnormals and infinity.
         #[inline(always)]
         fn scaled(x: $float, k: $signed) -> $float {

@@ -416,10 +416,9 @@ fn exponent_of(f: f32, e: f32, y: f32) -> (f32, f32) {
 #[inline(always)]
 pub(crate) fn raised((high, low): (f32, f32)) -> f32 {
     let (high, low) = (high * (1.0 / EXPONENT_ONE), low * (1.0 / EXPONENT_ONE));
-    // As `whole_power` rounds what lies half way.
-    let (k, halves) = whole(within(high + low, -160.0, 130.0) + SHIFTED);
-    let t = within((high - (k - 127.0)) + low, -1.0, 1.0);
-    scaled(power_of_fraction(t), halves.wrapping_sub(127))
+    let (k, halves) = whole_exponent(within(high + low, -160.0, 130.0) + SHIFTED);
+    let t = within((high - k) + low, -1.0, 1.0);
+    scaled(power_of_fraction(t), halves)
 }
 
 /// [`raised`], bit for bit, where the first part is below [`PLAIN_EXPONENT`] in size.

@@ -569,7 +569,6 @@ fn powers_of_numbers(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Of positive numbers alone, which have a way of their own, and with one that is not among them.
 /// Powers anywhere between the least and the largest normal number, of bases where the logarithm has most parts.
 fn powers_over_the_range(context: &Context) -> Result<()> {
     use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
@@ -608,6 +607,7 @@ fn powers_over_the_range(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Of positive numbers alone, which have a way of their own, and with one that is not among them.
 fn powers_of_positive_numbers(context: &Context) -> Result<()> {
     let device = context.device();
     let mut rng = Rng::new(seed());

@@ -1,7 +1,8 @@
 //! Powers of f64.
 
 use super::{
-    SHIFTED, exp_tail, polynomial, product, scaled, split, split_normal, whole, whole_power, within,
+    SHIFTED, exp_tail, polynomial, product, scaled, split, split_normal, whole_exponent,
+    whole_power, within,
 };
 
 /// Exponents of 2 whose power is normal, and so is its product with what is near 1.
@@ -64,10 +65,9 @@ fn exponent_of((f, e): (f64, f64), y: f64) -> (f64, f64) {
 /// 2 to a number in two parts.
 #[inline(always)]
 pub(crate) fn raised((high, low): (f64, f64)) -> f64 {
-    // As `whole_power` rounds what lies half way.
-    let (k, halves) = whole(within(high + low, -1100.0, 1100.0) + SHIFTED);
-    let t = within((high - (k - 1023.0)) + low, -1.0, 1.0);
-    scaled(power_of_fraction(t), halves.wrapping_sub(1023))
+    let (k, halves) = whole_exponent(within(high + low, -1100.0, 1100.0) + SHIFTED);
+    let t = within((high - k) + low, -1.0, 1.0);
+    scaled(power_of_fraction(t), halves)
 }
 
 /// [`raised`], bit for bit, where the first part is below [`PLAIN_EXPONENT`] in size. The second one counts for what is nearest:

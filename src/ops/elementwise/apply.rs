@@ -171,9 +171,6 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: Operands<'_>, ou
 /// Elements that are looked at together for one that vectors cannot have.
 const LOOKED_AT: usize = 64;
 
-/// Elements whose exponents are held at once.
-const POWERS: usize = 64;
-
 /// In vectors, and then what is large one by one.
 #[inline(always)]
 fn wave<T: Real, const FUSED: bool>(
@@ -212,10 +209,10 @@ fn power<T: Real, const FUSED: bool>(values: Operands<'_>, out: &mut [u8]) {
         return two::<T, T>(values, out, T::pow);
     }
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    let steps = values[0].steps::<T>(POWERS);
-    let steps = steps.zip(values[1].steps::<T>(POWERS));
-    let (mut high, mut low) = ([T::ZERO; POWERS], [T::ZERO; POWERS]);
-    for (out, (a, b)) in out.chunks_mut(POWERS).zip(steps) {
+    let steps = values[0].steps::<T>(LOOKED_AT);
+    let steps = steps.zip(values[1].steps::<T>(LOOKED_AT));
+    let (mut high, mut low) = ([T::ZERO; LOOKED_AT], [T::ZERO; LOOKED_AT]);
+    for (out, (a, b)) in out.chunks_mut(LOOKED_AT).zip(steps) {
         let (high, low) = (&mut high[..out.len()], &mut low[..out.len()]);
         let exponents = high.iter_mut().zip(&mut *low);
         for ((high, low), (a, &b)) in exponents.zip(a.iter().zip(b)) {

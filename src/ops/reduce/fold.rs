@@ -304,9 +304,10 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         length: usize,
         states: &mut [F::State],
     ) {
+        let together = TOGETHER / length;
         let mut buffer = Vec::new();
-        for (part, states) in states.chunks_mut(TOGETHER / length).enumerate() {
-            let start = self.space.first(from + part * (TOGETHER / length));
+        for (part, states) in states.chunks_mut(together).enumerate() {
+            let start = self.space.first(from + part * together);
             let rows = self.data.run(start, 1, states.len() * length, &mut buffer);
             for (state, row) in states.iter_mut().zip(rows.chunks_exact(length)) {
                 *state = match self.fold.block::<FUSED>(row, 0) {
