@@ -36,9 +36,10 @@ rm -f "$suite_log"
 
 # --- reading what the tests print ------------------------------------------------------------------------
 
-# Sums the "test result:" lines of the files: "passed failed ignored".
+# Sums the "test result:" lines of the files: "passed failed ignored". Miri's seeds run side by side, so that one's may
+# stand within another's.
 results() {
-    awk '/^test result: / {
+    awk '/test result: / {
             for (i = 2; i <= NF; i++) {
                 if ($i ~ /^passed/) passed += $(i - 1)
                 if ($i ~ /^failed/) failed += $(i - 1)
