@@ -12,6 +12,8 @@
 //               offsets of the source count in them
 // along         "reduced" or "kept": the dimensions along which these neighbours lie
 // kept_rank, reduced_rank   dimensions after merging; the outermost sizes are not needed
+// held          steps that an output has at most, without a loop (software adapters, whose loops go through their bodies
+//               once more than there are steps; one lane, one chunk, no tail); 0: any
 // lanes         invocations that share a chunk of steps, each taking every `lanes`th
 // tree          1: lanes are joined in workgroup memory (hardware); 0: each writes a state of its own
 // placed        1: outputs have strides (pieces of large tensors), and states may be joined with those
@@ -26,6 +28,8 @@
 {% set is_based = is_moment and source == "values" and not wide_float -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set wide = unit if along == "kept" else 1 -%}
+{# Whether a unit's elements are all of one output. -#}
+{% set per_state = along == "reduced" or unit == 1 -%}
 {% set workgroup = 256 if tree else 64 -%}
 {# Steps of rows far apart, in words of 64 bits: software adapters alone. -#}
 {% set is_far = source == "values" and along == "kept" and unit == 8 and element == "f32" -%}
@@ -166,6 +170,46 @@ var<workgroup> shared_: array<One, 256>;
             {%- endif %}
         }
 {%- endmacro -%}
+{# Before the step. -#}
+{% macro begin(step) %}
+        {%- for q in range(quads) %}
+        var part_{{ q }} = empty_{{ many }}();
+        {%- endfor %}
+        {%- if op == "square" and source == "values" %}
+        {%- for q in range(quads) %}
+        part_{{ q }}.b = scale_{{ q }};
+        {%- endfor %}
+        {%- elif is_based %}
+        {
+            // Distances from a number next to the mean, so that little is lost where all are far from 0.
+            {{- load("near", "base + at(" ~ step ~ ")") }}
+            {%- for q in range(quads) %}
+            part_{{ q }}.d = near_{{ q }};
+            {%- endfor %}
+        }
+        {%- endif %}
+{%- endmacro -%}
+{# The same of a step that is `i`th, or, where there are not so many, changes nothing. -#}
+{% macro absorb_held(i) %}
+        {
+            let step = {{ "0u" if i == 0 else "min(" ~ i ~ "u, end - 1u)" }};
+            {%- if is_arg %}
+            let from_first = position(step);
+            {%- endif %}
+            {{- load("x", "base + at(step)") }}
+            {%- for q in range(quads) %}
+            let taken_{{ q }} = take_{{ many }}(part_{{ q }}, x_{{ q }}, {{ place_of(q) }});
+            {%- if i == 0 %}
+            part_{{ q }} = taken_{{ q }};
+            {%- else %}
+            part_{{ q }} = {{ Many }}(
+                {%- for field in fields %}
+                {%- set name = names[loop.index0] %}select(part_{{ q }}.{{ name }}, taken_{{ q }}.{{ name }}, {{ i }}u < end){{ ", " if not loop.last }}
+                {%- endfor %});
+            {%- endif %}
+            {%- endfor %}
+        }
+{%- endmacro -%}
 {# Which elements of their outputs a vector holds. -#}
 {% macro place_of(q) -%}
 {% if not is_arg %}{{ typed("u32", unit) }}(0u){% elif unit == 1 %}from_first{% elif along == "kept" %}vec4<u32>(from_first){% elif unit == 4 %}from_first + vec4<u32>(0u, 1u, 2u, 3u){% else %}from_first + vec4<u32>({{ q }}u, {{ q + 2 }}u, {{ q + 4 }}u, {{ q + 6 }}u){% endif %}
@@ -241,12 +285,26 @@ fn main(
     place += rest * params.out_stride_0;
     {%- endif %}
 
+    {%- if held %}
+    let end = params.steps;
+    {%- else %}
     let first = chunk * params.per_chunk;
     {%- if tree %}
     let end = select(0u, min(first + params.per_chunk, params.steps), is_there);
     {%- else %}
     let end = min(first + params.per_chunk, params.steps);
     {%- endif %}
+    {%- endif %}
+    {%- if held and op == "exponential" %}
+    {{- states.held_exponential(load_step, held, quads, unit, per_state) }}
+    {%- if per_state and unit > 1 %}
+    let total = state;
+    {%- else %}
+    {%- for q in range(quads) %}
+    let total_{{ q }} = state_{{ q }};
+    {%- endfor %}
+    {%- endif %}
+    {%- else %}
     {%- for q in range(quads) %}
     var total_{{ q }} = empty_{{ many }}();
     {%- endfor %}
@@ -262,28 +320,27 @@ fn main(
     total_{{ q }} = empty_{{ many }}();
     {%- endfor %}
     {%- endif %}
+    {%- if held %}
+    {{- begin("0u") }}
+    {%- for i in range(held) %}
+    {{- absorb_held(i) }}
+    {%- if is_based and i % 4 == 3 and i + 1 < held %}
+    {%- for q in range(quads) %}
+    part_{{ q }} = based_{{ many }}(part_{{ q }});
+    {%- endfor %}
+    {%- endif %}
+    {%- endfor %}
+    {%- for q in range(quads) %}
+    total_{{ q }} = part_{{ q }};
+    {%- endfor %}
+    {%- else %}
     var step = first + lane;
     {%- if op == "exponential" and source == "values" %}
     {{- states.exponentials(load_step, lanes, quads, unit, ahead if is_far else "") }}
     {%- else %}
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);
-        {%- for q in range(quads) %}
-        var part_{{ q }} = empty_{{ many }}();
-        {%- endfor %}
-        {%- if op == "square" and source == "values" %}
-        {%- for q in range(quads) %}
-        part_{{ q }}.b = scale_{{ q }};
-        {%- endfor %}
-        {%- elif is_based %}
-        {
-            // Distances from a number next to the mean, so that little is lost where all are far from 0.
-            {{- load("near", "base + at(step)") }}
-            {%- for q in range(quads) %}
-            part_{{ q }}.d = near_{{ q }};
-            {%- endfor %}
-        }
-        {%- endif %}
+        {{- begin("step") }}
         while step + {{ 3 * lanes }}u < block_end {
             {%- for i in range(4) %}
             {{- absorb("part", "step + " ~ i * lanes ~ "u") }}
@@ -304,11 +361,14 @@ fn main(
         {%- endfor %}
     }
     {%- endif %}
+    {%- endif %}
     {%- if again %}
     {{- states.scaling(quads, unit, along == "kept") }}
     }
     {%- endif %}
-    {%- if along == "reduced" and unit > 1 %}
+    {%- endif %}
+    {%- if held and op == "exponential" and per_state and unit > 1 %}
+    {%- elif along == "reduced" and unit > 1 %}
     {%- if quads == 2 %}
     total_0 = join_many(total_0, total_1);
     {%- endif %}
@@ -316,7 +376,7 @@ fn main(
     let total_of_{{ i }} = {{ one_of("total_0", i) }};
     {%- endfor %}
     var total = join_one(join_one(total_of_0, total_of_1), join_one(total_of_2, total_of_3));
-    {%- if reduced_rank == 1 %}
+    {%- if reduced_rank == 1 and not held %}
     if params.tail > 0u && lane == 0u && chunk + 1u == params.chunks {
         {{- load("x", "base + params.steps") }}
         {%- for i in range(unit - 1) %}

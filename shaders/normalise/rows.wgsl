@@ -163,62 +163,15 @@ fn main(
     {%- endfor %}
     {%- if held %}
     let base = start_0.base;
-    // Not a constant: those may not be infinite.
-    let nothing = {{ T }}(bitcast<f32>((params.steps & 0u) | 0xff800000u));
-    {%- for i in range(held) %}
-    {%- if i == 0 %}
-    {{- load_step("x0", "0u") }}
-    {%- else %}
-    let is_there_{{ i }} = {{ i }}u < steps;
-    {{- load_step("loaded" ~ i, "min(" ~ i ~ "u, steps - 1u)") }}
-    {%- for q in range(quads) %}
-    let x{{ i }}_{{ q }} = select(nothing, loaded{{ i }}_{{ q }}, is_there_{{ i }});
-    {%- endfor %}
-    {%- endif %}
-    {%- endfor %}
-    {%- for q in range(quads) %}
-    var seen_{{ q }} = Seen{{ Many }}();
-    var top_{{ q }} = {{ T }}(-3.4028234663852886e38);
-    {%- for i in range(held) %}
-    seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
-    top_{{ q }} = max(top_{{ q }}, x{{ i }}_{{ q }});
-    {%- endfor %}
-    {%- endfor %}
-    {%- if per_state %}
-    {%- if quads == 2 %}
-    top_0 = max(top_0, top_1);
-    {%- endif %}
-    {%- if unit > 1 %}
-    top_0 = {{ T }}(max(max(top_0.x, top_0.y), max(top_0.z, top_0.w)));
-    {%- endif %}
-    {%- if quads == 2 %}
-    top_1 = top_0;
-    {%- endif %}
-    {%- endif %}
-    {%- for q in range(quads) %}
-    var sum_{{ q }} = {{ T }}();
-    {%- for i in range(held) %}
-    let e{{ i }}_{{ q }} = less_{{ many }}(x{{ i }}_{{ q }} - top_{{ q }});
-    sum_{{ q }} += e{{ i }}_{{ q }};
-    {%- endfor %}
-    {%- endfor %}
+    {{- states.held_exponential(load_step, held, quads, unit, per_state) }}
     {%- if per_state and unit > 1 %}
-    {%- if quads == 2 %}
-    sum_0 += sum_1;
-    {%- endif %}
-    let sum = (sum_0.x + sum_0.y) + (sum_0.z + sum_0.w);
-    {%- for q in range(quads) %}
-    let above_{{ q }} = max(max(seen_{{ q }}.above.x, seen_{{ q }}.above.y), max(seen_{{ q }}.above.z, seen_{{ q }}.above.w));
-    let below_{{ q }} = max(max(seen_{{ q }}.below.x, seen_{{ q }}.below.y), max(seen_{{ q }}.below.z, seen_{{ q }}.below.w));
-    {%- endfor %}
-    let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
-    let of_row = normal_one(seen_one(One(top_0.x, sum), seen));
+    let of_row = normal_one(state);
     {%- for q in range(quads) %}
     let normal_{{ q }} = NormalMany({{ T }}(of_row.shift), {{ T }}(of_row.factor), {{ T }}(of_row.rest));
     {%- endfor %}
     {%- else %}
     {%- for q in range(quads) %}
-    let normal_{{ q }} = normal_{{ many }}(seen_{{ many }}({{ Many }}(top_{{ q }}, sum_{{ q }}), seen_{{ q }}));
+    let normal_{{ q }} = normal_{{ many }}(state_{{ q }});
     {%- endfor %}
     {%- endif %}
     {%- for i in range(held) %}

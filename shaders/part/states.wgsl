@@ -356,6 +356,69 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     total_{{ q }} = seen_{{ many }}(total_{{ q }}, seen_{{ q }});
     {%- endfor %}
 {%- endmacro -%}
+{# The state of numbers that `params.steps` loads have, `held` at most: all are in x0_0, x0_1, x1_0, ..., their exponentials in -#}
+{# e0_0, ...; it is in `state`, where a unit's elements are all of one (`per_state`), else in `state`_0 and `state`_1. `load` is a -#}
+{# macro of a name and a step. -#}
+{% macro held_exponential(load, held, quads, unit, per_state) -%}
+{% set many = "many" if unit > 1 else "one" -%}
+{% set Many = "Many" if unit > 1 else "One" -%}
+{% set T = typed(accumulator, unit) %}
+    // Not a constant: those may not be infinite.
+    let nothing = {{ T }}(bitcast<f32>((params.steps & 0u) | 0xff800000u));
+    {%- for i in range(held) %}
+    {%- if i == 0 %}
+    {{- load("x0", "0u") }}
+    {%- else %}
+    let is_there_{{ i }} = {{ i }}u < params.steps;
+    {{- load("loaded" ~ i, "min(" ~ i ~ "u, params.steps - 1u)") }}
+    {%- for q in range(quads) %}
+    let x{{ i }}_{{ q }} = select(nothing, loaded{{ i }}_{{ q }}, is_there_{{ i }});
+    {%- endfor %}
+    {%- endif %}
+    {%- endfor %}
+    {%- for q in range(quads) %}
+    var seen_{{ q }} = Seen{{ Many }}();
+    var top_{{ q }} = {{ T }}(-3.4028234663852886e38);
+    {%- for i in range(held) %}
+    seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
+    top_{{ q }} = max(top_{{ q }}, x{{ i }}_{{ q }});
+    {%- endfor %}
+    {%- endfor %}
+    {%- if per_state %}
+    {%- if quads == 2 %}
+    top_0 = max(top_0, top_1);
+    {%- endif %}
+    {%- if unit > 1 %}
+    top_0 = {{ T }}(max(max(top_0.x, top_0.y), max(top_0.z, top_0.w)));
+    {%- endif %}
+    {%- if quads == 2 %}
+    top_1 = top_0;
+    {%- endif %}
+    {%- endif %}
+    {%- for q in range(quads) %}
+    var sum_{{ q }} = {{ T }}();
+    {%- for i in range(held) %}
+    let e{{ i }}_{{ q }} = less_{{ many }}(x{{ i }}_{{ q }} - top_{{ q }});
+    sum_{{ q }} += e{{ i }}_{{ q }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- if per_state and unit > 1 %}
+    {%- if quads == 2 %}
+    sum_0 += sum_1;
+    {%- endif %}
+    let sum = (sum_0.x + sum_0.y) + (sum_0.z + sum_0.w);
+    {%- for q in range(quads) %}
+    let above_{{ q }} = max(max(seen_{{ q }}.above.x, seen_{{ q }}.above.y), max(seen_{{ q }}.above.z, seen_{{ q }}.above.w));
+    let below_{{ q }} = max(max(seen_{{ q }}.below.x, seen_{{ q }}.below.y), max(seen_{{ q }}.below.z, seen_{{ q }}.below.w));
+    {%- endfor %}
+    let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
+    let state = seen_one(One(top_0.x, sum), seen);
+    {%- else %}
+    {%- for q in range(quads) %}
+    let state_{{ q }} = seen_{{ many }}({{ Many }}(top_{{ q }}, sum_{{ q }}), seen_{{ q }});
+    {%- endfor %}
+    {%- endif %}
+{%- endmacro -%}
 {# Ends a turn of sums of squares, `total`_0 and `total`_1, unless `scale`_0 and _1 are wrong for them. -#}
 {% macro scaling(quads, unit, apart) -%}
 {%- if unit > 1 and not apart %}

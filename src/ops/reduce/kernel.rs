@@ -1,7 +1,7 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source};
+use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -63,6 +63,8 @@ pub(super) struct Name {
     pub along_reduced: bool,
     pub kept_rank: u32,
     pub reduced_rank: u32,
+    /// Steps of an output, at most, one of [`HELD`]; 0: any.
+    pub held: u32,
     pub lanes: u32,
     pub tree: bool,
     pub placed: bool,
@@ -106,6 +108,7 @@ impl Name {
                 ),
                 ("kept_rank", self.kept_rank.into()),
                 ("reduced_rank", self.reduced_rank.into()),
+                ("held", self.held.into()),
                 ("lanes", self.lanes.into()),
                 ("tree", u32::from(self.tree).into()),
                 ("placed", u32::from(self.placed).into()),
@@ -151,6 +154,7 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                         along_reduced: true,
                         kept_rank: 1,
                         reduced_rank: 1,
+                        held: 0,
                         lanes: 1,
                         tree: false,
                         placed: false,
@@ -209,6 +213,14 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
                 && (name.tree || name.lanes == 1 || is_values && writes_states && !name.placed)
                 && !(name.placed && (!writes_states || !name.along_reduced))
                 && (is_values || name.reduced_rank == 1 && (name.placed || name.kept_rank == 1))
+        })
+        .flat_map(move |name| {
+            let may_hold = is_values && name.lanes == 1 && !name.placed;
+            let held = HELD.iter().filter(move |_| may_hold);
+            let held = held.map(|&held| held as u32);
+            std::iter::once(0)
+                .chain(held)
+                .map(move |held| Name { held, ..name })
         })
 }
 

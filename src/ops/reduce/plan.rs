@@ -32,6 +32,10 @@ const HARD_INVOCATIONS: usize = 256 << 10;
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
 
+/// Steps that outputs of software adapters' kernels without loops have at most: those go through a loop's body once more than
+/// there are steps, and through what it does four at a time.
+pub(super) const HELD: [usize; 5] = [1, 2, 4, 8, 16];
+
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
@@ -412,11 +416,12 @@ impl<'a> Planner<'a> {
         let (reduced, reduced_strides) =
             filled(&space.reduced, &space.reduced_strides, REDUCED_RANKS);
         let (groups, length) = (space.outputs() / kept_unit, space.length());
+        let steps = length / reduced_unit;
         let mut words: Words = smallvec![
             groups as u32,
             shares.chunks as u32,
             shares.per_chunk as u32,
-            (length / reduced_unit) as u32,
+            steps as u32,
             (length % reduced_unit) as u32,
             (space.offset / unit) as u32,
             (target.offset / kept_unit) as u32,
@@ -426,6 +431,13 @@ impl<'a> Planner<'a> {
             words.push(u32::from(target.kind == Kind::Join));
         }
         words.extend(self.what.words(self.element, self.length));
+        let may_hold = plan::is_software(self.capabilities)
+            && source == Source::Values
+            && (shares.lanes, shares.chunks) == (1, 1)
+            && target.strides.is_none()
+            && steps > 0
+            && length.is_multiple_of(reduced_unit);
+        let held = HELD.into_iter().find(|&held| may_hold && steps <= held);
         let name = Name {
             what: self.what,
             element: self.element,
@@ -436,6 +448,7 @@ impl<'a> Planner<'a> {
             along_reduced,
             kept_rank: kept.len() as u32,
             reduced_rank: reduced.len() as u32,
+            held: held.unwrap_or(0) as u32,
             lanes: shares.lanes as u32,
             tree: shares.tree,
             placed: target.strides.is_some(),
