@@ -317,37 +317,34 @@ impl DeviceBuilder {
     /// `InvalidArgument` for a fraction of nothing known, or that is none.
     fn region_growth(&self, info: &DeviceInfo) -> Result<Growth> {
         let growth = self.growth.unwrap_or(Growth::within(self.memory_limit));
-        let fraction = match growth {
-            Growth::Preallocate { fraction } => fraction,
-            // More than there is would only be promised, page by page, until the system ends the process.
-            Growth::PreallocateBytes { bytes } => {
-                return Ok(match info.memory_total {
-                    Some(total) if bytes > total => Growth::PreallocateBytes {
-                        bytes: info
-                            .memory_free
-                            .map_or(total, |free| total.min(free / 10 * 9)),
-                    },
-                    _ => growth,
-                });
+        let refused = |problem: String| Err(Error::invalid("growth", problem));
+        let bytes = match growth {
+            Growth::PreallocateBytes { bytes } => bytes,
+            Growth::Preallocate { fraction } => {
+                if !(fraction > 0.0 && fraction <= 1.0) {
+                    return refused(format!(
+                        "a fraction of {fraction} cannot be preallocated: it is above 0 and at most 1"
+                    ));
+                }
+                let Some(whole) = self.memory_limit.or(info.memory_total) else {
+                    return refused(
+                        "the adapter does not tell its memory, of which a fraction was to be \
+                         preallocated: set a memory_limit, or use PreallocateBytes"
+                            .to_owned(),
+                    );
+                };
+                (whole as f64 * fraction) as u64
             }
             _ => return Ok(growth),
         };
-        let refused = |problem: String| Err(Error::invalid("growth", problem));
-        if !(fraction > 0.0 && fraction <= 1.0) {
-            return refused(format!(
-                "a fraction of {fraction} cannot be preallocated: it is above 0 and at most 1"
-            ));
-        }
-        match self.memory_limit.or(info.memory_total) {
-            Some(whole) => Ok(Growth::PreallocateBytes {
-                bytes: (whole as f64 * fraction) as u64,
-            }),
-            None => refused(
-                "the adapter does not tell its memory, of which a fraction was to be preallocated: \
-                 set a memory_limit, or use PreallocateBytes"
-                    .to_owned(),
-            ),
-        }
+        // More than there is would only be promised, page by page, until the system ends the process.
+        let bytes = match info.memory_total {
+            Some(total) if bytes > total => info
+                .memory_free
+                .map_or(total, |free| total.min(free / 10 * 9)),
+            _ => bytes,
+        };
+        Ok(Growth::PreallocateBytes { bytes })
     }
 
     /// The settings for an adapter, with a seat in its ledger. Without a `memory_limit` the budget

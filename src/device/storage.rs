@@ -63,6 +63,15 @@ impl Storage {
         }
     }
 
+    /// What tells it from others while it lives; `None` without bytes.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match self {
+            Storage::Gpu(block) => Some(Arc::as_ptr(block).addr()),
+            Storage::Host(block) => Some(Arc::as_ptr(block).addr()),
+            Storage::Empty => None,
+        }
+    }
+
     /// Bytes of the chunk that a GPU gives for `bytes`.
     pub(crate) fn rounded(bytes: u64) -> u64 {
         bytes.next_multiple_of(QUANTUM)
@@ -74,6 +83,11 @@ impl Storage {
             Storage::Gpu(block) => block.bytes(),
             Storage::Host(_) | Storage::Empty => 0,
         }
+    }
+
+    /// Whether the bytes are on the host because the device had no room for them.
+    pub(crate) fn is_spilled(&self) -> bool {
+        matches!(self, Storage::Gpu(block) if !block.is_resident())
     }
 
     /// A turn to read the bytes as they are now, for whatever thread; nothing without bytes.
@@ -208,14 +222,13 @@ impl Device {
         }
         let storage = match self.backend() {
             Backend::Gpu(gpu) => gpu.allocate(bytes).map(Storage::Gpu),
-            Backend::Cpu(pool) => pool
-                .allocate(bytes)
-                .map(Storage::Host)
-                .map_err(|full| out_of_memory(&self.to_string(), &full)),
+            Backend::Cpu(pool) => pool.allocate(bytes).map(Storage::Host).map_err(|mut full| {
+                // There is no other place than the host.
+                full.spillable = 0;
+                out_of_memory(&self.to_string(), &full)
+            }),
         }?;
-        if self.0.call_sites {
-            self.record_call_site(&storage);
-        }
+        self.record_call_site(&storage);
         Ok(storage)
     }
 }

@@ -120,7 +120,7 @@ impl GpuBlock {
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 
-    pub(super) fn is_resident(&self) -> bool {
+    pub(crate) fn is_resident(&self) -> bool {
         self.copy.lock().is_none()
     }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::memory::order;
 use crate::memory::{Bytes, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long one that needs room waits for downloads that keep blocks where they are.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,6 +30,16 @@ pub(crate) struct Spill {
     most: u64,
     bytes: AtomicU64,
     ops: RwLock<()>,
+    /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
+    /// were used or made since are younger than all of these.
+    oldest: Mutex<Vec<Candidate>>,
+}
+
+/// A block that may be spilled as long as it was used at that time last. Weak: a tensor that is dropped meanwhile frees
+/// its memory at once.
+struct Candidate {
+    last_used: u64,
+    block: Weak<GpuBlock>,
 }
 
 /// The right to find operands, take memory and record, as one op. The outermost lock of all, but for
@@ -54,6 +64,14 @@ impl Access<'_> {
         }
     }
 
+    /// Bytes of the op's blocks, which nothing else can take the place of.
+    pub(super) fn operands(&self) -> u64 {
+        match self {
+            Access::Free | Access::Shared(_) => 0,
+            Access::Alone(_, blocks) => blocks.iter().map(|block| block.bytes()).sum(),
+        }
+    }
+
     /// Bytes on the host that will be in device memory once the op's blocks are.
     fn returning(&self) -> u64 {
         match self {
@@ -73,6 +91,7 @@ impl Spill {
             most: most.unwrap_or(u64::MAX),
             bytes: AtomicU64::new(0),
             ops: RwLock::new(()),
+            oldest: Mutex::new(Vec::new()),
         }
     }
 
@@ -218,8 +237,8 @@ impl Gpu {
         })
     }
 
-    /// Spills blocks, those that were used least recently first, until there may be room for a request.
-    /// `refused`: the adapter gives no more, so that only freed bytes count.
+    /// Spills blocks, those that were used least recently first, until there may be room for a request; none where
+    /// all that may go would not be enough. `refused`: the adapter gives no more, so that only freed bytes count.
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
@@ -233,41 +252,26 @@ impl Gpu {
             return Ok(Spilled::Nothing);
         };
         let most = spill.most.saturating_add(access.returning());
-        // Weak: a tensor that is dropped meanwhile frees its memory at once.
-        let mut victims: Vec<(u64, Weak<GpuBlock>)> = Vec::new();
-        let (mut yields, mut busy) = (0u64, 0u64);
-        let (residents, room) = {
-            let memory = self.memory.lock();
-            let residents = memory.residents();
-            let pinned: Vec<bool> = residents
-                .iter()
-                .map(|block| memory.is_pinned(block.id()))
-                .collect();
-            (residents.into_iter().zip(pinned), memory.room(refused))
-        };
-        for (block, pinned) in residents {
-            if pinned {
-                continue;
-            }
-            if block.may_be_spilled() {
-                yields += block.bytes();
-                victims.push((block.last_used(), Arc::downgrade(&block)));
-            } else if block.is_leaving() && spill.bytes().saturating_add(block.bytes()) <= most {
-                busy += block.bytes();
-            }
+        let needed = request
+            .bytes
+            .saturating_sub(self.memory.lock().room(refused));
+        let mut oldest = spill.oldest.lock();
+        let place = || most.saturating_sub(spill.bytes());
+        let mut busy = 0;
+        let (mut victims, mut yields) = self.victims(&mut oldest, needed, place());
+        if victims.is_empty() || yields < needed {
+            busy = self.look_at_all(&mut oldest, place());
+            (victims, yields) = self.victims(&mut oldest, needed, place());
         }
-        let fits = room.saturating_add(yields) >= request.bytes;
-        let mut is_busy =
-            busy > 0 && room.saturating_add(yields).saturating_add(busy) >= request.bytes;
-        order::sort(&mut victims, |&(last_used, _)| (last_used, 0));
+        let mut is_busy = busy > 0 && yields.saturating_add(busy) >= needed;
         let mut found = Spilled::Nothing;
-        for (_, victim) in victims.into_iter().filter(|_| fits) {
-            let Some(block) = victim.upgrade() else {
+        let mut victims = victims.into_iter();
+        while yields >= needed
+            && let Some(candidate) = victims.next()
+        {
+            let Some(block) = candidate.block.upgrade() else {
                 continue;
             };
-            if spill.bytes().saturating_add(block.bytes()) > most {
-                continue;
-            }
             if self.spill_block(spill, &block)? {
                 found = Spilled::Some;
                 if self.memory.lock().room(refused) >= request.bytes {
@@ -277,10 +281,68 @@ impl Gpu {
                 is_busy |= block.is_leaving();
             }
         }
+        oldest.extend(victims.rev());
         Ok(match found {
             Spilled::Nothing if is_busy => Spilled::Busy,
             found => found,
         })
+    }
+
+    /// Takes those that go first from the candidates, one at least, until they yield `needed` bytes, `room` at most:
+    /// the oldest first, and what they yield.
+    fn victims(
+        &self,
+        oldest: &mut Vec<Candidate>,
+        needed: u64,
+        room: u64,
+    ) -> (Vec<Candidate>, u64) {
+        let (mut victims, mut yields) = (Vec::new(), 0u64);
+        while victims.is_empty() || yields < needed {
+            let Some(candidate) = oldest.pop() else {
+                break;
+            };
+            let Some(block) = candidate.block.upgrade() else {
+                continue;
+            };
+            if block.last_used() == candidate.last_used
+                && block.may_be_spilled()
+                && yields.saturating_add(block.bytes()) <= room
+                && !self.memory.lock().is_pinned(block.id())
+            {
+                yields += block.bytes();
+                victims.push(candidate);
+            }
+        }
+        (victims, yields)
+    }
+
+    /// Finds the candidates anew; the bytes of blocks that only downloads keep where they are, of those that `room` has
+    /// place for.
+    fn look_at_all(&self, oldest: &mut Vec<Candidate>, room: u64) -> u64 {
+        let (residents, are_pinned) = {
+            let memory = self.memory.lock();
+            let residents = memory.residents();
+            let are_pinned = residents.iter().map(|block| memory.is_pinned(block.id()));
+            let are_pinned: Vec<bool> = are_pinned.collect();
+            (residents, are_pinned)
+        };
+        let mut busy = 0u64;
+        oldest.clear();
+        for (block, is_pinned) in residents.into_iter().zip(are_pinned) {
+            if is_pinned {
+                continue;
+            }
+            if block.may_be_spilled() {
+                oldest.push(Candidate {
+                    last_used: block.last_used(),
+                    block: Arc::downgrade(&block),
+                });
+            } else if block.is_leaving() && block.bytes() <= room {
+                busy += block.bytes();
+            }
+        }
+        order::sort(oldest, |candidate| (!candidate.last_used, 0));
+        busy
     }
 
     /// Copies a block to the host and frees its chunk; false when it has to stay.

@@ -23,6 +23,8 @@ use crate::memory::{BlockId, OwnedPool};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLimits {
     pub dispatches: usize,
+    /// Dispatches and copies, however small these are.
+    pub commands: usize,
     /// Bytes copied by the batch.
     pub copied_bytes: u64,
     /// Estimated seconds on the device.
@@ -179,9 +181,16 @@ impl Stream {
         self.batch.copy(from, to, bytes, effect);
     }
 
+    /// Commands of the open batch.
+    #[cfg(test)]
+    pub(super) fn commands(&self) -> usize {
+        self.batch.commands.len()
+    }
+
     /// True when the batch is large enough to be submitted.
     pub(crate) fn is_full(&self) -> bool {
         self.batch.dispatches >= self.limits.dispatches
+            || self.batch.commands.len() >= self.limits.commands
             || self.batch.copied_bytes >= self.limits.copied_bytes
             || self.batch.seconds >= self.limits.seconds
     }

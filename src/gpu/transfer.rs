@@ -394,6 +394,22 @@ mod tests {
     use crate::gpu::staging::LARGE_SLOT;
     use crate::tensor::Tensor;
 
+    /// However small uploads are, few wait for others to be submitted.
+    #[test]
+    fn batches_of_small_uploads_end() {
+        for info in Device::list().unwrap() {
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let kept = Tensor::scalar(&device, 7u32).unwrap();
+            for value in 0..10_000u32 {
+                drop(Tensor::scalar(&device, value).unwrap());
+                let waiting = gpu.stream.lock().commands();
+                assert!(waiting <= 2048, "{info}: {waiting}");
+            }
+            assert_eq!(kept.item::<u32>().unwrap(), 7);
+        }
+    }
+
     /// A busy device, staging for one slot and no patience: the rest of the pieces would time out
     /// after the first is recorded.
     #[test]

@@ -44,7 +44,8 @@ pub struct Full {
     pub largest_by_moving: u64,
     /// The tags that hold most, the largest first: three at most.
     pub holders: Vec<Holder>,
-    /// Bytes in blocks that are not pinned: what spilling could make free, where the host has room.
+    /// Bytes in blocks that are not pinned: what spilling could make free, where the host has room. 0 for memory of the host
+    /// itself.
     pub spillable: u64,
 }
 
@@ -96,7 +97,7 @@ impl fmt::Display for Full {
             Bytes(statistics.largest_free),
             Bytes(self.largest_by_moving),
         )?;
-        if statistics.allocated > 0 {
+        if self.spillable > 0 {
             write!(
                 formatter,
                 "{} not pinned, which spilling could free; ",
@@ -116,20 +117,35 @@ impl fmt::Display for Full {
             }
             formatter.write_str("; ")?;
         }
-        let scattered = statistics.free >= self.rounded;
-        formatter.write_str(match (&self.reason, scattered) {
-            (FullReason::OverRegionLimit { .. }, _) => "what would help: smaller pieces",
-            (_, true) => {
-                "what would help: moving blocks together, or spilling where that was not enough \
-                 (enough is free, in pieces)"
+        formatter.write_str("what would help: ")?;
+        formatter.write_str(self.what_would_help())
+    }
+}
+
+impl Full {
+    fn what_would_help(&self) -> &'static str {
+        let is_scattered = self.statistics.free >= self.rounded;
+        let is_over = |limit: u64| self.rounded > limit;
+        match (&self.reason, self.spillable > 0) {
+            (FullReason::OverRegionLimit { .. }, _) => "smaller pieces",
+            (FullReason::OverBudget, _) if self.statistics.limit.is_some_and(is_over) => {
+                "a higher budget, or smaller pieces"
             }
-            (FullReason::OverBudget, false) => {
-                "what would help: freeing tensors, spilling them, or a higher budget"
+            (_, true) if is_scattered => {
+                "moving blocks together, or spilling where that was not enough (enough is free, in pieces)"
+            }
+            (_, false) if is_scattered => {
+                "moving blocks together, which those that are pinned do not (enough is free, in pieces)"
+            }
+            (FullReason::OverBudget, true) => "freeing tensors, spilling them, or a higher budget",
+            (FullReason::OverBudget, false) => "freeing tensors, or a higher budget",
+            (FullReason::Refused(_), true) => {
+                "freeing tensors, spilling them, or fewer other users of the device"
             }
             (FullReason::Refused(_), false) => {
-                "what would help: freeing tensors, spilling them, or fewer other users of the device"
+                "freeing tensors, or fewer other users of the device"
             }
-        })
+        }
     }
 }
 

@@ -312,8 +312,10 @@ impl<S: RegionSource> Pool<S> {
             over = over.saturating_sub(bytes);
             goes
         });
-        order::sort(&mut idle, |&(at, _)| (at as u64, 0));
+        // The newest first: it is found at the end.
+        order::sort(&mut idle, |&(at, _)| (!(at as u64), 0));
         idle.retain(|&(_, (region, _))| self.close_region(region));
+        idle.reverse();
         if !idle.is_empty() {
             self.remaking.trimmed();
         }

@@ -18,7 +18,7 @@ impl Tensor {
     /// work that made it failed; what a copy of a strided view can meet; a lost device.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("to_vec")?;
-        let source = self.contiguous()?;
+        let source = self.dense("to_vec", || self.storage().turn_to_read())?;
         let mut data = host_vec("to_vec", source.elements())?;
         source.storage().read(source.byte_range(), &mut |piece| {
             dtype::extend(&mut data, piece)
@@ -44,7 +44,7 @@ impl Tensor {
                 ),
             ));
         }
-        let source = self.contiguous()?;
+        let source = self.dense("read_into", || self.storage().turn_to_read())?;
         let mut at = 0;
         source.storage().read(source.byte_range(), &mut |piece| {
             let count = piece.len() / size_of::<T>();
@@ -83,13 +83,22 @@ impl Tensor {
         ordered.unwrap_or_else(|error| Pending::ready(Err(error)))
     }
 
+    /// The elements one after the other, to be read. What is on the host while the device is full is read there, views too:
+    /// nothing comes back for that, and it needs no device. `turn`: to read, and over then.
+    fn dense(&self, op: &'static str, turn: impl FnOnce() -> Option<Turn>) -> Result<Tensor> {
+        if self.is_contiguous() || !self.storage().is_spilled() {
+            return self.contiguous();
+        }
+        road::move_in_turn(op, self, &Device::cpu(), turn())?.contiguous()
+    }
+
     /// The elements in a turn that was taken before; drops this handle on the tensor.
-    fn read_in_turn<T: Element>(self, op: &'static str, turn: Option<Turn>) -> Result<Vec<T>> {
+    fn read_in_turn<T: Element>(self, op: &'static str, mut turn: Option<Turn>) -> Result<Vec<T>> {
         if let Some(turn) = &turn {
             self.storage().await_turn(turn)?;
             turn.is_here();
         }
-        let source = self.contiguous()?;
+        let source = self.dense(op, || turn.take())?;
         let turn = match source.shares_storage(&self) {
             true => turn,
             false => {

@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::tensor::Tensor;
+use crate::turns::Turn;
 
 /// The device that an op on `operands` belongs to, where it runs if it can and where its result
 /// lives: the innermost scope's; else the one that the operands all live on; else, under soft
@@ -164,7 +165,8 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     }
     let mut moved: SmallVec<[Tensor; 3]> = SmallVec::new();
     for (tensor, part) in &parts {
-        let copy = copy_of(op, tensor, part, target)?;
+        let turn = tensor.storage().turn_to_read();
+        let copy = copy_of(op, tensor, part, target, turn)?;
         arrivals.bytes += bytes(&copy);
         moved.push(copy);
     }
@@ -187,7 +189,21 @@ pub(crate) fn move_to(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     if tensor.device() == device {
         return Ok(tensor.clone());
     }
-    part_of(op, tensor, tensor.layout().span(), device)
+    let turn = tensor.storage().turn_to_read();
+    move_in_turn(op, tensor, device, turn)
+}
+
+/// The same of a tensor of another device, in a turn to read that was taken before.
+///
+/// # Errors
+/// As [`move_to`].
+pub(crate) fn move_in_turn(
+    op: &'static str,
+    tensor: &Tensor,
+    device: &Device,
+    turn: Option<Turn>,
+) -> Result<Tensor> {
+    part_of(op, tensor, tensor.layout().span(), device, turn)
 }
 
 /// A copy of a part of a tensor's storage that has all of its elements, seen as the tensor sees its own.
@@ -196,8 +212,9 @@ fn part_of(
     tensor: &Tensor,
     part: Range<usize>,
     device: &Device,
+    turn: Option<Turn>,
 ) -> Result<Tensor> {
-    let copy = copy_of(op, tensor, &part, device)?;
+    let copy = copy_of(op, tensor, &part, device, turn)?;
     Ok(seen_through(&copy, tensor.layout(), part.start))
 }
 
@@ -222,6 +239,7 @@ fn copy_of(
     tensor: &Tensor,
     span: &Range<usize>,
     device: &Device,
+    turn: Option<Turn>,
 ) -> Result<Tensor> {
     let size = tensor.dtype().size();
     let bytes = device.check_size(op, span.len() as u128 * size as u128)?;
@@ -230,7 +248,7 @@ fn copy_of(
     if let Storage::Host(block) = &storage {
         let mut target = block.write();
         let mut at = 0;
-        tensor.storage().read(range, &mut |piece| {
+        tensor.storage().read_in_turn(turn, range, &mut |piece| {
             if let Some(place) = target.get_mut(at..at + piece.len()) {
                 place.copy_from_slice(piece);
             }
@@ -247,7 +265,7 @@ fn copy_of(
         let mut host = host_vec(op, bytes as usize)?;
         tensor
             .storage()
-            .read(range, &mut |piece| host.extend_from_slice(piece))?;
+            .read_in_turn(turn, range, &mut |piece| host.extend_from_slice(piece))?;
         storage.write(&host)?;
     }
     Ok(Tensor::new(
@@ -267,5 +285,5 @@ pub(super) fn part_on(op: &'static str, tensor: &Tensor, device: &Device) -> Res
     // Four elements at a time are whole words in every dtype, and chunks end on whole words.
     let span = tensor.layout().span();
     let part = span.start - span.start % 4..span.end.next_multiple_of(4);
-    part_of(op, tensor, part, device)
+    part_of(op, tensor, part, device, tensor.storage().turn_to_read())
 }

@@ -49,6 +49,7 @@ mod scopes;
 mod scratch;
 mod shapes;
 mod snapshots;
+mod spill;
 mod streamed;
 mod stress;
 mod table;
@@ -166,6 +167,7 @@ fn tests() -> Vec<Vec<Test>> {
         placement::tests(),
         scopes::tests(),
         snapshots::tests(),
+        spill::tests(),
         ledger::tests(),
         errors::tests(),
         #[cfg(feature = "fault-injection")]

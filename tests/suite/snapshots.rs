@@ -256,6 +256,21 @@ fn asks_for_memory(device: &orlop::Device) -> Result<Tensor> {
     Ok(made)
 }
 
+#[inline(never)]
+fn made_by_ops(x: &Tensor) -> Result<Vec<Tensor>> {
+    let square = Tensor::zeros(x.device(), [8, 8], DType::F32)?;
+    let product = square.matmul(&square)?;
+    let turned = product.transpose(0, 1)?.copy()?;
+    let sum = product.sum(0)?;
+    Ok(std::hint::black_box(vec![
+        x.add(x)?,
+        square,
+        product,
+        turned,
+        sum,
+    ]))
+}
+
 fn call_sites(context: &Context) -> Result<()> {
     let device = context
         .builder()
@@ -277,7 +292,14 @@ fn call_sites(context: &Context) -> Result<()> {
     assert!(site.starts_with(function));
     let text = device.check_leaks().expect_err("it lives").to_string();
     assert!(text.contains("asks_for_memory"), "{text}");
-    drop(made);
+    // Results of ops, too.
+    let results = made_by_ops(&made)?;
+    for tensor in device.live_tensors().iter().skip(1) {
+        let site = tensor.call_site.as_deref().unwrap_or_default();
+        assert!(site.contains("made_by_ops"), "{site}");
+    }
+    assert_eq!(device.live_tensors().len(), 1 + results.len());
+    drop((made, results));
     let unknown = context.open();
     let made = asks_for_memory(&unknown)?;
     assert_eq!(unknown.live_tensors()[0].call_site, None);

@@ -128,8 +128,11 @@ impl Device {
         live
     }
 
-    /// Keeps the place in the program that asked for a storage.
-    pub(super) fn record_call_site(&self, storage: &Storage) {
+    /// Keeps the place in the program that asked for a storage, where the device was told to.
+    pub(crate) fn record_call_site(&self, storage: &Storage) {
+        if !self.0.call_sites {
+            return;
+        }
         let Some(site) = call_site(&Backtrace::force_capture().to_string()) else {
             return;
         };

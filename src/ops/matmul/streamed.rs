@@ -146,7 +146,8 @@ const UNLIMITED: u64 = 1 << 30;
 /// [`MatrixTarget`]; operands also closures with a shape. It multiplies on `device`, inside of scopes of
 /// others too.
 ///
-/// It uses at most three quarters of what the device's budget leaves (1 GiB without one); as many
+/// It uses at most three quarters of what the device's budget leaves (1 GiB without one), in tiles that are no larger than a
+/// buffer of the adapter; as many
 /// rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows. Sums
 /// of f16 and bf16 are kept in f32.
 ///
@@ -183,11 +184,12 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     };
     let element = T::DTYPE.accumulator().size() as u64;
     let quantum = QUANTUM / element;
+    let most = device.capabilities().max_buffer_bytes / element;
     let mut room = left / 4 * 3 / element;
     if m == 0 || n == 0 {
         // However long the other sides are.
         return Ok(Streamed {
-            tile: tile([m, k, n], room, quantum),
+            tile: tile([m, k, n], room, most, quantum),
             uploaded: 0,
             downloaded: 0,
         });
@@ -195,7 +197,7 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     loop {
         let mut run = Run {
             device,
-            tile: tile([m, k, n], room, quantum),
+            tile: tile([m, k, n], room, most, quantum),
             buffer: Vec::new(),
             streamed: Streamed {
                 tile: [0; 3],
@@ -221,8 +223,9 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     }
 }
 
-/// The largest tile for which operands, sums, a product and their sum fit `room` elements, each in whole quanta.
-fn tile([m, k, n]: [usize; 3], room: u64, quantum: u64) -> [usize; 3] {
+/// The largest tile for which operands, sums, a product and their sum fit `room` elements, each in whole quanta and none
+/// of more than `most`.
+fn tile([m, k, n]: [usize; 3], room: u64, most: u64, quantum: u64) -> [usize; 3] {
     let taken = |[m, k, n]: [usize; 3]| {
         let elements = |rows: usize, columns: usize| {
             let quanta = (rows as u128 * columns as u128).div_ceil(u128::from(quantum));
@@ -233,11 +236,17 @@ fn tile([m, k, n]: [usize; 3], room: u64, quantum: u64) -> [usize; 3] {
             .saturating_add(elements(m, k))
             .saturating_add(elements(k, n))
     };
+    let is_over =
+        |rows: usize, columns: usize| rows as u128 * columns as u128 > u128::from(most.max(1));
     let mut tile = [m, k, n].map(|size| size.max(1));
-    while taken(tile) > u128::from(room) && tile != [1; 3] {
+    while tile != [1; 3] {
         // n first: `a` stays then, and `b` goes up once. Not to slivers: those are slow.
         let [m, k, n] = tile;
         let at = match () {
+            () if is_over(m, k) => usize::from(m < k / 16),
+            () if is_over(k, n) => 2 - usize::from(n < k / 16),
+            () if is_over(m, n) => 2 * usize::from(m < n),
+            () if taken(tile) <= u128::from(room) => break,
             () if n > 2 * ROUND => 2,
             () if m > 4 * ROUND && m >= k / 16 => 0,
             () if k > 16 * m.max(n) => 1,
@@ -392,7 +401,7 @@ mod tests {
             [1, 5, 1],
         ] {
             for room in [1u64 << 12, 1 << 16, 1 << 20, 1 << 26, 1 << 34] {
-                let [m, k, n] = tile(sizes, room, 64);
+                let [m, k, n] = tile(sizes, room, u64::MAX, 64);
                 let taken: u128 = [(m, k), (k, n), (m, n), (m, n), (m, n)]
                     .map(|(rows, columns)| (rows as u128 * columns as u128).next_multiple_of(64))
                     .iter()
@@ -401,10 +410,22 @@ mod tests {
                 assert!(taken >= u128::from(room / 16) || [m, k, n] == sizes);
             }
         }
+        // Much room, but no buffer as large as an operand or the result.
+        for sizes in [
+            [20_000, 1, 20_000],
+            [1 << 30, 1, 1],
+            [1, 1 << 30, 1],
+            [40_000; 3],
+        ] {
+            let most = 1 << 28;
+            let [m, k, n] = tile(sizes, 1 << 40, most, 64);
+            let largest = (m * k).max(k * n).max(m * n) as u64;
+            assert!(largest <= most && largest > most / 4, "{m}x{k}x{n}");
+        }
         // Nothing fits: the smallest, and the device says so.
-        assert_eq!(tile([8, 8, 8], 0, 64), [1, 1, 1]);
+        assert_eq!(tile([8, 8, 8], 0, u64::MAX, 64), [1, 1, 1]);
         assert!(
-            tile([usize::MAX; 3], 1 << 20, 64)
+            tile([usize::MAX; 3], 1 << 20, 1 << 30, 64)
                 .iter()
                 .all(|&size| size < 1 << 20)
         );

@@ -1,0 +1,137 @@
+//! Which tensors go to the host, and what is read there.
+
+use orlop::memory::{Growth, WhenFull, tagged};
+use orlop::{DType, Device, Error, Result, Tensor};
+
+use crate::adapters::Context;
+use crate::operand::same;
+use crate::rng::Rng;
+use crate::{Scope, Test};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test::new("spill::the_oldest_go", Scope::Gpu, the_oldest_go),
+        Test::new(
+            "spill::nothing_goes_in_vain",
+            Scope::Gpu,
+            nothing_goes_in_vain,
+        ),
+        Test::new("spill::views_are_read_there", Scope::Gpu, views_are_read),
+        Test::new("spill::errors_name_operands", Scope::Gpu, names_operands),
+    ]
+}
+
+const KIB: u64 = 1 << 10;
+
+fn device(context: &Context, bytes: u64, most: Option<u64>) -> Result<Device> {
+    context
+        .builder()
+        .growth(Growth::PreallocateBytes { bytes })
+        .memory_limit(bytes)
+        .when_full(WhenFull::SpillToHost { most })
+        .build()
+}
+
+/// Small tensors, one after the other, some of them used in between: whatever the order, the ones that are on the host were
+/// used before all that are not.
+fn the_oldest_go(context: &Context) -> Result<()> {
+    let device = device(context, 64 * KIB, None)?;
+    let mut rng = Rng::new(7);
+    let mut tensors = Vec::new();
+    // By their last use, the latest at the end.
+    let mut order: Vec<usize> = Vec::new();
+    for turn in 0..400usize {
+        // Of several sizes, so that one takes the place of several.
+        let words = 256 << rng.below(3);
+        let name = turn.to_string();
+        tensors.push(tagged(&name, || {
+            Tensor::from_slice(&device, &vec![turn as u32; words], [words])
+        })?);
+        order.push(turn);
+        for _ in 0..rng.below(3) {
+            let used = rng.below(tensors.len() as _);
+            tensors[used].slice(..1)?.fill(used as u32)?;
+            order.retain(|&other| other != used);
+            order.push(used);
+        }
+        let snapshot = device.memory_snapshot();
+        let gone: Vec<usize> = snapshot
+            .spilled
+            .iter()
+            .map(|spilled| spilled.block.tag.to_string().parse().expect("a number"))
+            .collect();
+        let last = order.iter().rposition(|turn| gone.contains(turn));
+        let earlier = &order[..last.unwrap_or(0)];
+        let stayed = earlier.iter().find(|turn| !gone.contains(turn));
+        assert_eq!(stayed, None, "turn {turn}: {gone:?} of {order:?}");
+    }
+    assert!(device.memory().events.spills > 300);
+    for (turn, tensor) in tensors.iter().enumerate() {
+        same(tensor, &vec![turn as u32; tensor.elements()])?;
+    }
+    Ok(())
+}
+
+/// What the host may hold would not make room: all stays as it is.
+fn nothing_goes_in_vain(context: &Context) -> Result<()> {
+    let device = device(context, 1024 * KIB, Some(256 * KIB))?;
+    let tensors: Vec<_> = (0..8)
+        .map(|_| Tensor::ones(&device, [128 << 8], DType::U32))
+        .collect::<Result<_>>()?;
+    let before = device.memory();
+    let full = Tensor::zeros(&device, [512 << 8], DType::U32).expect_err("too much");
+    assert!(matches!(full, Error::OutOfMemory(_)), "{full}");
+    let after = device.memory();
+    assert_eq!(
+        (after.allocated, after.spilled, after.events.spills),
+        (before.allocated, before.spilled, before.events.spills)
+    );
+    // As much as it may hold.
+    let fits = Tensor::zeros(&device, [256 << 8], DType::U32)?;
+    assert_eq!(device.memory().events.spills, 2);
+    drop((tensors, fits));
+    assert_eq!(device.memory().allocated, 0);
+    Ok(())
+}
+
+/// Views with gaps, of what is on the host: nothing comes back for them, and they need no device.
+fn views_are_read(context: &Context) -> Result<()> {
+    let device = device(context, 1024 * KIB, None)?;
+    let host: Vec<u32> = (0..128 << 10).collect();
+    let first = Tensor::from_slice(&device, &host, [256, 512])?;
+    let _second = Tensor::ones(&device, [192 << 10], DType::U32)?;
+    assert_eq!(device.memory().spilled, 512 * KIB);
+    let turned: Vec<u32> = (0..512)
+        .flat_map(|column| (0..256).map(move |row| row * 512 + column))
+        .collect();
+    let look = |first: &Tensor| -> Result<()> {
+        let view = first.transpose(0, 1)?;
+        assert_eq!(view.to_vec::<u32>()?, turned);
+        assert_eq!(
+            pollster::block_on(view.slice(3)?.to_vec_async::<u32>())?,
+            turned[3 * 256..4 * 256]
+        );
+        let mut column = vec![0; 256];
+        first.slice((.., 2))?.read_into(&mut column)?;
+        assert_eq!(column, turned[512..768]);
+        assert_eq!(first.slice((1, 7))?.item::<u32>()?, 519);
+        view.display().map(drop)
+    };
+    look(&first)?;
+    assert_eq!(device.memory().events.refaults, 0);
+    if let Some((wgpu, _)) = device.wgpu_device() {
+        wgpu.destroy();
+        look(&first)?;
+    }
+    Ok(())
+}
+
+/// Operands and result do not fit together: the error says whose the memory is.
+fn names_operands(context: &Context) -> Result<()> {
+    let device = device(context, 1024 * KIB, None)?;
+    let [a, b] = [1, 2].map(|value| Tensor::full(&device, [100 << 10], value, DType::U32));
+    let (a, b) = (a?, b?);
+    let full = a.add(&b).expect_err("three of 400 KiB").to_string();
+    assert!(full.contains("800.0 KiB of what is in use"), "{full}");
+    Ok(())
+}
