@@ -1,6 +1,7 @@
 //! The one error type: what was asked, what there was, what would help.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dtype::DType;
@@ -55,6 +56,10 @@ pub enum Error {
     /// Tensors live where none should: [`Device::check_leaks`](crate::Device::check_leaks).
     #[error("{0}")]
     Leaks(Box<Leaks>),
+    /// What a program's own code said: a kernel's twin or shape rule, a source or target of [`matmul_streamed`](crate::matmul_streamed).
+    /// Made by [`Error::custom`].
+    #[error(transparent)]
+    Custom(Arc<dyn std::error::Error + Send + Sync>),
     /// The device is lost: every call on it says so from now on. Other devices go on.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
@@ -332,6 +337,21 @@ impl fmt::Display for Leaks {
 }
 
 impl Error {
+    /// An error of a program's own, from text or from any other error, whose text it has
+    /// and whose [`source`](std::error::Error::source) is its own.
+    ///
+    /// ```
+    /// use orlop::Error;
+    ///
+    /// let error = Error::custom("the plate has no edges");
+    /// assert_eq!(error.to_string(), "the plate has no edges");
+    /// let length = std::fs::metadata("plate.npy").map_err(Error::custom);
+    /// # assert!(length.is_err());
+    /// ```
+    pub fn custom(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Error::Custom(Arc::from(error.into()))
+    }
+
     pub(crate) fn shape_mismatch(
         op: &'static str,
         left: &Shape,

@@ -4,6 +4,7 @@
 #[path = "../../src/interop/npy/header.rs"]
 mod header;
 
+use std::io::Read;
 use std::path::Path;
 
 use orlop::{Shape, f16};
@@ -16,7 +17,14 @@ use crate::values::{Array, Values, with_elements};
 /// What is wrong with the file, in one line that names it.
 pub fn read(path: &Path) -> Result<Array, String> {
     let fail = |why: String| format!("{}: {why}", path.display());
-    let file = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
+    let failed = |error: std::io::Error| fail(error.to_string());
+    let mut opened = std::fs::File::open(path).map_err(failed)?;
+    // What does not begin as such a file may have no end.
+    let mut file = Vec::new();
+    let mut beginning = (&mut opened).take(header::PREFIX as u64);
+    beginning.read_to_end(&mut file).map_err(failed)?;
+    header::extent(&file).map_err(fail)?;
+    opened.read_to_end(&mut file).map_err(failed)?;
     parse(&file).map_err(fail)
 }
 

@@ -85,7 +85,7 @@ impl Patterns {
             .map(|bytes| bytes.div_ceil(4).max(1) as usize)
             .collect();
         let longest = counts.iter().copied().max().unwrap_or(0);
-        let bytes = 4 * longest as u64;
+        let bytes = trace.sizes.iter().copied().max().unwrap_or(0);
         let total = Device::cpu().info().memory_total;
         let mut words = Vec::new();
         let is_room = total.is_none_or(|total| bytes <= total)

@@ -229,13 +229,92 @@ fn wrong(what: &'static str) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, what)
 }
 
+/// Bytes of a program's template, and of what it becomes.
+const LONGEST_TEXT: usize = 64 << 10;
+/// Steps of rendering it.
+const FUEL: u64 = 1 << 20;
+/// Operators within one `{{ .. }}` or `{% .. %}`, and `elif`s of a template: minijinja goes through them by recursion, on the
+/// stack of whoever asks.
+const MOST_OPERATORS: usize = 200;
+
 /// A program's own template, with its values; what is wrong with it else.
 pub(crate) fn render_text<'a>(
     template: &str,
     values: impl Iterator<Item = (&'a str, Jinja)>,
 ) -> std::result::Result<String, String> {
-    let rendered = empty().render_str(template, Jinja::from_pairs(values));
-    rendered.map_err(|error| format!("{error:#}"))
+    if template.len() > LONGEST_TEXT {
+        let bytes = template.len();
+        return Err(format!(
+            "{bytes} bytes of a template are above {LONGEST_TEXT}"
+        ));
+    }
+    if let Some(line) = too_deep(template) {
+        return Err(format!(
+            "line {line} has more than {MOST_OPERATORS} operators or `elif`s: `set` parts of it first"
+        ));
+    }
+    let mut environment = empty();
+    environment.set_fuel(Some(FUEL));
+    let mut rendered = Limited(Vec::new());
+    environment
+        .template_from_str(template)
+        .and_then(|template| template.render_captured_to(Jinja::from_pairs(values), &mut rendered))
+        .map_err(|error| format!("{error:#}"))?;
+    String::from_utf8(rendered.0).map_err(|error| error.to_string())
+}
+
+/// Text of [`LONGEST_TEXT`] bytes at most.
+struct Limited(Vec<u8>);
+
+impl std::io::Write for Limited {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_TEXT {
+            let why = format!("the text is longer than {LONGEST_TEXT} bytes");
+            return Err(std::io::Error::other(why));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The line of a template's tag that nests too deeply, or that has one `elif` too many.
+fn too_deep(template: &str) -> Option<usize> {
+    let (mut at, mut branches) = (0, 0);
+    while let Some(found) = template[at..].find(['{']) {
+        let start = at + found;
+        let end = match template.as_bytes().get(start + 1) {
+            Some(b'{') => "}}",
+            Some(b'%') => "%}",
+            _ => {
+                at = start + 1;
+                continue;
+            }
+        };
+        // What is in quotes counts too: to be found wherever it ends would take a parser.
+        let rest = &template[start + 2..];
+        let length = rest.find(end).unwrap_or(rest.len());
+        let tag = &rest[..length];
+        let is_operator = |c: char| c.is_ascii_punctuation() && !",_\"')]}".contains(c);
+        let words = tag.split_whitespace();
+        let named = words
+            .filter(|word| matches!(*word, "not" | "and" | "or" | "is" | "in" | "if" | "else"));
+        branches += usize::from(
+            tag.trim_start_matches(['-', '+'])
+                .trim_start()
+                .starts_with("elif"),
+        );
+        if tag.matches(is_operator).count() + named.count() > MOST_OPERATORS
+            || branches > MOST_OPERATORS
+        {
+            return Some(1 + template[..start].matches('\n').count());
+        }
+        at = start + 2 + length;
+    }
+    None
 }
 
 pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {

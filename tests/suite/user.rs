@@ -464,6 +464,31 @@ fn templates(context: &Context) -> Result<()> {
         &[("element", 1.into())],
     );
     assert!(matches!(wrong, Err(Error::KernelCompile(_))), "{wrong:?}");
+    // Templates that would take the stack, all memory or for ever.
+    let loops = "{% for i in range(100000) %}".repeat(3);
+    for (hostile, part) in [
+        (format!("{{{{ n{} }}}}", "+n".repeat(30_000)), "operators"),
+        (format!("\n{{{{ {}n }}}}", "-".repeat(30_000)), "line 2"),
+        (format!("{{{{ {}n }}}}", "not ".repeat(10_000)), "operators"),
+        (format!("{{{{ n{} }}}}", ".x".repeat(30_000)), "operators"),
+        (
+            format!("{{% if n %}}{}{{% endif %}}", "{%- elif n %}".repeat(4000)),
+            "elif",
+        ),
+        (
+            format!("{loops}{{% endfor %}}{{% endfor %}}{{% endfor %}}"),
+            "fuel",
+        ),
+        (
+            "{% for i in range(100000) %}x{% endfor %}".into(),
+            "65536 bytes",
+        ),
+        ("x".repeat(100_000), "100000 bytes"),
+    ] {
+        let refused = Kernel::template("hostile", &hostile, &[("n", 3.into())]);
+        let refused = refused.map(drop).expect_err("too much").to_string();
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
     Ok(())
 }
 
@@ -501,6 +526,12 @@ fn check_compares(context: &Context) -> Result<()> {
     }
     right?;
     is_refused(found, &["`out`[0]", "by its twin"]);
+    // A scope makes neither of both the other.
+    for scope in [device, &Device::cpu()] {
+        let found =
+            scope.scope(|| wrong.check(device, &shapes, within, |launch| launch.scalar("a", 0.5)));
+        is_refused(found, &["`out`[0]", "by its twin"]);
+    }
     Ok(())
 }
 
@@ -1063,6 +1094,35 @@ fn sources_refused() -> Result<()> {
         "var<private> w: array<f32, 20000>; struct Params",
     );
     refused(&shared, &["80008 bytes", "invocation"]);
+    // Arrays that are values, and variables of what is called, once for each call.
+    let call = "fn far(i: u32) -> f32 { var w: array<f32, 5000>; w[i] = 1; return w[i / 2u]; }";
+    let twice = SAXPY.replace("if id", "let z = far(id.x) + far(id.y); if id");
+    Kernel::wgsl("twice", &format!("{twice}{call}"))?;
+    let often = SAXPY.replace(
+        "if id",
+        "let z = far(id.x) + far(id.y) + far(id.z) + far(3u); if id",
+    );
+    refused(&format!("{often}{call}"), &["80008 bytes", "every call"]);
+    for values in [
+        "let w = array<f32, 200000000>(); let z = w[id.x];",
+        "let z = many[id.x];",
+    ] {
+        let values = SAXPY.replace("if id", &format!("{values} if id"));
+        let many = "const many = array<f32, 1000000>();";
+        refused(&format!("{many}{values}"), &["above 65536"]);
+    }
+    let vector = SAXPY
+        .replace("x_length: u32", "x_length: vec2<u32>")
+        .replace("params.x_length", "params.x_length.x");
+    let vector = Kernel::wgsl("vector", &vector)?.twin(|_| Ok(()))?;
+    let x = Tensor::ones(&Device::cpu(), [4], DType::F32)?;
+    let launch = vector
+        .launch()
+        .input("x", &x)
+        .input("y", &x)
+        .scalar("a", 1)
+        .workgroups([1; 3]);
+    is_refused(launch.output("out", [4]).run(), &["`x_length` is a vector"]);
     refused(
         &format!("{SAXPY}{}", " ".repeat(64 << 10)),
         &["bytes of WGSL"],

@@ -99,8 +99,11 @@ impl KernelLaunch<'_> {
                 help,
             ));
         }
-        let made = there.run_all()?;
-        let wanted = self.inputs_on(&Device::cpu())?.run_all()?;
+        // Each on its own, inside of scopes too.
+        let made = device.scope(|| there.run_all())?;
+        let cpu = Device::cpu();
+        let here = self.inputs_on(&cpu)?;
+        let wanted = cpu.scope(|| here.run_all())?;
         let outputs = kernel
             .source
             .bindings

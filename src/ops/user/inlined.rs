@@ -1,6 +1,6 @@
 //! How large a kernel is once each call is the body that it calls: so drivers compile it.
 
-use naga::{Block, Function, Module, Statement};
+use naga::{Block, Function, Handle, Module, Statement};
 
 /// Most expressions and statements: more than 64 KiB of text hold, so that a kernel without functions is never above.
 const MOST: u64 = 1 << 17;
@@ -8,12 +8,7 @@ const MOST: u64 = 1 << 17;
 /// Says what is wrong with a module that naga found valid: functions that call each other twice and twice again
 /// would keep the driver's compiler for ever.
 pub(super) fn too_large(module: &Module) -> Option<String> {
-    let mut sizes: Vec<u64> = Vec::new();
-    for (_, function) in module.functions.iter() {
-        sizes.push(size(function, &sizes));
-    }
-    let entries = module.entry_points.iter();
-    let largest = entries.map(|entry| size(&entry.function, &sizes)).max()?;
+    let largest = largest(module, 1, |_, function| function.expressions.len() as u64);
     (largest > MOST).then(|| {
         format!(
             "with every call replaced by what it calls, as drivers compile it, it is {largest} expressions and \
@@ -22,13 +17,35 @@ pub(super) fn too_large(module: &Module) -> Option<String> {
     })
 }
 
-/// Expressions and statements of a function, those of the functions before it that it calls with them.
-fn size(function: &Function, sizes: &[u64]) -> u64 {
-    let mut size = function.expressions.len() as u64;
+/// What the largest entry point has of its `own`, with all that it calls, once for each call, and so much for each statement.
+/// Entry points have no handle.
+pub(super) fn largest(
+    module: &Module,
+    statement: u64,
+    own: impl Fn(Option<Handle<Function>>, &Function) -> u64,
+) -> u64 {
+    let mut sizes: Vec<u64> = Vec::new();
+    for (handle, function) in module.functions.iter() {
+        sizes.push(size(
+            function,
+            own(Some(handle), function),
+            statement,
+            &sizes,
+        ));
+    }
+    let entries = module.entry_points.iter();
+    let entries = entries.map(|entry| &entry.function);
+    let sizes = entries.map(|entry| size(entry, own(None, entry), statement, &sizes));
+    sizes.max().unwrap_or(0)
+}
+
+/// A function's own size and that of its statements, with those of the functions before it that it calls.
+fn size(function: &Function, own: u64, each: u64, sizes: &[u64]) -> u64 {
+    let mut size = own;
     let mut blocks: Vec<&Block> = vec![&function.body];
     while let Some(block) = blocks.pop() {
         for statement in block {
-            size = size.saturating_add(1);
+            size = size.saturating_add(each);
             match statement {
                 // A valid module calls what was declared before alone.
                 Statement::Call { function, .. } => {

@@ -467,7 +467,7 @@ impl<'k> KernelLaunch<'k> {
                 .next();
             let (place, about) =
                 about.ok_or_else(|| op::not_given(kernel.name, "number", &member.name))?;
-            self.check_about(&member.name, member.dtype, op, place, about)?;
+            self.check_about(&member.name, (member.dtype, member.lanes), op, place, about)?;
             op.about.push((member.word, place, about));
         }
         self.check_ranks(op)
@@ -501,7 +501,7 @@ impl<'k> KernelLaunch<'k> {
     fn check_about(
         &self,
         name: &str,
-        dtype: DType,
+        (dtype, lanes): (DType, usize),
         op: &UserOp<'_>,
         place: Place,
         about: About,
@@ -512,6 +512,7 @@ impl<'k> KernelLaunch<'k> {
         };
         let problem = match about {
             _ if dtype == DType::F32 => format!("`{name}` is f32: it is given as u32 or i32"),
+            _ if lanes > 1 => format!("`{name}` is a vector: it is given as one u32 or i32"),
             About::Size(axis) | About::Stride(axis) if axis >= shape.rank() => {
                 format!("`{name}` asks for axis {axis} of shape {shape}")
             }

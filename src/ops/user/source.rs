@@ -16,7 +16,7 @@ use crate::memory::order;
 
 /// Bytes of WGSL: naga and drivers work on expressions by recursion.
 const LONGEST: usize = 64 << 10;
-/// Bytes of private and function memory of an invocation: eight times what WGSL promises.
+/// Bytes of private and function memory of an invocation, and of arrays that are values: eight times what WGSL promises.
 const PRIVATE_BYTES: u64 = 64 << 10;
 /// Bytes of params: some launches of them go into one buffer of uniforms.
 const PARAMS_BYTES: u32 = 16 << 10;
@@ -111,13 +111,14 @@ impl Source {
                 "`enable {other};` is not what orlop asks devices for: f16 is"
             )));
         }
-        validate(FEATURES)?;
+        let info = validate(FEATURES)?;
         if let Some(what) = inlined::too_large(&module) {
             return Err(broken(what));
         }
         let needs = |feature| validate(FEATURES - feature).is_err();
         let reader = Reader {
             module: &module,
+            info: &info,
             text,
         };
         let mut source = reader.source().map_err(broken)?;
@@ -220,6 +221,7 @@ fn without_long_params(module: &naga::Module) -> Cow<'_, naga::Module> {
 /// A module, and the text that it was read from.
 struct Reader<'a> {
     module: &'a naga::Module,
+    info: &'a naga::valid::ModuleInfo,
     text: &'a str,
 }
 
@@ -303,14 +305,17 @@ impl Reader<'_> {
         if bindings.iter().all(|binding| binding.is_input) {
             return Err("it has no output: a var<storage, read_write>".into());
         }
-        let functions = module.functions.iter().map(|(_, function)| function);
-        for function in functions.chain([&entry.function]) {
+        // Drivers make one function of all, with variables of its own for each call.
+        let functions = inlined::largest(module, 0, |handle, function| {
             let locals = function.local_variables.iter();
-            private_bytes += locals.map(|(_, local)| size(local.ty)).sum::<u64>();
-        }
+            let locals = locals.map(|(_, local)| size(local.ty)).sum::<u64>();
+            locals.saturating_add(self.values(handle, function))
+        });
+        private_bytes = private_bytes.saturating_add(functions);
         if private_bytes > PRIVATE_BYTES {
             return Err(format!(
-                "its variables take {private_bytes} bytes of an invocation, above {PRIVATE_BYTES}"
+                "its variables, with every call replaced by what it calls, and arrays that are values take {private_bytes} bytes \
+                 of an invocation, above {PRIVATE_BYTES}"
             ));
         }
         let immediate: Arc<str> = edited(self.text, &mut edits).into();
@@ -335,6 +340,28 @@ impl Reader<'_> {
             int64: false,
             subgroups: false,
         })
+    }
+
+    /// Bytes of a function's values that are arrays or structs.
+    fn values(
+        &self,
+        handle: Option<naga::Handle<naga::Function>>,
+        function: &naga::Function,
+    ) -> u64 {
+        let info = match handle {
+            Some(handle) => &self.info[handle],
+            None => self.info.get_entry_point(0),
+        };
+        let sizes = function.expressions.iter().map(|(expression, _)| {
+            let inner = info[expression].ty.inner_with(&self.module.types);
+            match inner {
+                TypeInner::Array { .. } | TypeInner::Struct { .. } => {
+                    u64::from(inner.size(self.module.to_ctx()))
+                }
+                _ => 0,
+            }
+        });
+        sizes.fold(0, u64::saturating_add)
     }
 
     fn binding(
