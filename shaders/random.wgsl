@@ -1,7 +1,8 @@
 {{ enables }}
 // Random numbers by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
 // as easy as 1, 2, 3", SC 2011). Element i takes word i % 4 of block i / 4, so the numbers depend
-// on the seed and the index alone. src/ops/random.rs is the twin, step by step.
+// on the seed and the index alone. The third word of the counter tells distributions apart: with one seed they are
+// independent of each other. src/ops/random.rs is the twin, step by step.
 //
 // distribution   "uniform": [0, 1), exact, so the same bits everywhere; "normal": Box-Muller;
 //                "integers": `count` of them from `low` on, modulo 2^32
@@ -40,7 +41,7 @@ fn multiply_high(a: u32, b: u32) -> u32 {
 fn philox(step: u32) -> vec4<u32> {
     let block_low = params.first_low + step;
     let carry = select(0u, 1u, block_low < step);
-    var counter = vec4<u32>(block_low, params.first_high + carry, 0u, 0u);
+    var counter = vec4<u32>(block_low, params.first_high + carry, {{ 2 if distribution == "integers" else 1 if distribution == "normal" else 0 }}u, 0u);
     var key = vec2<u32>(params.seed_low, params.seed_high);
     for (var round = 0u; round < 10u; round++) {
         let high_0 = multiply_high(0xD2511F53u, counter.x);

@@ -207,24 +207,24 @@ impl Layout {
     /// # Errors
     /// [`Error::ShapeMismatch`] when a size is neither equal nor 1.
     pub fn broadcast_to(&self, shape: &Shape) -> Result<Self> {
+        self.broadcast_for("broadcast_to", shape)
+    }
+
+    /// The same, for an op.
+    pub(crate) fn broadcast_for(&self, op: &'static str, shape: &Shape) -> Result<Self> {
         let rule =
             "to broadcast to a shape, each size aligned at the last dimension must be equal or 1";
         let added = shape
             .rank()
             .checked_sub(self.rank())
-            .ok_or_else(|| Error::shape_mismatch("broadcast_to", &self.shape, shape, rule))?;
+            .ok_or_else(|| Error::shape_mismatch(op, &self.shape, shape, rule))?;
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
         for axis in 0..self.rank() {
             let (from, to) = (self.shape[axis], shape[axis + added]);
             if from == to {
                 strides[axis + added] = self.strides[axis];
             } else if from != 1 {
-                return Err(Error::shape_mismatch(
-                    "broadcast_to",
-                    &self.shape,
-                    shape,
-                    rule,
-                ));
+                return Err(Error::shape_mismatch(op, &self.shape, shape, rule));
             }
         }
         Ok(Self {

@@ -200,7 +200,9 @@ fn maximum_F(a: F, b: F) -> F {
 {% endif -%}
 {% if "clamp_F(" in body -%}
 fn clamp_F(x: F, low: F, high: F) -> F {
-    return select(min(max(x, low), high), x, is_nan_F(x));
+    // A bound that is NaN is none.
+    let raised = select(max(x, low), x, is_nan_F(low));
+    return select(select(min(raised, high), raised, is_nan_F(high)), x, is_nan_F(x));
 }
 {% endif -%}
 {% if "sign_F(" in body -%}

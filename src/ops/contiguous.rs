@@ -83,7 +83,7 @@ impl Tensor {
         if source.dtype() != self.dtype() {
             return Err(Error::dtype_mismatch(OP, self.dtype(), source.dtype()));
         }
-        let view = source.broadcast_to(self.shape())?;
+        let view = source.view(source.layout().broadcast_for(OP, self.shape())?);
         let view = match view.shares_storage(self) {
             true if view.layout() == self.layout() => return Ok(()),
             true => view.copy_at_home()?,

@@ -35,7 +35,7 @@ struct Random {
 }
 
 impl Tensor {
-    /// Uniform in `[0, 1)`: f32 in steps of 2^-24, f16 of 2^-11, bf16 of 2^-8, f64
+    /// Uniform in `[0, 1)`, and independent of what [`Tensor::randn`] and [`Tensor::randint`] make of the same seed: f32 in steps of 2^-24, f16 of 2^-11, bf16 of 2^-8, f64
     /// of 2^-53. The same bits for
     /// the same seed on every device, whatever the shape (Philox4x32-10, Salmon and others 2011).
     ///
@@ -90,7 +90,10 @@ impl Tensor {
             }
         };
         if range.is_empty() || range.start < low || range.end > high + 1 {
-            let why = format!("the range {range:?} is empty, or not of {dtype}");
+            let why = match range.is_empty() {
+                true => format!("the range {range:?} is empty"),
+                false => format!("the range {range:?} has numbers that {dtype} does not hold"),
+            };
             return Err(Error::invalid("randint", why));
         }
         let (first, count) = (range.start as u32, (range.end - range.start) as u32);
@@ -223,13 +226,21 @@ impl Op for Random {
 
     fn twin(&self, _inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let normal = self.distribution == Distribution::Normal;
-        let seed = self.seed;
+        let source = Source {
+            seed: self.seed,
+            // As in shaders/random.wgsl.
+            distribution: match self.distribution {
+                Distribution::Uniform => 0,
+                Distribution::Normal => 1,
+                Distribution::Integers { .. } => 2,
+            },
+        };
         // Closures that are inlined always: what is called instead knows nothing of vectors.
         macro_rules! each {
             ($word:ident => $number:expr) => {
                 fill(
                     output,
-                    seed,
+                    source,
                     #[inline(always)]
                     |words| {
                         words.map(
@@ -256,22 +267,29 @@ impl Op for Random {
             return Ok(());
         }
         match self.dtype {
-            DType::F32 if normal => fill(output, seed, normals),
+            DType::F32 if normal => fill(output, source, normals),
             DType::F32 => each!(word => (word >> 8) as i32 as f32 * 0.000_000_059_604_645),
-            DType::F16 if normal => fill(output, seed, rounded::<f16>),
+            DType::F16 if normal => fill(output, source, rounded::<f16>),
             DType::F16 => {
                 each!(word => f16::rounded((word >> 21) as i32 as f32 * 0.000_488_281_25));
             }
-            DType::BF16 if normal => fill(output, seed, rounded::<bf16>),
+            DType::BF16 if normal => fill(output, source, rounded::<bf16>),
             DType::BF16 => {
                 each!(word => bf16::rounded((word >> 24) as i32 as f32 * 0.003_906_25));
             }
-            DType::F64 if normal => fill(output, seed, wide_normals),
-            DType::F64 => fill(output, seed, wide_uniforms),
+            DType::F64 if normal => fill(output, source, wide_normals),
+            DType::F64 => fill(output, source, wide_uniforms),
             DType::I32 | DType::U32 | DType::Bool => {}
         }
         Ok(())
     }
+}
+
+/// Which numbers: the seed, and a word that tells distributions apart, which are independent of each other then.
+#[derive(Clone, Copy)]
+struct Source {
+    seed: u64,
+    distribution: u32,
 }
 
 /// Blocks of Philox that are made together, each word of all of them in one array.
@@ -281,7 +299,7 @@ type Lanes<T> = [T; LANES];
 /// Fills with `numbers` of the words of blocks, `N` numbers a block.
 fn fill<T: bytemuck::Pod + Send, const N: usize>(
     output: &mut HostOutput<'_>,
-    seed: u64,
+    source: Source,
     numbers: impl Fn([Lanes<u32>; 4]) -> [Lanes<T>; N] + Sync + Send,
 ) {
     let count = output.layout.elements();
@@ -293,7 +311,7 @@ fn fill<T: bytemuck::Pod + Send, const N: usize>(
         vectorised(Made {
             piece,
             first: (start / N) as u64,
-            seed,
+            source,
             numbers: &numbers,
         });
     });
@@ -304,7 +322,7 @@ struct Made<'a, T, F> {
     piece: &'a mut [T],
     /// Its first block.
     first: u64,
-    seed: u64,
+    source: Source,
     numbers: &'a F,
 }
 
@@ -317,7 +335,7 @@ impl<T: bytemuck::Pod, F: Fn([Lanes<u32>; 4]) -> [Lanes<T>; N], const N: usize> 
     fn run<const FUSED: bool>(self) {
         let mut block = self.first;
         for chunk in self.piece.chunks_mut(N * LANES) {
-            let made = (self.numbers)(philox(block, self.seed));
+            let made = (self.numbers)(philox(block, self.source));
             block += LANES as u64;
             let (whole, rest) = chunk.as_chunks_mut::<N>();
             for (lane, chunk) in whole.iter_mut().enumerate() {
@@ -334,14 +352,15 @@ impl<T: bytemuck::Pod, F: Fn([Lanes<u32>; 4]) -> [Lanes<T>; N], const N: usize> 
 
 /// Philox4x32-10 of blocks one after the other.
 #[inline(always)]
-fn philox(first: u64, seed: u64) -> [Lanes<u32>; 4] {
+fn philox(first: u64, source: Source) -> [Lanes<u32>; 4] {
     let mut words = [[0u32; LANES]; 4];
+    words[2] = [source.distribution; LANES];
     let [low, high, ..] = &mut words;
     for (lane, (low, high)) in low.iter_mut().zip(high).enumerate() {
         let block = first.wrapping_add(lane as u64);
         (*low, *high) = (block as u32, (block >> 32) as u32);
     }
-    let mut key = [seed as u32, (seed >> 32) as u32];
+    let mut key = [source.seed as u32, (source.seed >> 32) as u32];
     for _ in 0..10 {
         let [a, b, c, d] = &mut words;
         for lane in 0..LANES {
@@ -477,7 +496,14 @@ mod tests {
     fn philox_matches_its_published_vectors() {
         // Random123's kat_vectors for philox4x32-10.
         assert_eq!(
-            philox(0, 0).map(|lanes| lanes[0]),
+            philox(
+                0,
+                Source {
+                    seed: 0,
+                    distribution: 0
+                }
+            )
+            .map(|lanes| lanes[0]),
             [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
         );
     }
@@ -486,7 +512,16 @@ mod tests {
     fn normals_follow_the_f64_formula() {
         let mut worst = 0.0f64;
         for block in (0..200_000).step_by(LANES) {
-            check(philox(block, 42), &mut worst);
+            check(
+                philox(
+                    block,
+                    Source {
+                        seed: 42,
+                        distribution: 1,
+                    },
+                ),
+                &mut worst,
+            );
         }
         for edge in [
             0,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
@@ -258,14 +259,7 @@ fn plan(
     let Some(gpu) = target.gpu() else {
         return Ok(None);
     };
-    let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
-    for (at, tensor) in inputs.iter().enumerate() {
-        let shared = inputs[..at]
-            .iter()
-            .position(|other| other.shares_storage(tensor));
-        let next = slots.iter().max().map_or(0, |last| last + 1);
-        slots.push(shared.map_or(next, |earlier| slots[earlier]));
-    }
+    let slots = slots(inputs);
     let problem = Problem {
         inputs: inputs.iter().copied().map(operand).collect(),
         output,
@@ -284,6 +278,30 @@ fn plan(
     Ok(Some((launches, kernels)))
 }
 
+/// Of each operand which of the different storages it has, in order of first use.
+fn slots(inputs: &[&Tensor]) -> SmallVec<[usize; 4]> {
+    let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
+    if inputs.len() <= FEW {
+        let mut next = 0;
+        for (at, tensor) in inputs.iter().enumerate() {
+            let mut earlier = inputs[..at].iter().zip(&slots);
+            let shared = earlier.find(|(other, _)| other.shares_storage(tensor));
+            let slot = shared.map_or(next, |(_, &slot)| slot);
+            next = next.max(slot + 1);
+            slots.push(slot);
+        }
+        return slots;
+    }
+    let mut of_storages = FxHashMap::default();
+    for (at, tensor) in inputs.iter().enumerate() {
+        let next = of_storages.len();
+        // What has no bytes is none's neighbour.
+        let key = tensor.storage().address().ok_or(at);
+        slots.push(*of_storages.entry(key).or_insert(next));
+    }
+    slots
+}
+
 /// How far windows on the operand after the output reach.
 fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
     launches
@@ -295,6 +313,9 @@ fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
         .max()
         .unwrap_or(0)
 }
+
+/// Operands that are compared one with another.
+const FEW: usize = 16;
 
 /// Takes memory for the output (unless it is there) and for scratch, which is free again once all is
 /// recorded, and records launches on them and on the inputs, all in device memory.
@@ -321,13 +342,18 @@ fn launch(
     let gpu = target.gpu().ok_or_else(missing)?;
     let written = existing.and_then(block);
     gpu.with_access(&operands, written, |access| {
+        let allocate = |bytes: u64| {
+            let block = gpu.allocate_in(access, bytes)?;
+            target.record_call_site(&Storage::Gpu(Arc::clone(&block)));
+            Ok::<_, Error>(block)
+        };
         let output = match existing {
             Some(_) => None,
-            None => Some(Held::new(&gpu.allocate_in(access, bytes)?)),
+            None => Some(Held::new(&allocate(bytes)?)),
         };
         let scratch = match scratch {
             0 => None,
-            bytes => Some(gpu.allocate_in(access, bytes)?),
+            bytes => Some(allocate(bytes)?),
         };
         let taken = output.as_ref().map(Held::block);
         let blocks: Blocks<'_> = operands

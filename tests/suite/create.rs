@@ -279,6 +279,22 @@ fn randomness(context: &Context) -> Result<()> {
         .map(|w| f64::from(w[0]) * f64::from(w[1]))
         .sum();
     assert!((pairs / count as f64).abs() < 0.02);
+    // Nor do distributions with one seed tell of each other.
+    let integers = Tensor::randint(device, 0..1000, count, DType::I32, 3)?.to_vec::<i32>()?;
+    let integers: Vec<f64> = integers
+        .iter()
+        .map(|&n| f64::from(n) / 1000.0 - 0.5)
+        .collect();
+    let uniforms: Vec<f64> = uniform.iter().map(|&x| f64::from(x) - 0.5).collect();
+    let sizes: Vec<f64> = normal.iter().map(|&x| f64::from(x.abs()) - 0.8).collect();
+    for (one, other) in [
+        (&integers, &uniforms),
+        (&sizes, &uniforms),
+        (&sizes, &integers),
+    ] {
+        let product: f64 = one.iter().zip(other).map(|(a, b)| a * b).sum();
+        assert!((product / count as f64).abs() < 0.003, "{product}");
+    }
     let other = Tensor::rand(device, count, DType::F32, 4)?.to_vec::<f32>()?;
     let equal = uniform.iter().zip(&other).filter(|(a, b)| a == b).count();
     assert!(equal < 10, "{equal} of {count} agree for another seed");

@@ -801,6 +801,17 @@ fn of_two(context: &Context) -> Result<()> {
         &|x, _| if x.is_nan() { x } else { -2.0 },
         "clamp",
     )?;
+    // A bound that is NaN is none.
+    is(
+        a.clamp(f32::NAN, 3.0)?,
+        &|x, _| if x > 3.0 { 3.0 } else { x },
+        "clamp",
+    )?;
+    is(
+        a.clamp(-2.0, f32::NAN)?,
+        &|x, _| if x < -2.0 { -2.0 } else { x },
+        "clamp",
+    )?;
     let small: Vec<f32> = (0..500).map(|at| at as f32 / 7.0 - 30.0).collect();
     let x = Tensor::from_slice(device, &small, 500)?;
     for (x, got) in small.iter().zip(x.mul_add(&x, -2.5)?.to_vec::<f32>()?) {

@@ -147,7 +147,7 @@ impl Tensor {
         Elementwise::call(Function::MulAdd, &arguments)
     }
 
-    /// Not below `low` and not above `high`; `high` where they cross. NaN stays.
+    /// Not below `low` and not above `high`; `high` where they cross. NaN stays; a bound that is NaN is none.
     ///
     /// # Errors
     /// As [`Tensor::add`].

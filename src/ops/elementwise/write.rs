@@ -28,7 +28,7 @@ impl Elementwise {
         into.check_distinct(self.name)?;
         for input in inputs {
             // In `infer` the shapes broadcast either way.
-            input.layout().broadcast_to(into.shape())?;
+            input.layout().broadcast_for(self.name, into.shape())?;
         }
         // It is gone through in the order of its memory.
         let order = Order::of(std::iter::once(into.layout()));
