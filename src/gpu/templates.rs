@@ -255,24 +255,32 @@ pub(crate) fn render_text<'a>(
     }
     let mut environment = empty();
     environment.set_fuel(Some(FUEL));
-    let mut rendered = Limited(Vec::new());
-    environment
+    let mut rendered = Limited::default();
+    let done = environment
         .template_from_str(template)
         .and_then(|template| template.render_captured_to(Jinja::from_pairs(values), &mut rendered))
-        .map_err(|error| format!("{error:#}"))?;
-    String::from_utf8(rendered.0).map_err(|error| error.to_string())
+        .map(drop);
+    match done {
+        _ if rendered.is_over => Err(format!("it becomes more than {LONGEST_TEXT} bytes")),
+        Err(error) => Err(format!("{error:#}")),
+        Ok(()) => String::from_utf8(rendered.text).map_err(|error| error.to_string()),
+    }
 }
 
 /// Text of [`LONGEST_TEXT`] bytes at most.
-struct Limited(Vec<u8>);
+#[derive(Default)]
+struct Limited {
+    text: Vec<u8>,
+    is_over: bool,
+}
 
 impl std::io::Write for Limited {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() + text.len() > LONGEST_TEXT {
-            let why = format!("the text is longer than {LONGEST_TEXT} bytes");
-            return Err(std::io::Error::other(why));
+        self.is_over |= self.text.len() + text.len() > LONGEST_TEXT;
+        if self.is_over {
+            return Err(std::io::ErrorKind::Other.into());
         }
-        self.0.extend_from_slice(text);
+        self.text.extend_from_slice(text);
         Ok(text.len())
     }
 

@@ -437,7 +437,15 @@ impl<'a> Planner<'a> {
             && target.strides.is_none()
             && steps > 0
             && length.is_multiple_of(reduced_unit);
-        let held = HELD.into_iter().find(|&held| may_hold && steps <= held);
+        // Of the others more is more to compile, and no faster. Exponentials are computed once so, instead of for each join.
+        let most = match (self.what.kernel(), unit, along_reduced) {
+            ("exponential", ..) | (_, 1, _) => 16,
+            (_, _, false) => 8,
+            (_, _, true) => 4,
+        };
+        let held = HELD
+            .into_iter()
+            .find(|&held| may_hold && steps <= held && held <= most);
         let name = Name {
             what: self.what,
             element: self.element,
