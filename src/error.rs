@@ -81,10 +81,7 @@ pub struct ShapeMismatch {
 }
 
 /// Details of [`Error::DTypeMismatch`].
-#[derive(Clone, Debug, thiserror::Error)]
-#[error(
-    "{op}: dtypes {left} and {right} differ; convert one of them with `cast(DType::{right:?})` or `cast(DType::{left:?})`"
-)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DTypeMismatch {
     /// The operation.
@@ -93,6 +90,32 @@ pub struct DTypeMismatch {
     pub left: DType,
     /// What the second operand is, or what was asked for.
     pub right: DType,
+    /// What the first has to be, where it is an operand like no other.
+    pub(crate) rule: Option<&'static str>,
+}
+
+impl std::error::Error for DTypeMismatch {}
+
+impl fmt::Display for DTypeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            op,
+            left,
+            right,
+            rule,
+        } = self;
+        match rule {
+            None => write!(
+                f,
+                "{op}: dtypes {left} and {right} differ; convert one of them with \
+                 `cast(DType::{right:?})` or `cast(DType::{left:?})`"
+            ),
+            Some(rule) => write!(
+                f,
+                "{op}: {rule}, not {left}; convert it with `cast(DType::{right:?})`"
+            ),
+        }
+    }
 }
 
 /// Details of [`Error::InvalidArgument`].
@@ -367,7 +390,32 @@ impl Error {
     }
 
     pub(crate) fn dtype_mismatch(op: &'static str, left: DType, right: DType) -> Self {
-        Error::DTypeMismatch(Box::new(DTypeMismatch { op, left, right }))
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left,
+            right,
+            rule: None,
+        }))
+    }
+
+    /// An index of another dtype than those that count.
+    pub(crate) fn no_index(op: &'static str, dtype: DType) -> Self {
+        Self::operand_dtype(op, dtype, DType::I32, "an index is i32 or u32")
+    }
+
+    /// An operand of a dtype that is not the one it has to be, whatever the others are.
+    pub(crate) fn operand_dtype(
+        op: &'static str,
+        left: DType,
+        right: DType,
+        rule: &'static str,
+    ) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left,
+            right,
+            rule: Some(rule),
+        }))
     }
 
     pub(crate) fn invalid(op: &'static str, problem: impl Into<String>) -> Self {

@@ -29,8 +29,9 @@
 //! `max`, `min`, `sum` (a count), and what only moves elements; no arithmetic and no products.
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
-//! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views, `add`, `sub`,
-//! `mul`, `div`, `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
+//! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
+//! `mul`, `div`, `rem`, `pow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
+//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`
 //! only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
@@ -43,7 +44,7 @@
 //! - There is no implicit conversion: mixed dtypes are an error that names [`Tensor::cast`].
 //! - An op runs where its operands live, or where [`Device::scope`] says; nothing travels in silence.
 //! - Work on a device happens in program order, from any number of threads.
-//! - Every failure is a typed [`Error`]; a failed call changes nothing.
+//! - Every failure is a typed [`Error`]; a failed call changes nothing (but for memory of the caller's that a read was to fill).
 //! - Integers wrap; an integer divided by zero is 0.
 
 #![warn(missing_debug_implementations)]

@@ -167,7 +167,7 @@ impl DeviceBuilder {
     }
 
     /// How long one wait for the device may take (a read, `synchronize`, recording when the device
-    /// is far behind) before it gives up with [`Error::TimedOut`]. A device that is dropped while it works
+    /// is far behind, an allocation that is refused until memory that went back is free) before it gives up with [`Error::TimedOut`]. A device that is dropped while it works
     /// for longer is left to the driver, with its memory, until the process ends. No limit without it. The
     /// CPU device never waits.
     #[must_use]

@@ -282,7 +282,7 @@ impl Device {
     }
 
     /// [`Device::synchronize`] that gives up after `limit` with [`Error::TimedOut`]; the work goes
-    /// on, and reads after a success do not wait.
+    /// on, and reads after a success wait for no more than their own copy.
     ///
     /// # Errors
     /// As [`Device::synchronize`], and [`Error::TimedOut`].

@@ -16,10 +16,15 @@ const EDGE: usize = 3;
 const WHOLE: usize = 1000;
 /// Elements of edges that are shown at most: of many long dimensions there are more than anybody reads.
 const MOST: usize = 1 << 20;
+/// Digits after the point at most.
+const DIGITS: usize = 8;
+/// Sizes of floats that are easy to read without exponents.
+const NEAR: std::ops::Range<f64> = 1e-4..1e8;
 
 impl Tensor {
-    /// The numbers as text, NumPy's way; large tensors by their edges, `[]` where there are none. Downloads what it shows,
-    /// unlike `Debug`.
+    /// The numbers as text, nested as NumPy does; large tensors by their edges, `[]` where there are none. Of floats at most
+    /// eight digits after the point; where one that is shown is 1e8 or more, or below 1e-4, all have exponents. Downloads
+    /// what it shows, unlike `Debug`.
     ///
     /// # Errors
     /// As [`Tensor::to_vec`]; [`Error::InvalidArgument`] where more than 2^20 elements would be shown: the edges
@@ -37,14 +42,20 @@ impl Tensor {
             );
             return Err(Error::invalid("display", problem));
         }
-        Ok(shown.nest(&self.shown(&shown)?))
+        let numbers = self.shown(&shown)?;
+        let are_far = numbers.iter().any(|number| number.is_far);
+        let texts = numbers.into_iter().map(|number| match are_far {
+            true => number.exponent,
+            false => number.plain,
+        });
+        Ok(shown.nest(&texts.collect::<Vec<_>>()))
     }
 
     /// The shown elements in row-major order. Only they travel: a long dimension is cut down to
     /// its two ends, each corner is downloaded and takes its place among the shown.
-    fn shown(&self, shown: &Shown<'_>) -> Result<Vec<String>> {
+    fn shown(&self, shown: &Shown<'_>) -> Result<Vec<Number>> {
         let places = Layout::contiguous(shown.sizes().collect::<Shape>());
-        let mut numbers = vec![String::new(); shown.count()];
+        let mut numbers = vec![Number::default(); shown.count()];
         let long: Vec<usize> = (0..self.rank())
             .filter(|&axis| shown.is_cut(axis))
             .collect();
@@ -70,12 +81,12 @@ impl Tensor {
         Ok(numbers)
     }
 
-    fn texts(&self) -> Result<Vec<String>> {
+    fn texts(&self) -> Result<Vec<Number>> {
         Ok(match self.dtype() {
-            DType::F32 => texts(&self.to_vec::<f32>()?),
-            DType::F16 => texts(&self.to_vec::<f16>()?),
-            DType::BF16 => texts(&self.to_vec::<bf16>()?),
-            DType::F64 => texts(&self.to_vec::<f64>()?),
+            DType::F32 => floats(&self.to_vec::<f32>()?, f64::from),
+            DType::F16 => floats(&singles(&self.to_vec::<f16>()?), f64::from),
+            DType::BF16 => floats(&singles(&self.to_vec::<bf16>()?), f64::from),
+            DType::F64 => floats(&self.to_vec::<f64>()?, |x| x),
             DType::I32 => texts(&self.to_vec::<i32>()?),
             DType::U32 => texts(&self.to_vec::<u32>()?),
             DType::Bool => texts(&self.to_vec::<bool>()?),
@@ -149,9 +160,54 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn texts<T: fmt::Display>(elements: &[T]) -> Vec<String> {
-    elements
-        .iter()
-        .map(|element| format!("{element}"))
-        .collect()
+/// A number without and with an exponent.
+#[derive(Clone, Default)]
+struct Number {
+    plain: String,
+    exponent: String,
+    /// Only one with an exponent is easy to read.
+    is_far: bool,
+}
+
+fn texts<T: fmt::Display>(elements: &[T]) -> Vec<Number> {
+    let numbers = elements.iter().map(|element| Number {
+        plain: element.to_string(),
+        exponent: element.to_string(),
+        is_far: false,
+    });
+    numbers.collect()
+}
+
+fn singles<T: Copy + Into<f32>>(halves: &[T]) -> Vec<f32> {
+    halves.iter().map(|&half| half.into()).collect()
+}
+
+fn floats<T: Copy + fmt::Display + fmt::LowerExp>(
+    elements: &[T],
+    wide: impl Fn(T) -> f64,
+) -> Vec<Number> {
+    // The shortest text that is this number, unless it is long: what is limited may end in zeros.
+    let short = |text: String, limited: String| {
+        let digits = text.split_once('.').map_or("", |(_, digits)| digits);
+        if digits.find('e').unwrap_or(digits.len()) <= DIGITS {
+            return text;
+        }
+        let (digits, exponent) = limited.split_at(limited.find('e').unwrap_or(limited.len()));
+        let digits = digits.trim_end_matches('0').trim_end_matches('.');
+        format!("{digits}{exponent}")
+    };
+    let numbers = elements.iter().map(|&x| {
+        let size = wide(x).abs();
+        let is_far = size > 0.0 && size.is_finite() && !NEAR.contains(&size);
+        let plain = match is_far {
+            true => String::new(),
+            false => short(format!("{x}"), format!("{x:.DIGITS$}")),
+        };
+        Number {
+            plain,
+            exponent: short(format!("{x:e}"), format!("{x:.DIGITS$e}")),
+            is_far,
+        }
+    });
+    numbers.collect()
 }

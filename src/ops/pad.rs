@@ -106,7 +106,10 @@ impl Pad {
     fn shape(&self, input: &Layout) -> Result<Shape> {
         let shape = input.shape();
         if self.widths.len() != shape.rank() {
-            let why = format!("{} pairs of widths for shape {shape}", self.widths.len());
+            let (given, rank) = (self.widths.len(), shape.rank());
+            let why = format!(
+                "{given} pairs of widths for shape {shape}, which takes {rank}: one for each dimension"
+            );
             return Err(Error::invalid("pad", why));
         }
         let sizes = shape.iter().zip(&self.widths);
@@ -385,7 +388,7 @@ impl Op for OneHot {
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
         let index = only(self.name(), inputs)?;
         if !matches!(index.dtype, DType::I32 | DType::U32) {
-            return Err(Error::dtype_mismatch(self.name(), DType::I32, index.dtype));
+            return Err(Error::no_index(self.name(), index.dtype));
         }
         let sizes = index.layout.shape().iter().copied();
         Ok((sizes.chain([self.classes]).collect(), self.dtype))

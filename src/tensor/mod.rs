@@ -102,7 +102,9 @@ impl Tensor {
 
     /// A view of a range or an index of each dimension: `t.slice((0..2, .., 3..))`. Of an index the dimension
     /// goes away: `t.slice((0, .., -1))` has one dimension where `t` has three. Negative places count from the
-    /// end: `t.slice(-2..)` is the last two rows. Dimensions that are not named stay whole. Ranges may have steps, also negative ones: [`SliceRange::step`](crate::SliceRange::step).
+    /// end: `t.slice(-2..)` is the last two rows. Dimensions that are not named stay whole. Ranges may have steps, also
+    /// negative ones, which go backwards from the range's last element: [`SliceRange::step`](crate::SliceRange::step). Unlike
+    /// NumPy's, ranges are not cut to the dimension: one that goes beyond it, or ends before it begins, is an error.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for too many ranges, a range or

@@ -57,6 +57,42 @@ fn display(context: &Context) -> Result<()> {
         shown(table.transpose(0, 1)?)?,
         "[[ 1,  4],\n [ 2,  5],\n [ 3, 60]]"
     );
+    // Eight digits at most, and exponents where one is far from 1.
+    let floats = |numbers: &[f64], dtype| {
+        let numbers: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
+        Tensor::from_slice(device, &numbers, numbers.len())?
+            .cast(dtype)?
+            .display()
+    };
+    let third = 1.0 / 3.0;
+    assert_eq!(
+        floats(&[1.0, third], DType::F32)?,
+        "[         1, 0.33333334]"
+    );
+    assert_eq!(
+        floats(&[0.0, 2f64.powi(31)], DType::F32)?,
+        "[        0e0, 2.1474836e9]"
+    );
+    assert_eq!(
+        floats(&[1e-38, -1.0, 1e38], DType::F32)?,
+        "[1e-38,  -1e0,  1e38]"
+    );
+    assert_eq!(
+        floats(&[99_999_992.0, 2e-4], DType::F32)?,
+        "[99999990,   0.0002]"
+    );
+    assert_eq!(
+        floats(&[third, 2.0], DType::F16)?,
+        "[0.33325195,          2]"
+    );
+    let wide = Tensor::from_slice(device, &[third, 1.0 + 1e-12, 250.0], 3);
+    if let Ok(wide) = wide {
+        assert_eq!(wide.display()?, "[0.33333333,          1,        250]");
+        assert_eq!(
+            wide.mul(1e-9)?.display()?,
+            "[3.33333333e-10,           1e-9,         2.5e-7]"
+        );
+    }
     let floats = [f32::NAN, f32::INFINITY, -0.5, 100.0];
     assert_eq!(
         shown(Tensor::from_slice(device, &floats, 4)?)?,

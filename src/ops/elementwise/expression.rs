@@ -131,7 +131,8 @@ impl Expression {
                     for &at in choice {
                         let choice = *known[usize::from(at)].get_or_insert(DType::Bool);
                         if choice != DType::Bool {
-                            return Err(Error::dtype_mismatch(op, DType::Bool, choice));
+                            let rule = "what chooses is bool";
+                            return Err(Error::operand_dtype(op, choice, DType::Bool, rule));
                         }
                     }
                     let mut dtypes = alike.iter().filter_map(|&at| known[usize::from(at)]);
@@ -245,5 +246,8 @@ impl Expression {
 }
 
 fn numbers_alone(op: &'static str) -> Error {
-    Error::invalid(op, "of numbers alone: one operand must be a tensor")
+    Error::invalid(
+        op,
+        "of numbers alone: one of those that are combined must be a tensor",
+    )
 }

@@ -227,7 +227,9 @@ impl Elementwise {
                 let number = usize::from(number);
                 let value = self.numbers[number];
                 elements[number] = value.to_bytes(dtype).ok_or_else(|| {
-                    Error::invalid(self.name, format!("{dtype} cannot hold the value {value}"))
+                    let why =
+                        format!("{dtype} cannot hold the value {value}: cast the tensor first");
+                    Error::invalid(self.name, why)
                 })?;
             }
         }

@@ -116,7 +116,7 @@ impl Tensor {
         let first = match self.dtype() {
             DType::U32 => first(&self.to_vec::<u32>()?, is_outside),
             DType::I32 => first(&self.to_vec::<i32>()?, is_outside),
-            other => return Err(Error::dtype_mismatch(OP, other, DType::I32)),
+            other => return Err(Error::no_index(OP, other)),
         };
         match first {
             None => Ok(()),

@@ -108,7 +108,7 @@ impl Op for ScatterAdd {
             ));
         }
         if !matches!(index.dtype, DType::I32 | DType::U32) {
-            return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
+            return Err(Error::no_index(self.op, index.dtype));
         }
         let [sizes, named, given] = [target, index, source].map(|input| input.layout.shape());
         let other = |axis: &usize| *axis != self.axis;

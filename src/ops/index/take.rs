@@ -102,7 +102,7 @@ impl Op for Take {
             return Err(Error::invalid(self.op, "takes a table and an index"));
         };
         if !matches!(index.dtype, DType::I32 | DType::U32) {
-            return Err(Error::dtype_mismatch(self.op, DType::I32, index.dtype));
+            return Err(Error::no_index(self.op, index.dtype));
         }
         let (sizes, named) = (table.layout.shape(), index.layout.shape());
         let size = sizes[self.axis];

@@ -22,7 +22,7 @@ pub trait MatrixSource<T> {
     /// Writes the elements of these rows and columns into `into`, row by row without gaps.
     ///
     /// # Errors
-    /// The source's own; they end the product.
+    /// The source's own ([`Error::custom`]); they end the product.
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
 
     /// The elements of whole rows, where they lie in memory one after the other: they are then not
@@ -41,7 +41,7 @@ pub trait MatrixTarget<T> {
     /// once.
     ///
     /// # Errors
-    /// The target's own; they end the product.
+    /// The target's own ([`Error::custom`]); they end the product.
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()>;
 }
 

@@ -225,7 +225,7 @@ impl Op for Normalise {
             return Err(Error::invalid(
                 self.name(),
                 format!(
-                    "{} has none: convert it with `cast(DType::F32)` first",
+                    "is not made of {}: convert it with `cast(DType::F32)` first",
                     x.dtype
                 ),
             ));

@@ -52,6 +52,8 @@ impl Kernel {
     /// # Ok::<(), orlop::Error>(())
     /// ```
     ///
+    /// Scopes change neither side. Shapes without elements compare nothing.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the first element that differs; [`Error::Unsupported`] when
     /// the device would run the twin too, as a CPU device does; as [`KernelLaunch::run`].

@@ -68,7 +68,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///   the variable is that of the operand.
 /// - Numbers are members of a struct in `var<immediate>`: `f32`, `i32`, `u32` or vectors of them.
 ///   Where an adapter has no immediates (or too few) they become a uniform.
-/// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation; 500 levels of
+/// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation (variables, those of called functions for
+///   each call, and arrays that are values); 500 levels of
 ///   expressions and blocks in each other, 1000 declarations; and 131,072 expressions and statements where each call is
 ///   replaced by what it calls, as drivers compile it.
 ///
@@ -91,6 +92,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// without an end is the adapter's to end: naga bounds it at 2^64 turns, a driver's watchdog loses the device,
 /// Mesa 22's lavapipe stops at 65,535 turns, Mesa 25's never: with
 /// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout) nobody waits for it longer than that.
+/// A driver's compiler is not the library's: of arrays within an invocation WGSL promises 8 KiB, and with more than some KiB,
+/// where indices are computed, those of software adapters take seconds to minutes, or end the process.
 pub struct Kernel {
     name: &'static str,
     source: Source,
