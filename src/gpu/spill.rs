@@ -10,6 +10,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::Gpu;
@@ -31,7 +32,8 @@ pub(crate) struct Spill {
     bytes: AtomicU64,
     ops: RwLock<()>,
     /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
-    /// were used or made since are younger than all of these.
+    /// were used or made since are younger than all of these. Those that had to stay at some moment are missing until all
+    /// are looked at again, which is once the others are not enough.
     oldest: Mutex<Vec<Candidate>>,
 }
 
@@ -68,7 +70,7 @@ impl Access<'_> {
     pub(super) fn operands(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
-            Access::Alone(_, blocks) => blocks.iter().map(|block| block.bytes()).sum(),
+            Access::Alone(_, blocks) => distinct(blocks).map(|block| block.bytes()).sum(),
         }
     }
 
@@ -76,13 +78,19 @@ impl Access<'_> {
     fn returning(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
-            Access::Alone(_, blocks) => blocks
-                .iter()
+            Access::Alone(_, blocks) => distinct(blocks)
                 .filter(|block| !block.is_resident())
                 .map(|block| block.bytes())
                 .sum(),
         }
     }
+}
+
+/// Each of an op's blocks once.
+fn distinct<'a>(blocks: &'a [&'a Arc<GpuBlock>]) -> impl Iterator<Item = &'a Arc<GpuBlock>> {
+    let mut seen = FxHashSet::default();
+    let blocks = blocks.iter().copied();
+    blocks.filter(move |block| seen.insert(Arc::as_ptr(block)))
 }
 
 impl Spill {
@@ -252,40 +260,53 @@ impl Gpu {
             return Ok(Spilled::Nothing);
         };
         let most = spill.most.saturating_add(access.returning());
-        let needed = request
-            .bytes
-            .saturating_sub(self.memory.lock().room(refused));
-        let mut oldest = spill.oldest.lock();
         let place = || most.saturating_sub(spill.bytes());
-        let mut busy = 0;
-        let (mut victims, mut yields) = self.victims(&mut oldest, needed, place());
-        if victims.is_empty() || yields < needed {
-            busy = self.look_at_all(&mut oldest, place());
-            (victims, yields) = self.victims(&mut oldest, needed, place());
-        }
-        let mut is_busy = busy > 0 && yields.saturating_add(busy) >= needed;
+        let needed = || {
+            let room = self.memory.lock().room(refused);
+            request.bytes.saturating_sub(room)
+        };
+        let mut oldest = spill.oldest.lock();
+        let (mut busy, mut is_leaving, mut has_looked) = (0, false, false);
         let mut found = Spilled::Nothing;
-        let mut victims = victims.into_iter();
-        while yields >= needed
-            && let Some(candidate) = victims.next()
-        {
-            let Some(block) = candidate.block.upgrade() else {
-                continue;
-            };
-            if self.spill_block(spill, &block)? {
-                found = Spilled::Some;
-                if self.memory.lock().room(refused) >= request.bytes {
-                    break;
+        loop {
+            let needs = needed();
+            let (victims, yields) = self.victims(&mut oldest, needs, place());
+            if victims.is_empty() || yields < needs {
+                oldest.extend(victims.into_iter().rev());
+                if !has_looked {
+                    busy = self.look_at_all(&mut oldest, place());
+                    has_looked = true;
+                    continue;
                 }
-            } else {
-                is_busy |= block.is_leaving();
+                let is_busy = is_leaving || busy > 0 && yields.saturating_add(busy) >= needs;
+                return Ok(match found {
+                    Spilled::Nothing if is_busy => Spilled::Busy,
+                    found => found,
+                });
+            }
+            let mut victims = victims.into_iter();
+            while let Some(candidate) = victims.next() {
+                let block = candidate.block.upgrade();
+                // It may have been dropped meanwhile.
+                let done = block.as_ref().map(|block| self.spill_block(spill, block));
+                match done.unwrap_or(Ok(true)) {
+                    Ok(true) => found = Spilled::Some,
+                    // It has to stay: the next one.
+                    Ok(false) => {
+                        is_leaving |= block.is_some_and(|block| block.is_leaving());
+                        continue;
+                    }
+                    Err(error) => {
+                        oldest.extend(victims.rev());
+                        return Err(error);
+                    }
+                }
+                if needed() == 0 {
+                    oldest.extend(victims.rev());
+                    return Ok(found);
+                }
             }
         }
-        oldest.extend(victims.rev());
-        Ok(match found {
-            Spilled::Nothing if is_busy => Spilled::Busy,
-            found => found,
-        })
     }
 
     /// Takes those that go first from the candidates, one at least, until they yield `needed` bytes, `room` at most:

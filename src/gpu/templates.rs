@@ -233,9 +233,9 @@ fn wrong(what: &'static str) -> minijinja::Error {
 const LONGEST_TEXT: usize = 64 << 10;
 /// Steps of rendering it.
 const FUEL: u64 = 1 << 20;
-/// Operators within one `{{ .. }}` or `{% .. %}`, and `elif`s of a template: minijinja goes through them by recursion, on the
-/// stack of whoever asks.
-const MOST_OPERATORS: usize = 200;
+/// Levels of a template, which minijinja goes through by recursion, on the stack of whoever asks: blocks and `elif`s one
+/// within another, operators behind each other.
+const MOST_LEVELS: usize = 200;
 
 /// A program's own template, with its values; what is wrong with it else.
 pub(crate) fn render_text<'a>(
@@ -250,7 +250,7 @@ pub(crate) fn render_text<'a>(
     }
     if let Some(line) = too_deep(template) {
         return Err(format!(
-            "line {line} has more than {MOST_OPERATORS} operators or `elif`s: `set` parts of it first"
+            "line {line} nests too deeply: more than {MOST_LEVELS} operators, blocks or `elif`s"
         ));
     }
     let mut environment = empty();
@@ -289,40 +289,74 @@ impl std::io::Write for Limited {
     }
 }
 
-/// The line of a template's tag that nests too deeply, or that has one `elif` too many.
+/// The line on which a template nests too deeply.
 fn too_deep(template: &str) -> Option<usize> {
-    let (mut at, mut branches) = (0, 0);
-    while let Some(found) = template[at..].find(['{']) {
+    // Of each open block, its `elif`s so far.
+    let mut blocks: Vec<usize> = Vec::new();
+    let mut at = 0;
+    while let Some(found) = template[at..].find('{') {
         let start = at + found;
-        let end = match template.as_bytes().get(start + 1) {
-            Some(b'{') => "}}",
-            Some(b'%') => "%}",
-            _ => {
-                at = start + 1;
-                continue;
-            }
+        let rest = &template[start + 1..];
+        let ends = |end: &str| rest.find(end).unwrap_or(rest.len());
+        let length = match rest.chars().next() {
+            Some('#') => ends("#}"),
+            Some('{') => ends("}}"),
+            Some('%') => ends("%}"),
+            _ => 0,
         };
-        // What is in quotes counts too: to be found wherever it ends would take a parser.
-        let rest = &template[start + 2..];
-        let length = rest.find(end).unwrap_or(rest.len());
         let tag = &rest[..length];
-        let is_operator = |c: char| c.is_ascii_punctuation() && !",_\"')]}".contains(c);
-        let words = tag.split_whitespace();
-        let named = words
-            .filter(|word| matches!(*word, "not" | "and" | "or" | "is" | "in" | "if" | "else"));
-        branches += usize::from(
-            tag.trim_start_matches(['-', '+'])
-                .trim_start()
-                .starts_with("elif"),
-        );
-        if tag.matches(is_operator).count() + named.count() > MOST_OPERATORS
-            || branches > MOST_OPERATORS
-        {
+        at = start + 1 + length;
+        let mut is_deep = !tag.starts_with('#') && levels(tag) > MOST_LEVELS;
+        if let Some(statement) = tag.strip_prefix('%') {
+            let word = statement.trim_start_matches(['-', '+']).trim_start();
+            let word = word.split(|c: char| !c.is_alphanumeric()).next();
+            match word.unwrap_or_default() {
+                "raw" => {
+                    // Nothing in it is a tag.
+                    let end = template[at..].find("endraw");
+                    at = end.map_or(template.len(), |end| at + end);
+                }
+                "if" | "for" | "macro" | "call" | "filter" | "with" | "block" | "autoescape" => {
+                    blocks.push(0);
+                }
+                "elif" => *blocks.last_mut()? += 1,
+                word if word.starts_with("end") => drop(blocks.pop()),
+                _ => {}
+            }
+            is_deep |= blocks.len() + blocks.iter().sum::<usize>() > MOST_LEVELS;
+        }
+        if is_deep {
             return Some(1 + template[..start].matches('\n').count());
         }
-        at = start + 2 + length;
     }
     None
+}
+
+/// The levels of an expression: what is open, and operators behind each other, which commas end. What is in quotes counts too.
+fn levels(tag: &str) -> usize {
+    let mut open = vec![0usize];
+    let (mut most, mut before) = (0, ' ');
+    let mut words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let named = ["not", "and", "or", "is", "in", "if", "else"];
+    let all = words.by_ref().filter(|word| named.contains(word)).count();
+    for c in tag.chars() {
+        match c {
+            '(' | '[' | '{' => open.push(1),
+            ')' | ']' | '}' if open.len() > 1 => drop(open.pop()),
+            ',' => *open.last_mut().unwrap_or(&mut 0) = 1,
+            // Of a number.
+            '.' if before.is_ascii_digit() => {}
+            '_' | '"' | '\'' => {}
+            c if c.is_ascii_punctuation() => *open.last_mut().unwrap_or(&mut 0) += 1,
+            _ => {}
+        }
+        before = c;
+        most = most.max(open.iter().sum());
+        if most > MOST_LEVELS {
+            break;
+        }
+    }
+    most + all
 }
 
 pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {

@@ -84,12 +84,25 @@ impl Tensor {
     }
 
     /// The elements one after the other, to be read. What is on the host while the device is full is read there, views too:
-    /// nothing comes back for that, and it needs no device. `turn`: to read, and over then.
+    /// nothing comes back for that, and it needs no device. Unless one is there and more lies between the elements than they
+    /// are, which would be copied too. `turn`: to read, and over then.
     fn dense(&self, op: &'static str, turn: impl FnOnce() -> Option<Turn>) -> Result<Tensor> {
         if self.is_contiguous() || !self.storage().is_spilled() {
             return self.contiguous();
         }
+        if self.has_wide_gaps() {
+            match self.contiguous() {
+                Err(Error::DeviceLost(_)) => {}
+                there => return there,
+            }
+        }
         road::move_in_turn(op, self, &Device::cpu(), turn())?.contiguous()
+    }
+
+    /// Whether more lies between the elements than they are.
+    fn has_wide_gaps(&self) -> bool {
+        let layout = self.layout();
+        layout.span().len() > 2 * layout.distinct().elements()
     }
 
     /// The elements in a turn that was taken before; drops this handle on the tensor.
@@ -147,8 +160,7 @@ impl Tensor {
                 "leave it on the CPU, or cast it first",
             ));
         }
-        let layout = self.layout();
-        if self.device() != device && layout.span().len() > 2 * layout.distinct().elements() {
+        if self.device() != device && self.has_wide_gaps() {
             return road::move_to("to", &self.copy_once()?, device);
         }
         road::move_to("to", self, device)

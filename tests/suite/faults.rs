@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use orlop::memory::{QUANTUM, WhenFull};
+use orlop::memory::{Growth, QUANTUM, WhenFull};
 use orlop::{DType, Device, Error, Fault, Faults, Result, Tensor};
 
 use crate::adapters::Context;
@@ -19,6 +19,7 @@ pub fn tests() -> Vec<Test> {
             each_kind_for_good,
         ),
         Test::new("faults::while_it_spills", Scope::Gpu, while_it_spills),
+        Test::new("faults::on_the_way_out", Scope::Gpu, on_the_way_out),
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
         Test::new("faults::are_counted", Scope::Device, are_counted),
     ]
@@ -214,6 +215,33 @@ fn while_it_spills(context: &Context) -> Result<()> {
         "{spills} spills, {refaults} refaults"
     );
     fail_each_step(&device, witness, &faults)?;
+    Ok(())
+}
+
+/// One block cannot go: the next one does.
+fn on_the_way_out(context: &Context) -> Result<()> {
+    const EACH: usize = 32 << 10;
+    for fault in [Fault::Copy, Fault::Mapping] {
+        let faults = Faults::new();
+        let bytes = 32 * EACH as u64;
+        let builder = context.builder().faults(&faults).memory_limit(bytes);
+        let device = builder
+            .growth(Growth::PreallocateBytes { bytes })
+            .when_full(WhenFull::SpillToHost { most: None })
+            .build()?;
+        let full: Vec<Tensor> = (0..8u32)
+            .map(|value| Tensor::full(&device, EACH, value, DType::U32))
+            .collect::<Result<_>>()?;
+        device.synchronize()?;
+        faults.fail(fault, 1);
+        let more = Tensor::ones(&device, EACH, DType::U32)?;
+        assert_eq!(faults.injected(), 1);
+        faults.disarm();
+        for (value, tensor) in (0u32..).zip(&full) {
+            same(tensor, &[value; EACH])?;
+        }
+        same(&more, &[1u32; EACH])?;
+    }
     Ok(())
 }
 

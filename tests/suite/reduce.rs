@@ -870,7 +870,8 @@ fn specials<T: Number>(context: &Context) -> Result<()> {
                     })
                     .collect();
                 let x = Operand::new(context.device(), picked, &[rows, columns])?;
-                for what in [What::Sum, What::Mean, What::Norm, What::LogSumExp] {
+                let of_floats = [What::Sum, What::Mean, What::Norm, What::LogSumExp];
+                for what in of_floats.into_iter().chain([What::Var, What::Std]) {
                     check(context, what, &x, &[1], false)?;
                     check(context, what, &x.transpose(0, 1)?, &[0], false)?;
                 }

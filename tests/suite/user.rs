@@ -464,13 +464,31 @@ fn templates(context: &Context) -> Result<()> {
         &[("element", 1.into())],
     );
     assert!(matches!(wrong, Err(Error::KernelCompile(_))), "{wrong:?}");
-    // Templates that would take the stack, all memory or for ever.
+    // What is long and not deep.
+    let simple = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+        @compute @workgroup_size(1) fn main() { out[0] = 1u; }";
+    let numbers = "-1.5, ".repeat(1000);
+    let ifs = "{% if n > 3 %}{% elif n %}{% endif %}".repeat(300);
+    let long = format!(
+        "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
+    );
+    Kernel::template("long", &long, &[("n", 2.into())])?;
+    // Templates that would take the stack, or for ever.
     let loops = "{% for i in range(100000) %}".repeat(3);
     for (hostile, part) in [
         (format!("{{{{ n{} }}}}", "+n".repeat(30_000)), "operators"),
         (format!("\n{{{{ {}n }}}}", "-".repeat(30_000)), "line 2"),
         (format!("{{{{ {}n }}}}", "not ".repeat(10_000)), "operators"),
         (format!("{{{{ n{} }}}}", ".x".repeat(30_000)), "operators"),
+        (
+            format!("{{{{ ''{} }}}}", "or''".repeat(12_000)),
+            "operators",
+        ),
+        (
+            format!("{{{{ f(1, 2){} }}}}", "+f(1, 2)".repeat(7000)),
+            "operators",
+        ),
+        ("{% if n %}".repeat(6000), "blocks"),
         (
             format!("{{% if n %}}{}{{% endif %}}", "{%- elif n %}".repeat(4000)),
             "elif",
@@ -1103,13 +1121,18 @@ fn sources_refused() -> Result<()> {
         "let z = far(id.x) + far(id.y) + far(id.z) + far(3u); if id",
     );
     refused(&format!("{often}{call}"), &["80008 bytes", "every call"]);
+    let table = format!("const table = array<array<i32, 16>, 256>(); {SAXPY}").replace(
+        "if id",
+        "let z = table[id.x][0] + table[id.y][1] + table[id.z][2] + table[3][id.x]; if id",
+    );
+    Kernel::wgsl("table", &table)?;
     for values in [
         "let w = array<f32, 200000000>(); let z = w[id.x];",
         "let z = many[id.x];",
     ] {
         let values = SAXPY.replace("if id", &format!("{values} if id"));
         let many = "const many = array<f32, 1000000>();";
-        refused(&format!("{many}{values}"), &["above 65536"]);
+        refused(&format!("{many}{values}"), &["above 1048576"]);
     }
     let vector = SAXPY
         .replace("x_length: u32", "x_length: vec2<u32>")

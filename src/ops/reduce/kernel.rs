@@ -216,7 +216,8 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
         })
         .flat_map(move |name| {
             let may_hold = is_values && name.lanes == 1 && !name.placed;
-            let held = HELD.iter().filter(move |_| may_hold);
+            let least = if name.what.kernel() == "moment" { 2 } else { 1 };
+            let held = HELD.iter().filter(move |&&held| may_hold && held >= least);
             let held = held.map(|&held| held as u32);
             std::iter::once(0)
                 .chain(held)

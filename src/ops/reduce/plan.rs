@@ -431,11 +431,13 @@ impl<'a> Planner<'a> {
             words.push(u32::from(target.kind == Kind::Join));
         }
         words.extend(self.what.words(self.element, self.length));
+        // Of one step alone compilers see that an element is taken from itself, and make 0 of what may be infinite.
+        let least = if self.what.kernel() == "moment" { 2 } else { 1 };
         let may_hold = plan::is_software(self.capabilities)
             && source == Source::Values
             && (shares.lanes, shares.chunks) == (1, 1)
             && target.strides.is_none()
-            && steps > 0
+            && steps >= least
             && length.is_multiple_of(reduced_unit);
         // Of the others more is more to compile, and no faster. Exponentials are computed once so, instead of for each join.
         let most = match (self.what.kernel(), unit, along_reduced) {

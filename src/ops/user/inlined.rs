@@ -21,7 +21,7 @@ pub(super) fn too_large(module: &Module) -> Option<String> {
 /// Entry points have no handle.
 pub(super) fn largest(
     module: &Module,
-    statement: u64,
+    per_statement: u64,
     own: impl Fn(Option<Handle<Function>>, &Function) -> u64,
 ) -> u64 {
     let mut sizes: Vec<u64> = Vec::new();
@@ -29,23 +29,23 @@ pub(super) fn largest(
         sizes.push(size(
             function,
             own(Some(handle), function),
-            statement,
+            per_statement,
             &sizes,
         ));
     }
     let entries = module.entry_points.iter();
     let entries = entries.map(|entry| &entry.function);
-    let sizes = entries.map(|entry| size(entry, own(None, entry), statement, &sizes));
+    let sizes = entries.map(|entry| size(entry, own(None, entry), per_statement, &sizes));
     sizes.max().unwrap_or(0)
 }
 
 /// A function's own size and that of its statements, with those of the functions before it that it calls.
-fn size(function: &Function, own: u64, each: u64, sizes: &[u64]) -> u64 {
+fn size(function: &Function, own: u64, per_statement: u64, sizes: &[u64]) -> u64 {
     let mut size = own;
     let mut blocks: Vec<&Block> = vec![&function.body];
     while let Some(block) = blocks.pop() {
         for statement in block {
-            size = size.saturating_add(each);
+            size = size.saturating_add(per_statement);
             match statement {
                 // A valid module calls what was declared before alone.
                 Statement::Call { function, .. } => {

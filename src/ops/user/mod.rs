@@ -69,7 +69,7 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// - Numbers are members of a struct in `var<immediate>`: `f32`, `i32`, `u32` or vectors of them.
 ///   Where an adapter has no immediates (or too few) they become a uniform.
 /// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation (variables, those of called functions for
-///   each call, and arrays that are values); 500 levels of
+///   each call), 1 MiB of arrays that are values; 500 levels of
 ///   expressions and blocks in each other, 1000 declarations; and 131,072 expressions and statements where each call is
 ///   replaced by what it calls, as drivers compile it.
 ///

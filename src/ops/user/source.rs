@@ -16,8 +16,11 @@ use crate::memory::order;
 
 /// Bytes of WGSL: naga and drivers work on expressions by recursion.
 const LONGEST: usize = 64 << 10;
-/// Bytes of private and function memory of an invocation, and of arrays that are values: eight times what WGSL promises.
+/// Bytes of private and function memory of an invocation: eight times what WGSL promises.
 const PRIVATE_BYTES: u64 = 64 << 10;
+/// Bytes of values that are arrays or structs, those of smaller ones aside: not all of them are there at once.
+const VALUE_BYTES: u64 = 1 << 20;
+const LARGE_VALUE: u64 = 256;
 /// Bytes of params: some launches of them go into one buffer of uniforms.
 const PARAMS_BYTES: u32 = 16 << 10;
 /// What orlop opens devices with, where they have it.
@@ -306,16 +309,26 @@ impl Reader<'_> {
             return Err("it has no output: a var<storage, read_write>".into());
         }
         // Drivers make one function of all, with variables of its own for each call.
-        let functions = inlined::largest(module, 0, |handle, function| {
+        let functions = inlined::largest(module, 0, |_, function| {
             let locals = function.local_variables.iter();
-            let locals = locals.map(|(_, local)| size(local.ty)).sum::<u64>();
-            locals.saturating_add(self.values(handle, function))
+            locals.map(|(_, local)| size(local.ty)).sum::<u64>()
         });
         private_bytes = private_bytes.saturating_add(functions);
         if private_bytes > PRIVATE_BYTES {
             return Err(format!(
-                "its variables, with every call replaced by what it calls, and arrays that are values take {private_bytes} bytes \
-                 of an invocation, above {PRIVATE_BYTES}"
+                "its variables, with every call replaced by what it calls, take {private_bytes} bytes of an invocation, \
+                 above {PRIVATE_BYTES}"
+            ));
+        }
+        let values = inlined::largest(module, 0, |handle, function| {
+            let sizes = self.values(handle, function);
+            let large = sizes.filter(|&bytes| bytes >= LARGE_VALUE);
+            large.fold(0, u64::saturating_add)
+        });
+        if values > VALUE_BYTES {
+            return Err(format!(
+                "its values that are arrays, with every call replaced by what it calls, take {values} bytes of an invocation, \
+                 above {VALUE_BYTES}: a var<private>, or a binding, is there once"
             ));
         }
         let immediate: Arc<str> = edited(self.text, &mut edits).into();
@@ -342,17 +355,25 @@ impl Reader<'_> {
         })
     }
 
-    /// Bytes of a function's values that are arrays or structs.
+    /// Bytes of each of a function's values that are arrays or structs; of a constant once, however often it is named.
     fn values(
         &self,
         handle: Option<naga::Handle<naga::Function>>,
         function: &naga::Function,
-    ) -> u64 {
+    ) -> impl Iterator<Item = u64> {
         let info = match handle {
             Some(handle) => &self.info[handle],
             None => self.info.get_entry_point(0),
         };
-        let sizes = function.expressions.iter().map(|(expression, _)| {
+        let mut constants = std::collections::HashSet::new();
+        let once = function
+            .expressions
+            .iter()
+            .filter(move |(_, value)| match value {
+                naga::Expression::Constant(constant) => constants.insert(*constant),
+                _ => true,
+            });
+        once.map(|(expression, _)| {
             let inner = info[expression].ty.inner_with(&self.module.types);
             match inner {
                 TypeInner::Array { .. } | TypeInner::Struct { .. } => {
@@ -360,8 +381,7 @@ impl Reader<'_> {
                 }
                 _ => 0,
             }
-        });
-        sizes.fold(0, u64::saturating_add)
+        })
     }
 
     fn binding(
