@@ -170,7 +170,7 @@ var<workgroup> shared_: array<One, 256>;
             {%- endif %}
         }
 {%- endmacro -%}
-{# Before the step. -#}
+{# Empty states as `part`_0 and _1, before a step. -#}
 {% macro begin(step) %}
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
@@ -189,7 +189,7 @@ var<workgroup> shared_: array<One, 256>;
         }
         {%- endif %}
 {%- endmacro -%}
-{# The same of a step that is `i`th, or, where there are not so many, changes nothing. -#}
+{# The elements of the `i`th step into `part`_0 and _1; where there are not so many, nothing changes. -#}
 {% macro absorb_held(i) %}
         {
             let step = {{ "0u" if i == 0 else "min(" ~ i ~ "u, end - 1u)" }};
@@ -367,8 +367,8 @@ fn main(
     }
     {%- endif %}
     {%- endif %}
-    {%- if held and op == "exponential" and per_state and unit > 1 %}
-    {%- elif along == "reduced" and unit > 1 %}
+    {%- set is_total = held and op == "exponential" and unit > 1 and per_state %}
+    {%- if along == "reduced" and unit > 1 and not is_total %}
     {%- if quads == 2 %}
     total_0 = join_many(total_0, total_1);
     {%- endif %}
@@ -395,7 +395,7 @@ fn main(
         {%- endfor %}
     }
     {%- endif %}
-    {%- elif wide == 1 %}
+    {%- elif wide == 1 and not is_total %}
     var total = total_0;
     {%- endif %}
     {%- if tree %}

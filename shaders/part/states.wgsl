@@ -356,9 +356,9 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     total_{{ q }} = seen_{{ many }}(total_{{ q }}, seen_{{ q }});
     {%- endfor %}
 {%- endmacro -%}
-{# The state of numbers that `params.steps` loads have, `held` at most: all are in x0_0, x0_1, x1_0, ..., their exponentials in -#}
-{# e0_0, ...; it is in `state`, where a unit's elements are all of one (`per_state`), else in `state`_0 and `state`_1. `load` is a -#}
-{# macro of a name and a step. -#}
+{# The state of numbers that `params.steps` loads have, `held` at most. Declares it as `state`, where a unit's elements are -#}
+{# all of one (`per_state` and `unit` above 1), else as `state`_0 and _1; the numbers as x0_0, x0_1, x1_0, ... and their -#}
+{# exponentials as e0_0, ...; `is_there_1`, ...; and what it takes to come there. `load` is a macro of a name and a step. -#}
 {% macro held_exponential(load, held, quads, unit, per_state) -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}

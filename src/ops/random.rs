@@ -35,9 +35,9 @@ struct Random {
 }
 
 impl Tensor {
-    /// Uniform in `[0, 1)`, and independent of what [`Tensor::randn`] and [`Tensor::randint`] make of the same seed: f32 in steps of 2^-24, f16 of 2^-11, bf16 of 2^-8, f64
-    /// of 2^-53. The same bits for
-    /// the same seed on every device, whatever the shape (Philox4x32-10, Salmon and others 2011).
+    /// Uniform in `[0, 1)`: f32 in steps of 2^-24, f16 of 2^-11, bf16 of 2^-8, f64 of 2^-53. The same bits for the same
+    /// seed on every device, whatever the shape (Philox4x32-10, Salmon and others 2011); independent of what
+    /// [`Tensor::randn`] and [`Tensor::randint`] make of the seed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for integer dtypes; as [`Tensor::empty`].

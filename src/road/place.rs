@@ -255,7 +255,7 @@ fn copy_of(
             at += piece.len();
         })?;
     } else if let Storage::Host(block) = tensor.storage() {
-        // Straight from host memory into staging.
+        // Straight from host memory into staging; held as it is, so that the turn is not waited for.
         let source = block.read();
         let piece = source
             .get(range.start as usize..range.end as usize)

@@ -278,6 +278,9 @@ fn plan(
     Ok(Some((launches, kernels)))
 }
 
+/// Operands that are compared one with another.
+const FEW: usize = 16;
+
 /// Of each operand which of the different storages it has, in order of first use.
 fn slots(inputs: &[&Tensor]) -> SmallVec<[usize; 4]> {
     let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
@@ -313,9 +316,6 @@ fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
         .max()
         .unwrap_or(0)
 }
-
-/// Operands that are compared one with another.
-const FEW: usize = 16;
 
 /// Takes memory for the output (unless it is there) and for scratch, which is free again once all is
 /// recorded, and records launches on them and on the inputs, all in device memory.

@@ -147,9 +147,8 @@ const UNLIMITED: u64 = 1 << 30;
 /// others too.
 ///
 /// It uses at most three quarters of what the device's budget leaves (1 GiB without one), in tiles that are no larger than a
-/// buffer of the adapter; as many
-/// rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows. Sums
-/// of f16 and bf16 are kept in f32.
+/// buffer of the adapter; as many rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows.
+/// Sums of f16 and bf16 are kept in f32.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
