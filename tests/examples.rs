@@ -397,6 +397,9 @@ fn bad_arguments_are_refused_in_one_line() {
         (&["--device", "abacus"], "cpu"),
         (&["--a", a], "--b"),
         (&["--a", a, "--b", "/no/such/file.npy"], "/no/such/file.npy"),
+        (&["--a", a, "--b", b, "--size", "7"], "--size"),
+        #[cfg(unix)]
+        (&["--a", "/dev/zero", "--b", b], "/dev/zero"),
         (&["--a", a, "--b", b, "--device", "cpu"], "[2, 3]"),
         (&["--a", a, "--b", b, "--m", "2"], "--m"),
     ] {
@@ -751,6 +754,7 @@ fn tune_refuses_before_it_measures() {
         (["--dtypes", "f32,bool"], "bool"),
         (["--out", "/no/such/t.toml"], "/no/such/t.toml"),
         (["--base", bad], "bad.toml"),
+        (["--sizes", "0"], "--sizes 0"),
     ] {
         assert_refused(&tune(&arguments), word, word);
     }

@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "SELECTOR")]
     pub device: Option<String>,
     /// Rows and columns of both matrices
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 1024, conflicts_with = "a")]
     pub size: usize,
     /// Rows of the left matrix
     #[arg(long, conflicts_with = "a")]

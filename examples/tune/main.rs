@@ -104,9 +104,16 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     if args.dtypes.contains(&DType::Bool) {
         return Err("--dtypes bool: products are of numbers".into());
     }
+    for (name, numbers) in [("--sizes", &args.sizes), ("--batches", &args.batches)] {
+        if numbers.contains(&0) {
+            return Err(format!("{name} 0: there is nothing to multiply").into());
+        }
+    }
     if let Some(path) = &args.out {
         cli::check_writable(path)?;
     }
+    args.dtypes.sort_unstable_by_key(|dtype| dtype.name());
+    args.dtypes.dedup();
     args.sizes.sort_unstable();
     args.sizes.dedup();
     args.batches.sort_unstable();
