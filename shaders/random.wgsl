@@ -41,7 +41,7 @@ fn multiply_high(a: u32, b: u32) -> u32 {
 fn philox(step: u32) -> vec4<u32> {
     let block_low = params.first_low + step;
     let carry = select(0u, 1u, block_low < step);
-    var counter = vec4<u32>(block_low, params.first_high + carry, {{ 2 if distribution == "integers" else 1 if distribution == "normal" else 0 }}u, 0u);
+    var counter = vec4<u32>(block_low, params.first_high + carry, {{ 2 if distribution == "integers" else 1 if distribution == "uniform" else 0 }}u, 0u);
     var key = vec2<u32>(params.seed_low, params.seed_high);
     for (var round = 0u; round < 10u; round++) {
         let high_0 = multiply_high(0xD2511F53u, counter.x);

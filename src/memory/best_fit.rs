@@ -335,9 +335,13 @@ impl<R> BestFit<R> {
         held.map(|held| (held, bytes))
     }
 
-    /// Forgets the idle regions in order of creation, and hands on each one's address and bytes, and what the
-    /// source gave.
-    pub(super) fn close_idle(&mut self, mut closed: impl FnMut(u64, u64, R)) {
+    /// Forgets the idle regions that are to go in order of creation, and hands on each one's address and bytes, and what
+    /// the source gave.
+    pub(super) fn close_idle(
+        &mut self,
+        mut goes: impl FnMut(RegionId) -> bool,
+        mut closed: impl FnMut(u64, u64, R),
+    ) {
         // Most are among the last.
         let mut first = self.region_order.len();
         let mut left = self.idle.regions;
@@ -348,7 +352,8 @@ impl<R> BestFit<R> {
         let mut kept = first;
         for at in first..self.region_order.len() {
             let slot = self.region_order[at];
-            if !self.is_idle(slot) {
+            let generation = self.regions[slot as usize].generation;
+            if !self.is_idle(slot) || !goes(RegionId { slot, generation }) {
                 self.region_order[kept] = slot;
                 kept += 1;
             } else if let (address, bytes, Some(held)) = self.forget(slot) {

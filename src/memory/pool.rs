@@ -312,19 +312,25 @@ impl<S: RegionSource> Pool<S> {
             over = over.saturating_sub(bytes);
             goes
         });
-        // The newest first: it is found at the end.
-        order::sort(&mut idle, |&(at, _)| (!(at as u64), 0));
-        idle.retain(|&(_, (region, _))| self.close_region(region));
-        idle.reverse();
-        if !idle.is_empty() {
+        order::sort(&mut idle, |&(at, _)| (at as u64, 0));
+        let regions: Vec<RegionId> = idle.into_iter().map(|(_, (region, _))| region).collect();
+        // These, too, are in order of creation.
+        let mut going = regions.iter().peekable();
+        self.close_idle(|region| going.next_if(|&&next| next == region).is_some());
+        if !regions.is_empty() {
             self.remaking.trimmed();
         }
-        idle.into_iter().map(|(_, (region, _))| region).collect()
+        regions
     }
 
     /// [`Pool::trim`] where nobody asks which.
     pub(super) fn return_idle(&mut self) {
-        self.best_fit.close_idle(|address, bytes, held| {
+        self.close_idle(|_| true);
+    }
+
+    /// Gives the idle regions that are to go back to the source, in order of creation.
+    fn close_idle(&mut self, goes: impl FnMut(RegionId) -> bool) {
+        self.best_fit.close_idle(goes, |address, bytes, held| {
             self.account.region_closed(address, bytes);
             self.source.destroy(held);
         });

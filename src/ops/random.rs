@@ -230,8 +230,8 @@ impl Op for Random {
             seed: self.seed,
             // As in shaders/random.wgsl.
             distribution: match self.distribution {
-                Distribution::Uniform => 0,
-                Distribution::Normal => 1,
+                Distribution::Normal => 0,
+                Distribution::Uniform => 1,
                 Distribution::Integers { .. } => 2,
             },
         };
@@ -517,7 +517,7 @@ mod tests {
                     block,
                     Source {
                         seed: 42,
-                        distribution: 1,
+                        distribution: 0,
                     },
                 ),
                 &mut worst,
