@@ -123,19 +123,17 @@ impl Gpu {
             launches.iter().zip(kernels).zip(&groups).zip(&texels)
         {
             let seconds = self.capabilities.seconds(launch.flops, launch.bytes);
-            // Of an op's many operands a launch may have few.
-            let bound: Blocks<'_> = match launch.texels.is_empty() {
-                true => {
-                    let operands = launch.operands.iter();
-                    operands
-                        .filter_map(|bound| blocks.get(bound.operand).copied())
-                        .collect()
-                }
-                false => blocks.clone(),
-            };
             let effect = || Effect {
                 label: op,
-                reads: bound.iter().map(|block| block.id()).collect(),
+                reads: match launch.texels.is_empty() {
+                    // Of an op's many operands a launch may have few.
+                    true => {
+                        let bound = launch.operands.iter();
+                        let bound = bound.filter_map(|bound| blocks.get(bound.operand));
+                        bound.map(|block| block.id()).collect()
+                    }
+                    false => blocks.iter().map(|block| block.id()).collect(),
+                },
                 writes: Target::block(written),
             };
             stream.dispatch(kernel, group, texels, &launch.dispatches, effect, seconds)?;

@@ -40,8 +40,8 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, Bytes, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool,
-    Pool, PoolConfig, Request, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
+    PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -343,15 +343,7 @@ impl Gpu {
         let full = self.memory.lock().failed(request, reason);
         let mut error = out_of_memory(&self.name, &full);
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
-            details.diagnosis.push_str(&spill.diagnosis());
-            let operands = access.operands();
-            if operands > 0 {
-                let part = format!(
-                    "; {} of what is in use or on the host are the op's own operands, which have to be there with its result",
-                    Bytes(operands)
-                );
-                details.diagnosis.push_str(&part);
-            }
+            details.diagnosis.push_str(&spill.diagnosis(access));
         }
         Err(error)
     }

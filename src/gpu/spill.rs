@@ -67,7 +67,7 @@ impl Access<'_> {
     }
 
     /// Bytes of the op's blocks, which nothing else can take the place of.
-    pub(super) fn operands(&self) -> u64 {
+    fn operands(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
             Access::Alone(_, blocks) => distinct(blocks).map(|block| block.bytes()).sum(),
@@ -114,15 +114,23 @@ impl Spill {
     }
 
     /// What was done and why it was not enough, for the error.
-    pub(super) fn diagnosis(&self) -> String {
+    pub(super) fn diagnosis(&self, access: &Access<'_>) -> String {
         let host = Bytes(self.bytes());
-        match self.most {
+        let mut text = match self.most {
             u64::MAX => format!("; {host} are on the host already"),
             most => format!(
                 "; {host} of at most {} are on the host already",
                 Bytes(most)
             ),
+        };
+        let operands = access.operands();
+        if operands > 0 {
+            text += &format!(
+                "; {} of what is in use or on the host are the op's own operands, which have to be there with its result",
+                Bytes(operands)
+            );
         }
+        text
     }
 }
 

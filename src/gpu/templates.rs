@@ -229,8 +229,8 @@ fn wrong(what: &'static str) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, what)
 }
 
-/// Bytes of a program's template, and of what it becomes.
-const LONGEST_TEXT: usize = 64 << 10;
+/// Bytes of a program's template, and of its WGSL: naga and drivers work on expressions by recursion.
+pub(crate) const LONGEST_TEXT: usize = 64 << 10;
 /// Steps of rendering it.
 const FUEL: u64 = 1 << 20;
 /// Levels of a template, which minijinja goes through by recursion, on the stack of whoever asks: blocks and `elif`s one
@@ -336,9 +336,9 @@ fn too_deep(template: &str) -> Option<usize> {
 fn levels(tag: &str) -> usize {
     let mut open = vec![0usize];
     let (mut most, mut before) = (0, ' ');
-    let mut words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
     let named = ["not", "and", "or", "is", "in", "if", "else"];
-    let all = words.by_ref().filter(|word| named.contains(word)).count();
+    let all = words.filter(|word| named.contains(word)).count();
     for c in tag.chars() {
         match c {
             '(' | '[' | '{' => open.push(1),

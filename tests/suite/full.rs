@@ -76,7 +76,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// One region of `bytes`, and no more.
-fn one_region(context: &Context, bytes: u64, when_full: WhenFull) -> Result<Device> {
+pub fn one_region(context: &Context, bytes: u64, when_full: WhenFull) -> Result<Device> {
     context
         .builder()
         .growth(Growth::PreallocateBytes { bytes })

@@ -1,9 +1,10 @@
 //! Which tensors go to the host, and what is read there.
 
-use orlop::memory::{Growth, WhenFull, tagged};
-use orlop::{DType, Device, Error, Result, Tensor};
+use orlop::memory::{WhenFull, tagged};
+use orlop::{DType, Error, Result, Tensor};
 
 use crate::adapters::Context;
+use crate::full::one_region;
 use crate::operand::same;
 use crate::rng::Rng;
 use crate::{Scope, Test};
@@ -23,19 +24,12 @@ pub fn tests() -> Vec<Test> {
 
 const KIB: u64 = 1 << 10;
 
-fn device(context: &Context, bytes: u64, most: Option<u64>) -> Result<Device> {
-    context
-        .builder()
-        .growth(Growth::PreallocateBytes { bytes })
-        .memory_limit(bytes)
-        .when_full(WhenFull::SpillToHost { most })
-        .build()
-}
+const SPILL: WhenFull = WhenFull::SpillToHost { most: None };
 
 /// Small tensors, one after the other, some of them used in between: whatever the order, the ones that are on the host were
 /// used before all that are not.
 fn the_oldest_go(context: &Context) -> Result<()> {
-    let device = device(context, 64 * KIB, None)?;
+    let device = one_region(context, 64 * KIB, SPILL)?;
     let mut rng = Rng::new(7);
     let mut tensors = Vec::new();
     // By their last use, the latest at the end.
@@ -74,7 +68,8 @@ fn the_oldest_go(context: &Context) -> Result<()> {
 
 /// What the host may hold would not make room: all stays as it is.
 fn nothing_goes_in_vain(context: &Context) -> Result<()> {
-    let device = device(context, 1024 * KIB, Some(256 * KIB))?;
+    let most = Some(256 * KIB);
+    let device = one_region(context, 1024 * KIB, WhenFull::SpillToHost { most })?;
     let tensors: Vec<_> = (0..8)
         .map(|_| Tensor::ones(&device, [128 << 8], DType::U32))
         .collect::<Result<_>>()?;
@@ -96,7 +91,7 @@ fn nothing_goes_in_vain(context: &Context) -> Result<()> {
 
 /// Views with gaps, of what is on the host: nothing comes back for them, and they need no device.
 fn views_are_read(context: &Context) -> Result<()> {
-    let device = device(context, 1024 * KIB, None)?;
+    let device = one_region(context, 1024 * KIB, SPILL)?;
     let host: Vec<u32> = (0..128 << 10).collect();
     let first = Tensor::from_slice(&device, &host, [256, 512])?;
     let second = Tensor::ones(&device, [192 << 10], DType::U32)?;
@@ -135,7 +130,7 @@ fn views_are_read(context: &Context) -> Result<()> {
 
 /// Operands and result do not fit together: the error says whose the memory is.
 fn names_operands(context: &Context) -> Result<()> {
-    let device = device(context, 1024 * KIB, None)?;
+    let device = one_region(context, 1024 * KIB, SPILL)?;
     let [a, b] = [1, 2].map(|value| Tensor::full(&device, [100 << 10], value, DType::U32));
     let (a, b) = (a?, b?);
     let full = a.add(&b).expect_err("three of 400 KiB").to_string();

@@ -1,7 +1,7 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source};
+use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source, least_held};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -216,7 +216,7 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
         })
         .flat_map(move |name| {
             let may_hold = is_values && name.lanes == 1 && !name.placed;
-            let least = if name.what.kernel() == "moment" { 2 } else { 1 };
+            let least = least_held(name.what);
             let held = HELD.iter().filter(move |&&held| may_hold && held >= least);
             let held = held.map(|&held| held as u32);
             std::iter::once(0)

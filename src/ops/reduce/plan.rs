@@ -36,6 +36,12 @@ pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
 /// there are steps, and through what it does four at a time.
 pub(super) const HELD: [usize; 5] = [1, 2, 4, 8, 16];
 
+/// Steps that a kernel without loops is for at least: of one alone compilers see that an element is taken from itself, and
+/// make 0 of what may be infinite.
+pub(super) fn least_held(what: Reduction) -> usize {
+    if what.kernel() == "moment" { 2 } else { 1 }
+}
+
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
@@ -431,13 +437,11 @@ impl<'a> Planner<'a> {
             words.push(u32::from(target.kind == Kind::Join));
         }
         words.extend(self.what.words(self.element, self.length));
-        // Of one step alone compilers see that an element is taken from itself, and make 0 of what may be infinite.
-        let least = if self.what.kernel() == "moment" { 2 } else { 1 };
         let may_hold = plan::is_software(self.capabilities)
             && source == Source::Values
             && (shares.lanes, shares.chunks) == (1, 1)
             && target.strides.is_none()
-            && steps >= least
+            && steps >= least_held(self.what)
             && length.is_multiple_of(reduced_unit);
         // Of the others more is more to compile, and no faster. Exponentials are computed once so, instead of for each join.
         let most = match (self.what.kernel(), unit, along_reduced) {

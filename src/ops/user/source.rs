@@ -12,10 +12,9 @@ use super::{depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, KernelCompile, Result};
+use crate::gpu::templates::LONGEST_TEXT;
 use crate::memory::order;
 
-/// Bytes of WGSL: naga and drivers work on expressions by recursion.
-const LONGEST: usize = 64 << 10;
 /// Bytes of private and function memory of an invocation: eight times what WGSL promises.
 const PRIVATE_BYTES: u64 = 64 << 10;
 /// Bytes of values that are arrays or structs, those of smaller ones aside: not all of them are there at once.
@@ -89,9 +88,11 @@ impl Source {
                 rendered,
             }))
         };
-        if text.len() > LONGEST {
+        if text.len() > LONGEST_TEXT {
             let bytes = text.len();
-            return Err(broken(format!("{bytes} bytes of WGSL are above {LONGEST}")));
+            return Err(broken(format!(
+                "{bytes} bytes of WGSL are above {LONGEST_TEXT}"
+            )));
         }
         if let Some((at, what)) = depth::too_deep(text) {
             let line = text[..at].lines().count().max(1);
