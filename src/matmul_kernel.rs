@@ -20,6 +20,9 @@ pub(crate) enum Kernel {
         thread_n: u32,
         stages: u32,
     },
+    /// Each invocation has a tile of its own, of any matrix of the batch: small matrices, which would fill
+    /// little of a workgroup's tile.
+    Flat,
     /// Each invocation sums `thread_m x thread_n` in registers, straight from storage: software
     /// adapters.
     Register {
@@ -82,6 +85,14 @@ const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> Ma
             thread_n: thread[1],
             unroll,
         },
+        tile_m,
+        tile_n,
+    }
+}
+
+const fn flat(tile_m: u32, tile_n: u32) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Flat,
         tile_m,
         tile_n,
     }
@@ -176,6 +187,11 @@ pub(crate) const REGISTER: MatmulKernel = register(16, 64, [16, 8], 4);
 pub(crate) const REGISTER_SCALAR: MatmulKernel = register(16, 64, [16, 8], 2);
 pub(crate) const REGISTER_SMALL: MatmulKernel = register(8, 64, [8, 8], 4);
 
+pub(crate) const FLAT_1: MatmulKernel = flat(1, 1);
+pub(crate) const FLAT_2: MatmulKernel = flat(2, 2);
+pub(crate) const FLAT_4: MatmulKernel = flat(4, 4);
+pub(crate) const FLAT_8: MatmulKernel = flat(8, 8);
+
 pub(crate) const SUBGROUP_8: MatmulKernel = subgroup(48, 32, 8);
 pub(crate) const SUBGROUP_8_BATCHES: MatmulKernel = subgroup(64, 32, 8);
 pub(crate) const SUBGROUP_8_SMALL: MatmulKernel = subgroup(32, 32, 8);
@@ -207,7 +223,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 40] = [
+    pub(crate) const ALL: [MatmulKernel; 44] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_LARGE_ONE,
@@ -227,6 +243,10 @@ impl MatmulKernel {
         REGISTER,
         REGISTER_SCALAR,
         REGISTER_SMALL,
+        FLAT_1,
+        FLAT_2,
+        FLAT_4,
+        FLAT_8,
         SUBGROUP_8,
         SUBGROUP_8_BATCHES,
         SUBGROUP_8_SMALL,
@@ -264,6 +284,7 @@ impl MatmulKernel {
             * match self.kind {
                 Kernel::Workgroup { tile_k, .. } | Kernel::Cooperative { tile_k, .. } => tile_k,
                 Kernel::Register { unroll, .. } => unroll,
+                Kernel::Flat => FLAT_UNROLL,
                 Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
                 Kernel::Wide => SUBGROUP_UNROLL,
                 // Tails go step by step.
@@ -283,7 +304,7 @@ impl MatmulKernel {
             Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
             Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
             Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
-            Kernel::Texel | Kernel::Quad => false,
+            Kernel::Texel | Kernel::Quad | Kernel::Flat => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
             Kernel::Subgroup { .. } => {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
@@ -365,6 +386,7 @@ impl MatmulKernel {
             Kernel::Register {
                 thread_m, thread_n, ..
             } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
+            Kernel::Flat => (FLAT_THREADS, 0),
             Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
             Kernel::Wide | Kernel::WideVector { .. } if lanes(WIDE) && capabilities.int64 => {
                 (WIDE, 0)
@@ -383,6 +405,10 @@ impl MatmulKernel {
         threads <= capabilities.max_invocations && bytes <= capabilities.workgroup_memory_bytes
     }
 }
+
+/// Invocations of a workgroup of the flat tile, and its steps of k per turn.
+pub(crate) const FLAT_THREADS: u32 = 64;
+pub(crate) const FLAT_UNROLL: u32 = 4;
 
 /// Steps of k per turn of the subgroup tile.
 pub(crate) const SUBGROUP_UNROLL: u32 = 4;
@@ -439,6 +465,7 @@ impl fmt::Display for MatmulKernel {
                 f,
                 "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
             ),
+            Kernel::Flat => write!(f, "flat_tile {tile_m}x{tile_n}"),
             Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
             Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),

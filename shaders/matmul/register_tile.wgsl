@@ -1,13 +1,14 @@
 {{ enables }}
-// C = A B for software adapters: no workgroup memory, no barriers. Each invocation sums a block
-// of {{ thread_m }} x {{ thread_n }} in registers, straight from storage.
+// C = A B without workgroup memory and barriers, for software adapters and small matrices. Each invocation
+// sums a block of {{ thread_m }} x {{ thread_n }} in registers, straight from storage.
 //
-// tile_m, tile_n           block of C per workgroup
+// tile_m, tile_n           block of C per workgroup, of one matrix of the batch
+// flat                     or per invocation: a workgroup has blocks of as many matrices as it takes
+// threads                  invocations of a workgroup
 // thread_m, thread_n       block of C per invocation; a vec4 axis has to be a multiple of 4
 // unroll                   steps of k per turn of the loop; 4 when an operand is read as vec4 along k
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which vec4 loads run
 {% set threads_n = tile_n // thread_n -%}
-{% set threads = tile_m // thread_m * threads_n -%}
 {% set width = 4 if thread_n % 4 == 0 else 1 -%}
 {% set blocks_n = thread_n // width -%}
 {% set band = 8 -%}
@@ -77,10 +78,14 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
 ) {
+{% if flat -%}
+{% include "matmul/part/block" %}
+{%- else -%}
 {% include "matmul/part/tile" %}
 
     let row_first = tile_row + local_index / {{ threads_n }}u * {{ thread_m }}u;
     let column_first = tile_column + local_index % {{ threads_n }}u * {{ thread_n }}u;
+{%- endif %}
     // Rows and columns past the edge repeat the last ones: what they add up to is never stored.
     {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
     let a_row_{{ i }} = a_base + min(row_first + {{ i }}u, params.m - {{ 4 if a_along_m else 1 }}u) * params.a_row;

@@ -38,6 +38,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/cooperative_tile",
     "matmul/pack",
     "matmul/part/batch",
+    "matmul/part/block",
     "matmul/part/epilogue",
     "matmul/part/epilogue_params",
     "matmul/part/finish",

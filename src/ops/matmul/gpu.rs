@@ -12,7 +12,7 @@ use super::texels::{self, Cursor, Placed};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Dispatch, Launch, Launches, MAX_LAUNCHES, Window, Words, fold_grid};
-use crate::matmul_kernel::{Kernel, MatmulKernel, WIDE};
+use crate::matmul_kernel::{FLAT_THREADS, Kernel, MatmulKernel, WIDE};
 use crate::road::Problem;
 
 const OP: &str = "matmul";
@@ -182,7 +182,11 @@ impl Product {
         let tiles_n = n.div_ceil(kernel.tile_n as usize);
         let work = self.work(sizes, kernel);
         let tiles = work.tiles as u64;
-        let groups = fold_grid(tiles, capabilities.max_workgroups).ok_or_else(|| {
+        let workgroups = match kernel.kind {
+            Kernel::Flat => tiles.div_ceil(u64::from(FLAT_THREADS)),
+            _ => tiles,
+        };
+        let groups = fold_grid(workgroups, capabilities.max_workgroups).ok_or_else(|| {
             Error::invalid(
                 OP,
                 format!("{tiles} tiles are more than the adapter's grid"),

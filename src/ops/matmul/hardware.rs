@@ -1,13 +1,13 @@
 //! Which kernel hardware GPUs get, with which tile, and whether k is split between workgroups:
 //! `docs/matmul.md`, *Hardware*, has the arithmetic behind it.
 
-use super::plan::{MatmulPlan, MatmulProblem, because};
+use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE,
-    HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
-    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
+    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FLAT_THREADS, HARDWARE, HARDWARE_LARGE,
+    HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL,
+    HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// Workgroups from which every core of the device has work. No API tells how many cores there are:
@@ -26,10 +26,17 @@ const PART: [usize; 2] = [256, 1024];
 /// The part of its tiles that a large tile has to fill.
 const FILLED: f64 = 0.75;
 
+/// Up to there the small tile is fuller than those for few rows or columns.
+const SHORT: usize = 64;
+/// Steps of k up to which an invocation has a small product to itself: further ones leave too few
+/// of a row's neighbours in cache. Its tile: eight rows would leave lanes idle for want of tiles.
+const FLAT_K: usize = 256;
+const FLAT_EDGE: u32 = 4;
+
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let plan = tile(capabilities, problem);
     let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
-    let lacking = busy(capabilities) / tiles(plan.kernel, problem).max(1);
+    let lacking = busy(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
     let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
@@ -38,15 +45,9 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
 }
 
-fn tiles(kernel: MatmulKernel, problem: &MatmulProblem) -> usize {
-    let down = problem.m.div_ceil(kernel.tile_m as usize);
-    let across = problem.n.div_ceil(kernel.tile_n as usize);
-    down.saturating_mul(across).saturating_mul(problem.batches)
-}
-
 /// There are tiles for every core.
 fn enough(kernel: MatmulKernel, capabilities: &Capabilities, problem: &MatmulProblem) -> bool {
-    tiles(kernel, problem) >= busy(capabilities) / 2
+    problem.tiles(kernel) >= busy(capabilities) / 2
 }
 
 /// By cooperative matrices, where the device was opened with them: also on software adapters, where they
@@ -76,6 +77,12 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
     let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
     let enough = |kernel| enough(kernel, capabilities, problem);
+    let lanes = busy(capabilities) / 2 * FLAT_THREADS as usize;
+    if k <= FLAT_K
+        && let Some(plan) = flat(problem, FLAT_EDGE, lanes)
+    {
+        return plan;
+    }
     if n == 1 {
         let (kernel, why) = match problem.a.along_k {
             true => (HARDWARE_VECTOR_ROWS, "a matrix of rows times a vector"),
@@ -87,9 +94,9 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
         if fits(kernel) {
             return because(kernel, why);
         }
-    } else if n <= 16 && fits(HARDWARE_TALL) {
+    } else if n <= 16 && m > SHORT && fits(HARDWARE_TALL) {
         return because(HARDWARE_TALL, "few columns");
-    } else if m <= 16 && fits(HARDWARE_WIDE) {
+    } else if m <= 16 && n > SHORT && fits(HARDWARE_WIDE) {
         return because(HARDWARE_WIDE, "few rows");
     }
     if let Some(plan) = cooperative(capabilities, problem) {

@@ -10,7 +10,8 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::matmul_kernel::{
-    COOPERATIVE_STAGES, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
+    COOPERATIVE_STAGES, FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL,
+    SUBGROUP_UNROLL, WIDE,
 };
 
 /// What a kernel is specialised by, beside the plan and the dtype.
@@ -54,19 +55,24 @@ pub(super) fn packs(element: &str) -> bool {
 
 /// The widest loads of A and B that a kernel has, along k or not.
 pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
+    let load = |along_k, thread: u32, unroll| match along_k {
+        true => unroll == 4,
+        false => thread.is_multiple_of(4),
+    };
     let vectors = match kernel.kind {
         Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => [true; 2],
         Kernel::Register {
             thread_m,
             thread_n,
             unroll,
-        } => {
-            let load = |along_k, thread: u32| match along_k {
-                true => unroll == 4,
-                false => thread.is_multiple_of(4),
-            };
-            [load(along_k[0], thread_m), load(along_k[1], thread_n)]
-        }
+        } => [
+            load(along_k[0], thread_m, unroll),
+            load(along_k[1], thread_n, unroll),
+        ],
+        Kernel::Flat => [
+            load(along_k[0], kernel.tile_m, FLAT_UNROLL),
+            load(along_k[1], kernel.tile_n, FLAT_UNROLL),
+        ],
         Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
         Kernel::Quad => along_k,
         Kernel::Wide => return [WIDE; 2],
@@ -87,6 +93,7 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
         Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
         Kernel::Wide | Kernel::Texel => true,
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
+        Kernel::Flat => kernel.tile_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
         Kernel::Quad | Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
     }
@@ -181,6 +188,21 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("thread_m", thread_m),
                 ("thread_n", thread_n),
                 ("unroll", unroll),
+                (
+                    "threads",
+                    kernel.tile_m / thread_m * (kernel.tile_n / thread_n),
+                ),
+                ("flat", 0),
+            ],
+        ),
+        Kernel::Flat => (
+            "matmul/register_tile",
+            &[
+                ("thread_m", kernel.tile_m),
+                ("thread_n", kernel.tile_n),
+                ("unroll", FLAT_UNROLL),
+                ("threads", FLAT_THREADS),
+                ("flat", 1),
             ],
         ),
         Kernel::Subgroup { lanes } => (

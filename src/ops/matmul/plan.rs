@@ -5,7 +5,7 @@ use super::kernel::{element_name, packs, stores_vectors};
 use super::{hardware, software};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
-use crate::matmul_kernel::{Kernel, MatmulKernel, WIDE};
+use crate::matmul_kernel::{FLAT_1, FLAT_2, FLAT_4, FLAT_8, Kernel, MatmulKernel, WIDE};
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,13 @@ impl MatmulProblem {
             .product()
     }
 
+    /// Tiles of a kernel, of all batches.
+    pub(super) fn tiles(&self, kernel: MatmulKernel) -> usize {
+        let down = self.m.div_ceil(kernel.tile_m as usize);
+        let across = self.n.div_ceil(kernel.tile_n as usize);
+        down.saturating_mul(across).saturating_mul(self.batches)
+    }
+
     /// The part of a kernel's tiles that lies inside the result.
     pub(super) fn fills(&self, kernel: MatmulKernel) -> f64 {
         let part = |size: usize, tile: u32| {
@@ -140,6 +147,30 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
             .unwrap_or_else(|| software::plan(capabilities, problem)),
         _ => hardware::plan(capabilities, problem),
     }
+}
+
+/// Rows and columns up to which the products of a batch are small: other tiles would be a quarter full.
+const SMALL: usize = 16;
+/// How much fuller a tile of half the edge has to be to be taken: it loads twice as much for each product.
+const FULLER: f64 = 1.6;
+
+/// The flat tile for a batch of small products, up to one of `edge`, where there are `least` tiles.
+pub(super) fn flat(problem: &MatmulProblem, edge: u32, least: usize) -> Option<MatmulPlan> {
+    if problem.m > SMALL || problem.n > SMALL || problem.accumulates {
+        return None;
+    }
+    let mut kernels = [FLAT_8, FLAT_4, FLAT_2, FLAT_1].into_iter();
+    let mut kernel = kernels.find(|kernel| kernel.tile_m <= edge)?;
+    // Smaller ones would store 16 bits by way of sums.
+    let by_fours = problem.dtype.size() == 2 && problem.n.is_multiple_of(4);
+    for smaller in kernels.filter(|smaller| !by_fours || smaller.tile_n >= 4) {
+        if problem.fills(smaller) <= FULLER * problem.fills(kernel) {
+            break;
+        }
+        kernel = smaller;
+    }
+    let fits = problem.tiles(kernel) >= least && problem.k <= kernel.max_k();
+    fits.then_some(because(kernel, "small matrices, many of them"))
 }
 
 pub(super) const fn because(kernel: MatmulKernel, why: &'static str) -> MatmulPlan {

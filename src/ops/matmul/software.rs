@@ -1,6 +1,6 @@
 //! Which kernel software adapters get, with which tile: `docs/matmul.md` has the measurements behind it.
 
-use super::plan::{MatmulPlan, MatmulProblem, because};
+use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
@@ -30,8 +30,14 @@ const SMALL: f64 = 64.0 * 64.0 * 64.0;
 /// The same where there are no subgroups: up to there the small tile is as fast.
 const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
 
+/// Tiles from which small products share workgroups: fewer are not worth another kernel's compile time.
+const FLAT_TILES: usize = 64;
+
 /// The plan for a software adapter.
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    if let Some(plan) = flat(problem, 8, FLAT_TILES) {
+        return plan;
+    }
     if problem.n == 1 {
         return vector(capabilities, problem);
     }
