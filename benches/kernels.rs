@@ -9,14 +9,14 @@ mod args;
 use std::time::Instant;
 
 use args::{Args, or_exit};
-use orlop::{DType, Device, Result, Tensor, fused};
+use orlop::{DType, Device, Growth, Result, Tensor, fused};
 
 const BENCH: &str = "kernels";
 
 fn main() {
     let args = Args::of(BENCH);
     for selector in or_exit(BENCH, args.selectors()) {
-        let filled = Device::select(&selector).and_then(|device| {
+        let filled = steady(&selector).and_then(|device| {
             Table {
                 device: &device,
                 json: args.json,
@@ -28,6 +28,17 @@ fn main() {
         });
         or_exit(BENCH, filled);
     }
+}
+
+/// A device whose memory is there: where results of two sizes take turns, the default makes regions anew at first, which
+/// takes milliseconds on hardware.
+fn steady(selector: &str) -> Result<Device> {
+    let device = Device::select(selector)?;
+    if !device.info().kind().is_gpu() {
+        return Ok(device);
+    }
+    let growth = Growth::PreallocateBytes { bytes: 1 << 30 };
+    Device::builder().select(selector).growth(growth).build()
 }
 
 type Function = fn(&Tensor) -> Result<Tensor>;

@@ -52,8 +52,9 @@ struct Params {
 {%- for operand in inputs %}
 {%- set dtype, _, way = operand | split("/") %}
 {%- if way == "turned" %}
-// With a column between rows, so that neither way goes through one bank.
-var<workgroup> tile_{{ loop.index0 }}: array<{{ storage.value(dtype) }}, {{ side * (side + 1) }}>;
+// With a column between rows, so that neither way goes through one bank. Booleans as numbers: arrays of bool in
+// workgroup memory come back wrong from NVIDIA's driver (580).
+var<workgroup> tile_{{ loop.index0 }}: array<{{ "u32" if dtype == "bool" else storage.value(dtype) }}, {{ side * (side + 1) }}>;
 {%- endif %}
 {%- endfor %}
 {%- endif %}
@@ -110,7 +111,8 @@ fn main(
                 {%- set dtype, slot, way = operand | split("/") %}
                 {%- if way == "turned" %}
                 let at_{{ loop.index0 }} = {{ at(loop.index0, "inner_index", "turned_index") }};
-                tile_{{ loop.index0 }}[row * {{ side + 1 }}u + local_index % {{ side }}u] = {{ storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0) }};
+                {%- set loaded = storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0) %}
+                tile_{{ loop.index0 }}[row * {{ side + 1 }}u + local_index % {{ side }}u] = {{ storage.bits1(dtype, loaded) if dtype == "bool" else loaded }};
                 {%- endif %}
                 {%- endfor %}
             }
@@ -131,7 +133,7 @@ fn main(
             {%- for operand in inputs %}
             {%- set dtype, slot, way = operand | split("/") %}
             {%- if way == "turned" %}
-            let a{{ loop.index0 }}_{{ lane }} = tile_{{ loop.index0 }}[(column + {{ lane }}u) * {{ side + 1 }}u + row];
+            let a{{ loop.index0 }}_{{ lane }} = tile_{{ loop.index0 }}[(column + {{ lane }}u) * {{ side + 1 }}u + row]{{ " != 0u" if dtype == "bool" }};
             {%- else %}
             let at_{{ loop.index0 }}_{{ lane }} = {{ at(loop.index0, "(inner_index + " ~ lane ~ "u)", "turned_index") }};
             let a{{ loop.index0 }}_{{ lane }} = {{ storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0 ~ "_" ~ lane) }};

@@ -108,6 +108,8 @@ pub struct Capabilities {
     pub max_invocations: u32,
     /// Workgroup memory.
     pub workgroup_memory_bytes: u32,
+    /// Multiprocessors or compute units, where the driver tells: NVIDIA's and AMD's on Vulkan.
+    pub cores: Option<u32>,
     /// Kernels measured for matrix products on this adapter, which go before the plan's rules:
     /// [`DeviceBuilder::matmul_table`](crate::DeviceBuilder::matmul_table). The first that matches decides.
     pub matmul_choices: Arc<[MatmulChoice]>,
@@ -133,6 +135,7 @@ impl Capabilities {
             max_workgroups: u32::MAX,
             max_invocations: u32::MAX,
             workgroup_memory_bytes: 0,
+            cores: None,
             matmul_choices: Arc::default(),
         }
     }

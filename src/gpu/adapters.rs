@@ -162,6 +162,7 @@ pub(super) fn describe(
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x),
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
+        cores: super::hal::cores(&adapter),
         matmul_choices: Arc::default(),
     };
     // Those that no kernel multiplies are as good as none.

@@ -1,4 +1,4 @@
-//! What wgpu's portable API does not tell or hold: total and free memory of a Vulkan adapter; mapped memory while it is
+//! What wgpu's portable API does not tell or hold: total and free memory and the cores of a Vulkan adapter; mapped memory while it is
 //! read or written; that experimental features are known to be such.
 //!
 //! The only `unsafe` of the GPU floor beside wgpu's own unsafe constructors.
@@ -71,6 +71,54 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
         total: Some(total),
         free,
     }
+}
+
+/// Multiprocessors or compute units, as NVIDIA's and AMD's drivers tell.
+#[cfg(all(
+    feature = "vulkan",
+    not(target_vendor = "apple"),
+    not(target_family = "wasm")
+))]
+#[allow(unsafe_code)]
+pub(super) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
+    use ash::vk;
+    // SAFETY: as in `adapter_memory`.
+    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let capabilities = vulkan.physical_device_capabilities();
+    let instance = vulkan.shared_instance();
+    if instance.instance_api_version() < vk::API_VERSION_1_1
+        || capabilities.properties().api_version < vk::API_VERSION_1_1
+    {
+        return None;
+    }
+    let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+    let mut amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default();
+    if capabilities.supports_extension(ash::nv::shader_sm_builtins::NAME) {
+        properties = properties.push_next(&mut nvidia);
+    }
+    if capabilities.supports_extension(ash::amd::shader_core_properties2::NAME) {
+        properties = properties.push_next(&mut amd);
+    }
+    // SAFETY: the physical device belongs to this instance, both live as long as `vulkan`, and each
+    // chained struct is one that the device's extension list allows.
+    unsafe {
+        instance
+            .raw_instance()
+            .get_physical_device_properties2(vulkan.raw_physical_device(), &mut properties);
+    }
+    let told = nvidia.shader_sm_count.max(amd.active_compute_unit_count);
+    (told > 0).then_some(told)
+}
+
+/// Without the Vulkan backend nothing is known.
+#[cfg(not(all(
+    feature = "vulkan",
+    not(target_vendor = "apple"),
+    not(target_family = "wasm")
+)))]
+pub(super) fn cores(_adapter: &wgpu::Adapter) -> Option<u32> {
+    None
 }
 
 /// Without the Vulkan backend nothing is known.

@@ -28,6 +28,13 @@ pub fn tests() -> Vec<Test> {
         batches,
         stored_alone
     );
+    for_each_dtype!(
+        all,
+        Scope::Kernels,
+        "matmul::small_batches",
+        small_batches,
+        stored_alone
+    );
     for_each_dtype!(all, Scope::Kernels, "matmul::edges", edges, in_turn);
     for_each_dtype!(all, Scope::Kernels, "matmul::empty", empty);
     for_each_dtype!(
@@ -353,12 +360,48 @@ fn larger(context: &Context) -> Result<()> {
 fn many_workgroups(context: &Context) -> Result<()> {
     cases(1, |rng| {
         let batch = 70_000;
-        let a = Operand::<i32>::random(context.device(), rng, &[batch, 2, 3])?;
-        let b = Operand::<i32>::random(context.device(), rng, &[batch, 3, 2])?;
+        let a = Operand::<i32>::random(context.device(), rng, &[batch, 17, 3])?;
+        let b = Operand::<i32>::random(context.device(), rng, &[batch, 3, 1])?;
         check(context, &a, &b)?;
         let a = Operand::<f32>::random(context.device(), rng, &[batch, 1, 1])?;
         let b = Operand::<f32>::random(context.device(), rng, &[1, 1])?;
+        check(context, &a, &b)?;
+        // 64 small matrices share a workgroup.
+        if context.is_slow() && context.variant != Variant::Plain && !full() {
+            return Ok(());
+        }
+        let batch = 64 * 66_000 + 5;
+        let a = Operand::<i32>::random(context.device(), rng, &[batch, 1, 1])?;
+        let b = Operand::<i32>::random(context.device(), rng, &[batch, 1, 1])?;
         check(context, &a, &b)
+    })
+}
+
+/// Batches of small matrices, as many as a hardware GPU's cores share: around the tiles of invocations, in several
+/// layouts, and broadcast.
+fn small_batches<T: Factor>(context: &Context) -> Result<()> {
+    let across = if !context.is_cpu() && !context.is_software() {
+        40
+    } else {
+        8
+    };
+    cases(1, |rng| {
+        for [m, k, n] in [
+            [1, 1, 1],
+            [2, 3, 2],
+            [3, 4, 5],
+            [4, 1, 4],
+            [4, 8, 1],
+            [1, 7, 4],
+            [8, 8, 8],
+            [9, 5, 16],
+            [16, 33, 12],
+        ] {
+            let a = operand::<T>(context, rng, &[across, 1, m, k])?;
+            let b = operand::<T>(context, rng, &[300, k, n])?;
+            check_some(context, &a, &b, 7)?;
+        }
+        Ok(())
     })
 }
 

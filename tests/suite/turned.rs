@@ -284,7 +284,10 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
     if context.is_slow() && !full() {
         return Ok(());
     }
-    with_hardware_plans(|| sums::<T>(context))
+    with_hardware_plans(|| {
+        sums::<T>(context)?;
+        tiles::<T>(context)
+    })
 }
 
 fn hardware_copies<T: Number>(context: &Context) -> Result<()> {

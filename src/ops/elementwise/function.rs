@@ -196,6 +196,12 @@ impl Function {
         dtype != DType::F64 || self.is_plain() || tests
     }
 
+    /// Whether compilers make a number of it where both operands are one value, also of infinities, NaN and zeros, which
+    /// give NaN: Mesa's 0 of `a - a`, NVIDIA's 1 of `a / a`.
+    pub(super) fn folds_alike(self) -> bool {
+        matches!(self, Function::Sub | Function::Div)
+    }
+
     /// The code, on operands of a kind.
     pub(super) fn code(self, kind: Kind, operands: &[&str]) -> String {
         let all = operands.join(", ");

@@ -98,15 +98,15 @@ impl Elementwise {
         let mut operands = [0u8, 1, 2];
         for (operand, argument) in operands[before..].iter_mut().zip(arguments) {
             *operand = match argument {
-                Argument::Tensor(tensor) if function == Function::Sub => self.input(tensor, inputs),
+                Argument::Tensor(tensor) if function.folds_alike() => self.input(tensor, inputs),
                 _ => self.operand(argument, inputs),
             };
         }
         self.expression.nodes.push(Node::Apply(function, operands));
     }
 
-    /// The node of an input of its own, also where the same tensor is one already. For differences: Mesa's compiler
-    /// makes 0 of `a - a`, where infinities and NaN give NaN.
+    /// The node of an input of its own, also where the same tensor is one already: for what compilers fold of a value and
+    /// itself.
     fn input<'a>(&mut self, tensor: &'a Tensor, inputs: &mut SmallVec<[&'a Tensor; 4]>) -> u8 {
         let nodes = &mut self.expression.nodes;
         nodes.push(Node::Input(inputs.len() as u8));

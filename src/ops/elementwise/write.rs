@@ -43,11 +43,11 @@ impl Elementwise {
         };
         self.into = Some((into.shape().clone(), into.dtype()));
         let numbers = self.numbers_as_tensors(inputs, Some(into))?;
-        // What lies in the same storage: the tensor itself is read where it is written (but for differences, as in
+        // What lies in the same storage: the tensor itself is read where it is written (but where that is folded, as in
         // `Elementwise::input`), other parts of it, or it in another order, before.
-        let subtracts = matches!(
+        let folds = matches!(
             self.expression.nodes[..],
-            [.., Node::Apply(Function::Sub, [0, 1, _])]
+            [.., Node::Apply(function, [0, 1, _])] if function.folds_alike()
         );
         let mut others: SmallVec<[Tensor; 4]> = SmallVec::new();
         let mut renamed: SmallVec<[Node; 4]> = SmallVec::new();
@@ -56,7 +56,7 @@ impl Elementwise {
             if let Some(order) = &order {
                 view = order.view(&view)?;
             }
-            if is_same(&view, into) && !subtracts {
+            if is_same(&view, into) && !folds {
                 renamed.push(Node::Old);
                 continue;
             }

@@ -356,9 +356,9 @@ pub(super) fn launches(
         split,
         copies: mut all,
     } = settled(finish, problem, capabilities, &choose)?;
-    let parts = match sizes == product.nest.sizes() {
+    let parts = match sizes == product.nest.sizes() && problem.spare {
         true => split as usize,
-        // Panels keep the device busy.
+        // Panels keep the device busy; and sums of parts take memory that is not there.
         false => 1,
     };
     let shares_words = product.shares_words(&sizes, stores_vectors(&kernel));

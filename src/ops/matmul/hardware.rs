@@ -1,23 +1,14 @@
 //! Which kernel hardware GPUs get, with which tile, and whether k is split between workgroups:
 //! `docs/matmul.md`, *Hardware*, has the arithmetic behind it.
 
+use super::pace::{self, cores};
 use super::plan::{MatmulPlan, MatmulProblem, because, flat};
-use crate::capabilities::{Capabilities, DeviceKind};
+use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FLAT_THREADS, HARDWARE, HARDWARE_LARGE,
-    HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL,
+    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL,
     HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
 };
-
-/// Workgroups from which every core of the device has work. No API tells how many cores there are:
-/// large GPUs have 100 to 150, integrated ones 8 to 16; each likes two workgroups.
-fn busy(capabilities: &Capabilities) -> usize {
-    match capabilities.kind {
-        DeviceKind::DiscreteGpu => 256,
-        _ => 32,
-    }
-}
 
 /// The most parts of k: their sums are written and read once more.
 const MOST_PARTS: usize = 64;
@@ -34,9 +25,12 @@ const FLAT_K: usize = 256;
 const FLAT_EDGE: u32 = 4;
 
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
-    let plan = tile(capabilities, problem);
+    let Some(plan) = shaped(capabilities, problem) else {
+        let fastest = pace::fastest(capabilities, problem);
+        return fastest.unwrap_or_else(|| because(HARDWARE_SMALL, "small limits of the adapter"));
+    };
     let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
-    let lacking = busy(capabilities) / problem.tiles(plan.kernel).max(1);
+    let lacking = 2 * cores(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
     let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
@@ -47,7 +41,7 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
 
 /// There are tiles for every core.
 fn enough(kernel: MatmulKernel, capabilities: &Capabilities, problem: &MatmulProblem) -> bool {
-    problem.tiles(kernel) >= busy(capabilities) / 2
+    problem.tiles(kernel) >= cores(capabilities)
 }
 
 /// By cooperative matrices, where the device was opened with them: also on software adapters, where they
@@ -73,15 +67,15 @@ pub(super) fn cooperative(
     Some(because(kernel, "cooperative matrices"))
 }
 
-fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+/// Kernels for products of some shapes, and for some dtypes.
+fn shaped(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
     let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
-    let enough = |kernel| enough(kernel, capabilities, problem);
-    let lanes = busy(capabilities) / 2 * FLAT_THREADS as usize;
+    let lanes = cores(capabilities) * FLAT_THREADS as usize;
     if k <= FLAT_K
         && let Some(plan) = flat(problem, FLAT_EDGE, lanes)
     {
-        return plan;
+        return Some(plan);
     }
     if n == 1 {
         let (kernel, why) = match problem.a.along_k {
@@ -92,48 +86,21 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
             ),
         };
         if fits(kernel) {
-            return because(kernel, why);
+            return Some(because(kernel, why));
         }
     } else if n <= 16 && m > SHORT && fits(HARDWARE_TALL) {
-        return because(HARDWARE_TALL, "few columns");
+        return Some(because(HARDWARE_TALL, "few columns"));
     } else if m <= 16 && n > SHORT && fits(HARDWARE_WIDE) {
-        return because(HARDWARE_WIDE, "few rows");
+        return Some(because(HARDWARE_WIDE, "few rows"));
     }
-    if let Some(plan) = cooperative(capabilities, problem) {
-        return plan;
-    }
-    if m <= 32 || n <= 32 {
-        return because(HARDWARE_SMALL, "few rows or columns");
-    }
-    // By their arithmetic for each byte of workgroup memory. f64 has no registers for them.
-    let large: &[(MatmulKernel, &'static str)] = match capabilities.kind {
-        _ if dtype == DType::F64 => &[],
-        DeviceKind::DiscreteGpu => &[
-            (HARDWARE_LARGE, "enough large tiles for every core"),
-            (
-                HARDWARE_LARGE_ONE,
-                "enough large tiles, little workgroup memory",
-            ),
-            (HARDWARE_MIDDLE, "enough middling tiles for every core"),
-        ],
-        _ => &[(HARDWARE_NARROW, "few invocations with many sums each")],
-    };
-    for &(kernel, why) in large {
-        if fits(kernel) && enough(kernel) && problem.fills(kernel) >= FILLED {
-            return because(kernel, why);
-        }
-    }
-    if fits(HARDWARE) && (enough(HARDWARE) || k >= 2 * PART[0]) {
-        return because(HARDWARE, "middling sizes");
-    }
-    because(HARDWARE_SMALL, "few tiles, or small limits of the adapter")
+    cooperative(capabilities, problem)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::plan::{MatmulOperand, plan_matmul};
     use super::*;
-    use crate::capabilities::CooperativeMatrices;
+    use crate::capabilities::{CooperativeMatrices, DeviceKind};
 
     fn large() -> Capabilities {
         Capabilities {
@@ -164,42 +131,33 @@ mod tests {
         plan_matmul(capabilities, &problem).to_string()
     }
 
+    /// With the cores of an H200; what was measured there is in `docs/matmul.md`.
     #[test]
     fn tiles_are_as_large_as_keep_every_core_busy() {
-        let plan = |sizes| printed(&large(), sizes, DType::F32);
-        let starts = |sizes, name: &str| {
-            let plan = plan(sizes);
+        let known = Capabilities {
+            cores: Some(132),
+            ..large()
+        };
+        let starts = |capabilities: &Capabilities, sizes, name: &str| {
+            let plan = printed(capabilities, sizes, DType::F32);
             assert!(plan.starts_with(name), "{sizes:?}: {plan}");
         };
-        starts([4096; 3], "workgroup_tile 128x128x8 thread 8x8 stages 2: ");
-        starts(
-            [1024, 64, 1024],
-            "workgroup_tile 128x64x8 thread 8x4 stages 2: ",
-        );
-        starts([1024, 64, 512], "workgroup_tile 64x64x16 thread 4x4: ");
-        starts(
-            [512, 8192, 512],
-            "workgroup_tile 64x64x16 thread 4x4, k split in 4: ",
-        );
-        starts(
-            [64, 1 << 20, 64],
-            "workgroup_tile 64x64x16 thread 4x4, k split in 64: ",
-        );
-        starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
-        starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
-        starts(
-            [64, 1 << 20, 1],
-            "vector_tile 8 threads 8x32, k split in 32: ",
-        );
-        starts(
-            [4096, 4096, 8],
-            "workgroup_tile 256x16x16 thread 4x4, k split in 16: ",
-        );
-        let f64 = printed(&large(), [4096; 3], DType::F64);
-        assert!(
-            f64.starts_with("workgroup_tile 64x64x16 thread 4x4: "),
-            "{f64}"
-        );
+        for capabilities in [&known, &large()] {
+            let starts = |sizes, name: &str| starts(capabilities, sizes, name);
+            starts([4096; 3], "workgroup_tile 128x128x8 thread 8x8: ");
+            starts([2048; 3], "workgroup_tile 128x128x8 thread 8x8: ");
+            starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
+            starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
+            let vector = "vector_tile 8 threads 8x32, k split in 3";
+            starts([64, 1 << 20, 1], vector);
+            let f64 = printed(capabilities, [4096; 3], DType::F64);
+            assert!(f64.starts_with("workgroup_tile 128x64x8"), "{f64}");
+        }
+        starts(&known, [1536; 3], "workgroup_tile 64x64x16 thread 4x4: ");
+        let few = "workgroup_tile 64x64x16 thread 4x4, k split in 4: ";
+        starts(&known, [512; 3], few);
+        let long = "workgroup_tile 32x32x16 thread 4x4, k split in 64: ";
+        starts(&known, [64, 1 << 20, 64], long);
     }
 
     #[test]

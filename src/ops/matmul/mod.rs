@@ -9,6 +9,7 @@ mod hardware;
 mod integers;
 mod kernel;
 mod name;
+mod pace;
 mod pack;
 mod panel;
 mod parts;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use burn_tensor::{Device as BurnDevice, DeviceKind, Int, TensorData, activation, module};
 use clap::Parser;
-use orlop::{Device, Result, Tensor, fused};
+use orlop::{Device, Growth, Result, Tensor, fused};
 use serde_json::json;
 
 #[derive(Parser)]
@@ -77,7 +77,12 @@ impl Bench<'_> {
             Some("gpu") => "gpu:0",
             _ => "soft:0",
         };
-        let ours = Device::select(selector)?;
+        let mut ours = Device::builder().select(selector);
+        if selector == "gpu:0" {
+            // Where results of two sizes take turns, the default makes regions anew at first, which takes milliseconds.
+            ours = ours.growth(Growth::PreallocateBytes { bytes: 1 << 30 });
+        }
+        let ours = ours.build()?;
         let bench = Bench {
             arguments,
             ours,

@@ -1,0 +1,102 @@
+//! How long hardware GPUs take for a product by each tile that passes workgroup memory: a model of few figures, by which
+//! the plan takes the fastest, and splits k between workgroups where that is faster. `docs/matmul.md`, *Hardware*, has
+//! the measurements behind it.
+
+use super::plan::{MatmulPlan, MatmulProblem, because};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dtype::DType;
+use crate::matmul_kernel::{
+    HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL,
+    MatmulKernel,
+};
+
+/// Nanoseconds of a step of k, on an H200: what counts is how they compare.
+struct Pace {
+    kernel: MatmulKernel,
+    /// For each tile of a core that is busy, however many there are at a time.
+    shared: f64,
+    /// At least, of a workgroup that has a core to itself and waits for memory and at barriers.
+    alone: f64,
+}
+
+const fn pace(kernel: MatmulKernel, shared: f64, alone: f64) -> Pace {
+    Pace {
+        kernel,
+        shared,
+        alone,
+    }
+}
+
+const PACES: [Pace; 6] = [
+    pace(HARDWARE_LARGE_ONE, 116.0, 142.0),
+    pace(HARDWARE_LARGE, 132.0, 124.0),
+    pace(HARDWARE_MIDDLE, 69.0, 85.0),
+    pace(HARDWARE_NARROW, 34.4, 112.0),
+    pace(HARDWARE, 37.6, 60.0),
+    pace(HARDWARE_SMALL, 11.4, 55.0),
+];
+
+/// Nanoseconds that adding up the parts of k takes beside its bytes: one launch more, after all others.
+const ADDING_UP: f64 = 4000.0;
+/// Bytes that pass in a nanosecond.
+const BYTES: f64 = 3.0;
+/// The most parts of k.
+const MOST_PARTS: usize = 64;
+/// Steps of k of which a part has at least so many.
+const PART: usize = 64;
+
+/// Multiprocessors (compute units, cores), where no driver tells: large GPUs have 60 to 150, integrated ones 8 to 16.
+pub(super) fn cores(capabilities: &Capabilities) -> usize {
+    match (capabilities.cores, capabilities.kind) {
+        (Some(cores), _) => cores.max(1) as usize,
+        (None, DeviceKind::DiscreteGpu) => 128,
+        (None, _) => 16,
+    }
+}
+
+/// Nanoseconds of a product whose k is in so many parts.
+fn nanoseconds(pace: &Pace, split: usize, cores: usize, problem: &MatmulProblem) -> f64 {
+    let tiles = problem.tiles(pace.kernel).saturating_mul(split);
+    let steps = problem.k.div_ceil(split) as f64;
+    let rounds = tiles.div_ceil(cores) as f64;
+    let adding = match split {
+        1 => 0.0,
+        _ => {
+            let sums = problem.m as f64 * problem.n as f64 * problem.batches as f64;
+            ADDING_UP + 8.0 * sums * split as f64 / BYTES
+        }
+    };
+    (rounds * pace.shared).max(pace.alone) * steps + adding
+}
+
+/// The fastest tile for a product, with k in as many parts as pay.
+pub(super) fn fastest(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
+    let dtype = problem.dtype;
+    let cores = cores(capabilities);
+    let most = match !problem.accumulates && dtype.accumulator() == DType::F32 {
+        true => (problem.k / PART).clamp(1, MOST_PARTS),
+        false => 1,
+    };
+    // Tiles of large workgroups are for GPUs of large cores; 64 sums of f64 do not fit registers.
+    let is_for = |kernel: MatmulKernel| {
+        let large = [HARDWARE_LARGE_ONE, HARDWARE_LARGE].contains(&kernel);
+        match capabilities.kind {
+            DeviceKind::DiscreteGpu => !(large && dtype == DType::F64),
+            _ => !large && kernel != HARDWARE_MIDDLE,
+        }
+    };
+    let paces = PACES
+        .iter()
+        .filter(|pace| is_for(pace.kernel) && pace.kernel.fits(capabilities, dtype));
+    // Parts that are alike: 1, 2, 3, 4, 6, 8, 12, ...
+    let parts = (0..).flat_map(|power: u32| [2usize << power, 3 << power]);
+    let parts = || std::iter::once(1).chain(parts.clone().take_while(|&parts| parts <= most));
+    let ways = paces.flat_map(|pace| {
+        parts().map(move |split| (nanoseconds(pace, split, cores, problem), pace.kernel, split))
+    });
+    let (_, kernel, split) = ways.min_by(|one, other| one.0.total_cmp(&other.0))?;
+    Some(MatmulPlan {
+        split: split as u32,
+        ..because(kernel, "the fastest tile for so many cores")
+    })
+}
