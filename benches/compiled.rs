@@ -58,9 +58,9 @@ fn is_software(name: &str) -> bool {
     ];
     let by_eights = has(" vector=8 ") || has(" unit=8 ");
     if let Some(kernel) = name.strip_prefix("matmul/") {
-        return of_matmul.iter().any(|one| kernel.starts_with(one))
-            || has(" edge=8 ")
-            || name.ends_with(" k_threads=1");
+        let is_theirs = of_matmul.iter().any(|one| kernel.starts_with(one));
+        let is_flat = has(" flat=1") && !has(" thread_m=8 ");
+        return is_theirs && !is_flat || has(" edge=8 ") || name.ends_with(" k_threads=1");
     }
     // Rows of 128 halves in registers.
     if has(" unit=8 ") && has(" held=16 ") {

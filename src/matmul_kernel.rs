@@ -162,13 +162,9 @@ const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
     }
 }
 
-pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [4, 4], 1);
-pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup([128, 128, 8], [8, 8], 2);
-/// The same in half of the workgroup memory.
-pub(crate) const HARDWARE_LARGE_ONE: MatmulKernel = workgroup([128, 128, 8], [8, 8], 1);
-pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 8], [8, 4], 2);
-/// 64 invocations: one or two subgroups of most hardware.
-pub(crate) const HARDWARE_NARROW: MatmulKernel = workgroup([64, 64, 8], [8, 8], 2);
+pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [8, 4], 1);
+pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup([128, 128, 16], [8, 8], 2);
+pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 16], [8, 8], 1);
 pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
 pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
 pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
@@ -223,12 +219,10 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 44] = [
+    pub(crate) const ALL: [MatmulKernel; 42] = [
         HARDWARE,
         HARDWARE_LARGE,
-        HARDWARE_LARGE_ONE,
         HARDWARE_MIDDLE,
-        HARDWARE_NARROW,
         HARDWARE_SMALL,
         HARDWARE_TALL,
         HARDWARE_WIDE,

@@ -144,17 +144,19 @@ mod tests {
         };
         for capabilities in [&known, &large()] {
             let starts = |sizes, name: &str| starts(capabilities, sizes, name);
-            starts([4096; 3], "workgroup_tile 128x128x8 thread 8x8: ");
-            starts([2048; 3], "workgroup_tile 128x128x8 thread 8x8: ");
+            let large = "workgroup_tile 128x128x16 thread 8x8 stages 2: ";
+            starts([4096; 3], large);
+            starts([2048; 3], large);
             starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
             starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
             let vector = "vector_tile 8 threads 8x32, k split in 3";
             starts([64, 1 << 20, 1], vector);
             let f64 = printed(capabilities, [4096; 3], DType::F64);
-            assert!(f64.starts_with("workgroup_tile 128x64x8"), "{f64}");
+            assert!(f64.starts_with("workgroup_tile 64x64x16"), "{f64}");
         }
-        starts(&known, [1536; 3], "workgroup_tile 64x64x16 thread 4x4: ");
-        let few = "workgroup_tile 64x64x16 thread 4x4, k split in 4: ";
+        let parts = "workgroup_tile 128x64x16 thread 8x8, k split in 4: ";
+        starts(&known, [1536; 3], parts);
+        let few = "workgroup_tile 64x64x16 thread 8x4, k split in 4: ";
         starts(&known, [512; 3], few);
         let long = "workgroup_tile 32x32x16 thread 4x4, k split in 64: ";
         starts(&known, [64, 1 << 20, 64], long);
@@ -244,7 +246,7 @@ mod tests {
         };
         let plan = printed(&integrated, [1024; 3], DType::F16);
         assert!(
-            plan.starts_with("workgroup_tile 64x64x8 thread 8x8 stages 2: "),
+            plan.starts_with("workgroup_tile 64x64x16 thread 8x4: "),
             "{plan}"
         );
         let downlevel = Capabilities {
@@ -254,7 +256,7 @@ mod tests {
         };
         let plan = printed(&downlevel, [4096; 3], DType::F32);
         assert!(
-            plan.starts_with("workgroup_tile 128x128x8 thread 8x8: "),
+            plan.starts_with("workgroup_tile 128x64x16 thread 8x8: "),
             "{plan}"
         );
         let least = Capabilities {

@@ -6,8 +6,7 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL,
-    MatmulKernel,
+    HARDWARE, HARDWARE_LARGE, HARDWARE_MIDDLE, HARDWARE_SMALL, MatmulKernel,
 };
 
 /// Nanoseconds of a step of k, on an H200: what counts is how they compare.
@@ -27,19 +26,17 @@ const fn pace(kernel: MatmulKernel, shared: f64, alone: f64) -> Pace {
     }
 }
 
-const PACES: [Pace; 6] = [
-    pace(HARDWARE_LARGE_ONE, 116.0, 142.0),
-    pace(HARDWARE_LARGE, 132.0, 124.0),
-    pace(HARDWARE_MIDDLE, 69.0, 85.0),
-    pace(HARDWARE_NARROW, 34.4, 112.0),
-    pace(HARDWARE, 37.6, 60.0),
-    pace(HARDWARE_SMALL, 11.4, 55.0),
+const PACES: [Pace; 4] = [
+    pace(HARDWARE_LARGE, 105.0, 112.0),
+    pace(HARDWARE_MIDDLE, 54.0, 72.0),
+    pace(HARDWARE, 29.0, 46.0),
+    pace(HARDWARE_SMALL, 9.8, 38.0),
 ];
 
 /// Nanoseconds that adding up the parts of k takes beside its bytes: one launch more, after all others.
 const ADDING_UP: f64 = 4000.0;
-/// Bytes that pass in a nanosecond.
-const BYTES: f64 = 3.0;
+/// Bytes of memory that pass in a nanosecond.
+const BYTES: f64 = 3000.0;
 /// The most parts of k.
 const MOST_PARTS: usize = 64;
 /// Steps of k of which a part has at least so many.
@@ -77,13 +74,10 @@ pub(super) fn fastest(capabilities: &Capabilities, problem: &MatmulProblem) -> O
         true => (problem.k / PART).clamp(1, MOST_PARTS),
         false => 1,
     };
-    // Tiles of large workgroups are for GPUs of large cores; 64 sums of f64 do not fit registers.
-    let is_for = |kernel: MatmulKernel| {
-        let large = [HARDWARE_LARGE_ONE, HARDWARE_LARGE].contains(&kernel);
-        match capabilities.kind {
-            DeviceKind::DiscreteGpu => !(large && dtype == DType::F64),
-            _ => !large && kernel != HARDWARE_MIDDLE,
-        }
+    // 64 sums of f64 do not fit registers; and tiles of many invocations are for GPUs of large cores.
+    let is_for = |kernel: MatmulKernel| match capabilities.kind {
+        DeviceKind::DiscreteGpu if dtype != DType::F64 => true,
+        _ => [HARDWARE, HARDWARE_SMALL].contains(&kernel),
     };
     let paces = PACES
         .iter()
