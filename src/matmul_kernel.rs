@@ -47,6 +47,8 @@ pub(crate) enum Kernel {
         edge: u32,
         lanes: u32,
         subgroups: [u32; 2],
+        /// Steps of k in workgroup memory: of two, one is loaded while the other is summed.
+        stages: u32,
     },
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
@@ -114,13 +116,20 @@ const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
     }
 }
 
-const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2]) -> MatmulKernel {
+const fn cooperative(
+    tile: [u32; 3],
+    edge: u32,
+    lanes: u32,
+    subgroups: [u32; 2],
+    stages: u32,
+) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Cooperative {
             tile_k: tile[2],
             edge,
             lanes,
             subgroups,
+            stages,
         },
         tile_m: tile[0],
         tile_n: tile[1],
@@ -168,12 +177,11 @@ pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 16], [8, 8]
 pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
 pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
 pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
-pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 4]);
-/// The same with twice the sums a subgroup, so two thirds of the reads of workgroup memory.
-pub(crate) const COOPERATIVE_DEEP: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 2]);
-pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2]);
+pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 256, 32], 16, 32, [2, 4], 1);
+pub(crate) const COOPERATIVE_MIDDLE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 4], 2);
+pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2], 2);
 /// Subgroups as lavapipe has them.
-pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2]);
+pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2], 2);
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
@@ -227,7 +235,7 @@ impl MatmulKernel {
         HARDWARE_TALL,
         HARDWARE_WIDE,
         COOPERATIVE_LARGE,
-        COOPERATIVE_DEEP,
+        COOPERATIVE_MIDDLE,
         COOPERATIVE,
         COOPERATIVE_8,
         HARDWARE_VECTOR_ROWS,
@@ -336,6 +344,8 @@ impl MatmulKernel {
                 DType::F32 => self.tile_m * self.tile_n <= 64 * 64,
                 dtype => dtype == DType::F16,
             },
+            // Two steps of a large tile of it are more than 64 KiB.
+            Kernel::Workgroup { .. } => dtype != DType::F64 || *self != HARDWARE_LARGE,
             _ => true,
         }
     }
@@ -361,6 +371,7 @@ impl MatmulKernel {
                 edge,
                 lanes: size,
                 subgroups: [down, across],
+                stages,
             } if lanes(size)
                 && capabilities.cooperative_matrices.edge(dtype) == Some(edge)
                 && (capabilities.f16 || dtype != DType::F16) =>
@@ -368,7 +379,7 @@ impl MatmulKernel {
                 let size_of = dtype.size() as u32;
                 let padding = 16 / size_of;
                 let operand = |tile: u32| tile * tile_k + padding * tile.max(tile_k);
-                let steps = COOPERATIVE_STAGES * (operand(self.tile_m) + operand(self.tile_n));
+                let steps = stages * (operand(self.tile_m) + operand(self.tile_n));
                 let subgroups = down * across;
                 let bytes = steps * size_of + subgroups * edge * edge * element;
                 (subgroups * size, bytes)
@@ -409,9 +420,6 @@ pub(crate) const SUBGROUP_UNROLL: u32 = 4;
 
 /// The same of the quad tile.
 pub(crate) const QUAD_UNROLL: u32 = 8;
-
-/// Steps of k that the cooperative tile has in workgroup memory: one is loaded while one is summed.
-pub(crate) const COOPERATIVE_STAGES: u32 = 2;
 
 /// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
 pub(crate) const WIDE: u32 = 8;
@@ -455,10 +463,17 @@ impl fmt::Display for MatmulKernel {
                 edge,
                 lanes,
                 subgroups: [down, across],
-            } => write!(
-                f,
-                "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
-            ),
+                stages,
+            } => {
+                write!(
+                    f,
+                    "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
+                )?;
+                match stages {
+                    1 => Ok(()),
+                    stages => write!(f, " stages {stages}"),
+                }
+            }
             Kernel::Flat => write!(f, "flat_tile {tile_m}x{tile_n}"),
             Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),

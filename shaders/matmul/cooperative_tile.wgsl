@@ -11,6 +11,8 @@ enable wgpu_cooperative_matrix;
 // edge                     rows and columns of a cooperative matrix: 8 or 16
 // subgroups_m, subgroups_n how the block is divided between subgroups
 // staged                   what is multiplied: f16, or f32
+// stages                   2: a step is written into one half of workgroup memory while the other is read; 1: two barriers
+//                          a step
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and vec4 loads run
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
@@ -65,7 +67,9 @@ fn main(
     {{- load_declare("b", vector_b, fast_b, quads_n) }}
 
     var k = 0u;
+    {%- if stages == 2 %}
     var stage = 0u;
+    {%- endif %}
     {{- load_both() }}
     while k < params.k {
         {{- load_keep("a", pitch_a, size_a, vector_a, fast_a, quads_m, true) }}
@@ -75,10 +79,12 @@ fn main(
         // The next step's loads are under way while this step is summed.
         k += {{ tile_k }}u;
         {{- load_both() }}
-        let a_first = stage * {{ size_a }}u + local_m{{ " * " ~ pitch_a ~ "u" if along_k_a else " / 4u" }};
-        let b_first = stage * {{ size_b }}u + local_n{{ " * " ~ pitch_b ~ "u" if along_k_b else " / 4u" }};
+        let a_first = {% if stages == 2 %}stage * {{ size_a }}u + {% endif %}local_m{{ " * " ~ pitch_a ~ "u" if along_k_a else " / 4u" }};
+        let b_first = {% if stages == 2 %}stage * {{ size_b }}u + {% endif %}local_n{{ " * " ~ pitch_b ~ "u" if along_k_b else " / 4u" }};
+        {%- if stages == 2 %}
         // Who is a step ahead writes the other half; who is two ahead waits at the barrier.
         stage = 1u - stage;
+        {%- endif %}
         {%- for step in range(tile_k // edge) %}
         {
             {%- for i in range(rows) %}
@@ -96,6 +102,9 @@ fn main(
             {%- endfor %}
         }
         {%- endfor %}
+        {%- if stages == 1 %}
+        workgroupBarrier();
+        {%- endif %}
     }
     {%- for i in range(rows) %}
     {%- for j in range(columns) %}

@@ -6,17 +6,14 @@ use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL,
-    HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
+    COOPERATIVE_8, FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
+    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// The most parts of k: their sums are written and read once more.
 const MOST_PARTS: usize = 64;
 /// Steps of k from which a part is worth it, by kernels that pass workgroup memory and by vectors.
 const PART: [usize; 2] = [256, 1024];
-/// The part of its tiles that a large tile has to fill.
-const FILLED: f64 = 0.75;
-
 /// Up to there the small tile is fuller than those for few rows or columns.
 const SHORT: usize = 64;
 /// Steps of k up to which an invocation has a small product to itself: further ones leave too few
@@ -26,7 +23,8 @@ const FLAT_EDGE: u32 = 4;
 
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let Some(plan) = shaped(capabilities, problem) else {
-        let fastest = pace::fastest(capabilities, problem);
+        let fastest =
+            cooperative(capabilities, problem).or_else(|| pace::fastest(capabilities, problem));
         return fastest.unwrap_or_else(|| because(HARDWARE_SMALL, "small limits of the adapter"));
     };
     let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
@@ -39,11 +37,6 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
 }
 
-/// There are tiles for every core.
-fn enough(kernel: MatmulKernel, capabilities: &Capabilities, problem: &MatmulProblem) -> bool {
-    problem.tiles(kernel) >= cores(capabilities)
-}
-
 /// By cooperative matrices, where the device was opened with them: also on software adapters, where they
 /// are slower than other kernels, since nobody asks for them there but to try them.
 pub(super) fn cooperative(
@@ -53,21 +46,13 @@ pub(super) fn cooperative(
     if problem.m <= 16 || problem.n <= 16 {
         return None;
     }
-    let dtype = problem.dtype;
-    let fits = |kernel: MatmulKernel| kernel.takes(dtype) && kernel.fits(capabilities, dtype);
-    if fits(COOPERATIVE_LARGE)
-        && enough(COOPERATIVE_LARGE, capabilities, problem)
-        && problem.fills(COOPERATIVE_LARGE) >= FILLED
-    {
-        let why = "cooperative matrices, enough large tiles for every core";
-        return Some(because(COOPERATIVE_LARGE, why));
-    }
-    let mut kernels = [COOPERATIVE, COOPERATIVE_8].into_iter();
-    let kernel = kernels.find(|&kernel| fits(kernel))?;
-    Some(because(kernel, "cooperative matrices"))
+    let fits =
+        COOPERATIVE_8.takes(problem.dtype) && COOPERATIVE_8.fits(capabilities, problem.dtype);
+    let least = || fits.then_some(because(COOPERATIVE_8, "cooperative matrices"));
+    pace::fastest_cooperative(capabilities, problem).or_else(least)
 }
 
-/// Kernels for products of some shapes, and for some dtypes.
+/// Kernels for products of some shapes.
 fn shaped(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
     let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
@@ -93,7 +78,7 @@ fn shaped(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<Matmul
     } else if m <= 16 && n > SHORT && fits(HARDWARE_WIDE) {
         return Some(because(HARDWARE_WIDE, "few rows"));
     }
-    cooperative(capabilities, problem)
+    None
 }
 
 #[cfg(test)]
@@ -176,13 +161,9 @@ mod tests {
             let plan = printed(capabilities, sizes, dtype);
             assert!(plan.starts_with(name), "{sizes:?}: {plan}");
         };
-        let middling = "cooperative_tile 64x64x32 matrices 16x16 subgroups 2x2 lanes 32";
-        starts(
-            &opened,
-            [4096; 3],
-            DType::F16,
-            "cooperative_tile 128x128x32 matrices 16x16 subgroups 2x4 lanes 32: ",
-        );
+        let middling = "cooperative_tile 64x64x32 matrices 16x16 subgroups 2x2 lanes 32 stages 2";
+        let largest = "cooperative_tile 128x256x32 matrices 16x16 subgroups 2x4 lanes 32: ";
+        starts(&opened, [4096; 3], DType::F16, largest);
         starts(&opened, [512; 3], DType::F16, middling);
         starts(&opened, [17, 40, 20], DType::F16, middling);
         starts(

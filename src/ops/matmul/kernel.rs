@@ -10,8 +10,7 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::matmul_kernel::{
-    COOPERATIVE_STAGES, FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL,
-    SUBGROUP_UNROLL, WIDE,
+    FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
 };
 
 /// What a kernel is specialised by, beside the plan and the dtype.
@@ -168,6 +167,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             edge,
             lanes,
             subgroups: [down, across],
+            stages,
         } => (
             "matmul/cooperative_tile",
             &[
@@ -177,7 +177,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("subgroups_m", down),
                 ("subgroups_n", across),
                 ("threads", lanes * down * across),
-                ("stages", COOPERATIVE_STAGES),
+                ("stages", stages),
             ],
         ),
         Kernel::Register {

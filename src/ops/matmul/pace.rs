@@ -6,7 +6,8 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    HARDWARE, HARDWARE_LARGE, HARDWARE_MIDDLE, HARDWARE_SMALL, MatmulKernel,
+    COOPERATIVE, COOPERATIVE_LARGE, COOPERATIVE_MIDDLE, HARDWARE, HARDWARE_LARGE, HARDWARE_MIDDLE,
+    HARDWARE_SMALL, MatmulKernel,
 };
 
 /// Nanoseconds of a step of k, on an H200: what counts is how they compare.
@@ -31,6 +32,13 @@ const PACES: [Pace; 4] = [
     pace(HARDWARE_MIDDLE, 54.0, 72.0),
     pace(HARDWARE, 29.0, 46.0),
     pace(HARDWARE_SMALL, 9.8, 38.0),
+];
+
+/// Of those that multiply by cooperative matrices, of f16.
+const COOPERATIVE_PACES: [Pace; 3] = [
+    pace(COOPERATIVE_LARGE, 38.0, 42.0),
+    pace(COOPERATIVE_MIDDLE, 24.6, 27.5),
+    pace(COOPERATIVE, 11.0, 17.0),
 ];
 
 /// Nanoseconds that adding up the parts of k takes beside its bytes: one launch more, after all others.
@@ -68,25 +76,45 @@ fn nanoseconds(pace: &Pace, split: usize, cores: usize, problem: &MatmulProblem)
 
 /// The fastest tile for a product, with k in as many parts as pay.
 pub(super) fn fastest(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
+    // 64 sums of f64 do not fit registers; and tiles of many invocations are for GPUs of large cores.
+    let is_for = |kernel: MatmulKernel| match capabilities.kind {
+        DeviceKind::DiscreteGpu if problem.dtype != DType::F64 => true,
+        _ => [HARDWARE, HARDWARE_SMALL].contains(&kernel),
+    };
+    let paces = PACES.iter().filter(|pace| is_for(pace.kernel));
+    fastest_of(paces, capabilities, problem)
+}
+
+/// The same of tiles of cooperative matrices.
+pub(super) fn fastest_cooperative(
+    capabilities: &Capabilities,
+    problem: &MatmulProblem,
+) -> Option<MatmulPlan> {
+    fastest_of(COOPERATIVE_PACES.iter(), capabilities, problem)
+}
+
+fn fastest_of<'a>(
+    paces: impl Iterator<Item = &'a Pace>,
+    capabilities: &Capabilities,
+    problem: &MatmulProblem,
+) -> Option<MatmulPlan> {
     let dtype = problem.dtype;
     let cores = cores(capabilities);
     let most = match !problem.accumulates && dtype.accumulator() == DType::F32 {
         true => (problem.k / PART).clamp(1, MOST_PARTS),
         false => 1,
     };
-    // 64 sums of f64 do not fit registers; and tiles of many invocations are for GPUs of large cores.
-    let is_for = |kernel: MatmulKernel| match capabilities.kind {
-        DeviceKind::DiscreteGpu if dtype != DType::F64 => true,
-        _ => [HARDWARE, HARDWARE_SMALL].contains(&kernel),
-    };
-    let paces = PACES
-        .iter()
-        .filter(|pace| is_for(pace.kernel) && pace.kernel.fits(capabilities, dtype));
-    // Parts that are alike: 1, 2, 3, 4, 6, 8, 12, ...
-    let parts = (0..).flat_map(|power: u32| [2usize << power, 3 << power]);
-    let parts = || std::iter::once(1).chain(parts.clone().take_while(|&parts| parts <= most));
-    let ways = paces.flat_map(|pace| {
-        parts().map(move |split| (nanoseconds(pace, split, cores, problem), pace.kernel, split))
+    // 1, 2, 3, 4, 6, 8, 12, ...
+    let powers = (0..).flat_map(|power: u32| [2usize << power, 3 << power]);
+    let parts = || std::iter::once(1).chain(powers.clone().take_while(|&parts| parts <= most));
+    let fitting =
+        paces.filter(|pace| pace.kernel.takes(dtype) && pace.kernel.fits(capabilities, dtype));
+    let ways = fitting.flat_map(|pace| {
+        let way = move |split| {
+            let nanoseconds = nanoseconds(pace, split, cores, problem);
+            (nanoseconds, pace.kernel, split)
+        };
+        parts().map(way)
     });
     let (_, kernel, split) = ways.min_by(|one, other| one.0.total_cmp(&other.0))?;
     Some(MatmulPlan {
