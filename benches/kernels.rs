@@ -9,7 +9,8 @@ mod args;
 use std::time::Instant;
 
 use args::{Args, or_exit};
-use orlop::{DType, Device, Growth, Result, Tensor, fused};
+use orlop::memory::Growth;
+use orlop::{DType, Device, Result, Tensor, fused};
 
 const BENCH: &str = "kernels";
 

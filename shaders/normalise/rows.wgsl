@@ -1,4 +1,4 @@
-// Normal elements of whole rows, each by one invocation or by 256 of a workgroup: once through for the
+// Normal elements of whole rows, each by one invocation or by 16 or 256 of a workgroup: once through for the
 // row's state, once more, from the caches, for its elements; or from registers, where rows are short.
 //
 // norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that makes the state
@@ -6,7 +6,7 @@
 // unit          neighbours of a load, 1 or 4, or 8 (as four words of twice their bits); sizes, strides and offsets count in them
 // along         "reduced": they lie in a row; "kept": in neighbouring rows
 // kept_rank     dimensions of rows
-// lanes         invocations of a row: 1, or 256 (hardware)
+// lanes         invocations of a row: 1; 16 or 256 (hardware)
 // workgroup     invocations of a workgroup
 // each          rows of an invocation, which share loads of weight and bias (one lane, not held)
 // held          steps that a row has at most, all of which are held in registers (softmax, log_softmax; one lane); 0: any
@@ -145,8 +145,8 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
     {%- if lanes > 1 %}
-    let row = workgroup.x + workgroup.y * workgroups.x;
-    let lane = local_index;
+    let row = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup // lanes }}u + local_index / {{ lanes }}u;
+    let lane = local_index % {{ lanes }}u;
     // None leaves before the barriers.
     let steps = select(0u, params.steps, row < params.rows);
     {%- else %}
@@ -276,14 +276,14 @@ fn main(
     {%- endif %}
     {%- if lanes > 1 %}
     shared_[local_index] = total;
-    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] %}
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
     workgroupBarrier();
     if lane < {{ apart }}u {
         shared_[local_index] = join_one(shared_[local_index], shared_[local_index + {{ apart }}u]);
     }
     {%- endfor %}
     workgroupBarrier();
-    total = shared_[0];
+    total = shared_[local_index - lane];
     {%- endif %}
     let of_row = normal_one(total);
     {%- for q in range(quads) %}

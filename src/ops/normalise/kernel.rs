@@ -186,8 +186,8 @@ fn ways(family: Family) -> Vec<KernelKey> {
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
-            for (lanes, workgroup) in [(1, 8), (1, 64), (256, 256)] {
-                if lanes == 256 && (has_words || !along_reduced) {
+            for (lanes, workgroup) in [(1, 8), (1, 64), (16, 256), (256, 256)] {
+                if lanes > 1 && (has_words || !along_reduced) {
                     continue;
                 }
                 let held: &[usize] = match family.what.is_held() && lanes == 1 {

@@ -24,6 +24,15 @@ const MOST_STEPS: usize = 16 << 10;
 /// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
 const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
+/// Of hardware, whose lanes join in workgroup memory: the lanes of a row of few steps, up to how many steps, and from how
+/// many on there are lanes at all; and those of others.
+const FEW_LANES: usize = 16;
+const MOST_FEW: usize = 128;
+const LEAST_FEW: usize = 8;
+const MANY_LANES: usize = 256;
+/// Rows that keep it busy then, whatever their length, and how many loads a lane of fewer may have.
+const WIDE_ROWS: usize = 128;
+const WIDE_LOADS: usize = 16;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;
 /// Rows, in units, from which on a software adapter's invocations take several, where there is a weight or bias.
@@ -136,14 +145,15 @@ impl Planner<'_, '_> {
         let groups = kept.dims.iter().product::<usize>() / if along_reduced { 1 } else { unit };
         let steps = if along_reduced { length / unit } else { length };
         let is_software = plan::is_software(self.capabilities);
-        let lanes = match is_software {
-            false if along_reduced && x_step == 1 && steps >= 64 => 256,
+        let lanes = match !is_software && along_reduced && x_step == 1 {
+            true if steps > MOST_FEW => MANY_LANES,
+            true if steps >= LEAST_FEW => FEW_LANES,
             _ => 1,
         };
         let enough = match (is_software, lanes) {
             (true, _) => groups >= SOFT_ROWS || groups * steps <= FEW_STEPS,
             (false, 1) => groups >= HARD_ROWS || steps <= 64,
-            (false, _) => true,
+            (false, _) => groups >= WIDE_ROWS || steps <= WIDE_LOADS * lanes,
         };
         // States come first then, and after them all elements in the order of memory.
         let exceeds_caches = bytes > plan::SOFT_CACHE_BYTES as f64;

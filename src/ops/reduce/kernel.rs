@@ -183,6 +183,7 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
     let lanes = [
         (1, false),
         (SOFT_LANES as u32, false),
+        (8, true),
         (32, true),
         (256, true),
     ];

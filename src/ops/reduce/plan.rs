@@ -26,8 +26,10 @@ const FAR_STEPS: usize = 128;
 pub(super) const SOFT_LANES: usize = 8;
 /// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
 const SOFT_INVOCATIONS: usize = 512;
-/// Those of a hardware GPU, some for each place in its multiprocessors.
-const HARD_INVOCATIONS: usize = 256 << 10;
+/// Those of a hardware GPU, about half of the places in its multiprocessors: each has four loads under way.
+const HARD_INVOCATIONS: usize = 128 << 10;
+/// Lanes of hardware that join in workgroup memory, and up to how many steps: of each a few loads should be under way.
+const TREES: [(usize, usize); 3] = [(32, 8), (256, 32), (usize::MAX, 256)];
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
@@ -359,11 +361,8 @@ impl<'a> Planner<'a> {
         let tree = !is_software && is_innermost && steps >= 8;
         let lanes = match source {
             _ if tree => {
-                if steps > 256 {
-                    256
-                } else {
-                    32
-                }
+                let fitting = TREES.iter().find(|(most, _)| steps <= *most);
+                fitting.map_or(256, |&(_, lanes)| lanes)
             }
             Source::Values
                 if is_software
@@ -376,9 +375,10 @@ impl<'a> Planner<'a> {
             _ => 1,
         };
         let wanted = match source {
-            Source::States => 1,
-            Source::Values if is_software => SOFT_INVOCATIONS,
-            Source::Values => HARD_INVOCATIONS,
+            // Those of pieces have places of their own.
+            Source::States if is_software || target.strides.is_some() => 1,
+            _ if !is_software => HARD_INVOCATIONS,
+            _ => SOFT_INVOCATIONS,
         };
         // Far apart, steps go in parts whose memory the adapter's caches hold.
         let bytes = space.outputs() * space.length() * self.element.size();

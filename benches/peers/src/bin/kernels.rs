@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use burn_tensor::{Device as BurnDevice, DeviceKind, Int, TensorData, activation, module};
 use clap::Parser;
-use orlop::{Device, Growth, Result, Tensor, fused};
+use orlop::memory::Growth;
+use orlop::{Device, Result, Tensor, fused};
 use serde_json::json;
 
 #[derive(Parser)]
