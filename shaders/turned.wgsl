@@ -48,13 +48,17 @@ struct Params {
 @group(0) @binding({{ loop.index0 }}) var<storage, read_write> buffer{{ loop.index0 }}: array<{{ storage.unit_of(dtype, unit) }}>;
 {%- endfor %}
 {% include "part/body" %}
+{# What workgroup memory holds of an element. -#}
+{% macro held(dtype) -%}
+{{ "u32" if dtype == "bool" else storage.value(dtype) }}
+{%- endmacro -%}
 {%- if tile %}
 {%- for operand in inputs %}
 {%- set dtype, _, way = operand | split("/") %}
 {%- if way == "turned" %}
 // With a column between rows, so that neither way goes through one bank. Booleans as numbers: arrays of bool in
 // workgroup memory come back wrong from NVIDIA's driver (580).
-var<workgroup> tile_{{ loop.index0 }}: array<{{ "u32" if dtype == "bool" else storage.value(dtype) }}, {{ side * (side + 1) }}>;
+var<workgroup> tile_{{ loop.index0 }}: array<{{ held(dtype) }}, {{ side * (side + 1) }}>;
 {%- endif %}
 {%- endfor %}
 {%- endif %}
@@ -99,24 +103,32 @@ fn main(
     {%- endif %}
     let turned_step = along_{{ turned }};
 {%- if tile %}
-    // Along the turned axis in, along the inner one out.
+    // Along the turned axis in, along the inner one out. All loads are under way before the first is waited for.
     {
-        let turned_index = turned_step * {{ side }}u + local_index % {{ side }}u;
+        let column = local_index % {{ side }}u;
+        let row = local_index / {{ side }}u;
+        let turned_index = turned_step * {{ side }}u + column;
         {%- for j in range(side * side // 256) %}
-        {
-            let row = local_index / {{ side }}u + {{ j * 256 // side }}u;
-            let inner_index = inner_step * {{ side }}u + row;
-            if inner_index <= params.inner_last && turned_index <= params.turned_last {
-                {%- for operand in inputs %}
-                {%- set dtype, slot, way = operand | split("/") %}
-                {%- if way == "turned" %}
-                let at_{{ loop.index0 }} = {{ at(loop.index0, "inner_index", "turned_index") }};
-                {%- set loaded = storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0) %}
-                tile_{{ loop.index0 }}[row * {{ side + 1 }}u + local_index % {{ side }}u] = {{ storage.bits1(dtype, loaded) if dtype == "bool" else loaded }};
-                {%- endif %}
-                {%- endfor %}
-            }
+        let inner_{{ j }} = inner_step * {{ side }}u + row + {{ j * 256 // side }}u;
+        {%- for operand in inputs %}
+        {%- set dtype, slot, way = operand | split("/") %}
+        {%- if way == "turned" %}
+        var seen_{{ loop.index0 }}_{{ j }} = {{ held(dtype) }}();
+        if inner_{{ j }} <= params.inner_last && turned_index <= params.turned_last {
+            let at_{{ loop.index0 }} = {{ at(loop.index0, "inner_" ~ j, "turned_index") }};
+            {%- set loaded = storage.load1(dtype, "buffer" ~ slot, "at_" ~ loop.index0) %}
+            seen_{{ loop.index0 }}_{{ j }} = {{ storage.bits1(dtype, loaded) if dtype == "bool" else loaded }};
         }
+        {%- endif %}
+        {%- endfor %}
+        {%- endfor %}
+        {%- for j in range(side * side // 256) %}
+        {%- for operand in inputs %}
+        {%- set dtype, slot, way = operand | split("/") %}
+        {%- if way == "turned" %}
+        tile_{{ loop.index0 }}[(row + {{ j * 256 // side }}u) * {{ side + 1 }}u + column] = seen_{{ loop.index0 }}_{{ j }};
+        {%- endif %}
+        {%- endfor %}
         {%- endfor %}
     }
     workgroupBarrier();

@@ -3,7 +3,7 @@
 // other, so that the same bits come out of every run.
 //
 // A line is what is left of the source without its axis. Each is walked by `parts` invocations, each of
-// which adds to every `parts`th entry of the output's axis.
+// which adds to every `parts`th entry of the output's axis; neighbours walk neighbouring lines, to the same entries.
 //
 // element   "f32", "i32", "u32", "f64"
 // signed    1: negative indices count from the end of the axis
@@ -51,9 +51,10 @@ fn main(
 ) {
     // The grid is folded into two dimensions.
     let invocation = (workgroup.x + workgroup.y * workgroups.x) * 64u + local_index;
-    let line = invocation / params.parts;
-    let part = invocation % params.parts;
-    if line >= params.end - params.first {
+    let lines = params.end - params.first;
+    let part = invocation / lines;
+    let line = invocation - part * lines;
+    if part >= params.parts {
         return;
     }
     var rest = params.first + line;

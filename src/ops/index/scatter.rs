@@ -475,7 +475,7 @@ impl Walk<'_> {
         // As many invocations as keep the adapter busy: each walks all of a line's index.
         let wanted = match capabilities.kind {
             DeviceKind::Software => 16,
-            _ => 8192,
+            _ => 64 << 10,
         };
         let parts = (wanted / lines.len())
             .clamp(1, self.size)
