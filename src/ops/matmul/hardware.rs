@@ -5,9 +5,12 @@ use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FLAT_THREADS, HARDWARE, HARDWARE_LARGE,
-    HARDWARE_LARGE_ONE, HARDWARE_MIDDLE, HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL,
-    HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
+    COOPERATIVE, COOPERATIVE_8, COOPERATIVE_LARGE, FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG,
+    FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_8_ALONG, FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG,
+    FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG, FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG, FEW_ROWS_16_ACROSS,
+    FEW_ROWS_16_ALONG, FLAT_THREADS, HARDWARE, HARDWARE_LARGE, HARDWARE_LARGE_ONE, HARDWARE_MIDDLE,
+    HARDWARE_NARROW, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS,
+    HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// Workgroups from which every core of the device has work. No API tells how many cores there are:
@@ -20,9 +23,24 @@ fn busy(capabilities: &Capabilities) -> usize {
 }
 
 /// The most parts of k: their sums are written and read once more.
-const MOST_PARTS: usize = 64;
-/// Steps of k from which a part is worth it, by kernels that pass workgroup memory and by vectors.
-const PART: [usize; 2] = [256, 1024];
+const MOST_PARTS: usize = 256;
+/// Steps of k from which a part is worth it, by kernels that pass workgroup memory.
+const PART: usize = 256;
+/// Steps of k from which a kernel for few rows or columns has turns enough.
+const FEW_K: usize = 256;
+
+/// How many times as many workgroups as keep the cores busy a kernel wants, and the steps of k that are worth a
+/// part: what waits for memory alone wants all invocations that a core can hold.
+fn parts(kernel: MatmulKernel) -> [usize; 2] {
+    match kernel.kind {
+        // A turn is four steps of each of 32 invocations.
+        Kernel::Few { k_threads: 32, .. } => [4, 512],
+        Kernel::Few { .. } => [4, 256],
+        _ if kernel == HARDWARE_VECTOR_COLUMNS => [2, 512],
+        Kernel::Vector { .. } => [1, 1024],
+        _ => [1, PART],
+    }
+}
 /// The part of its tiles that a large tile has to fill.
 const FILLED: f64 = 0.75;
 
@@ -35,8 +53,8 @@ const FLAT_EDGE: u32 = 4;
 
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let plan = tile(capabilities, problem);
-    let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
-    let lacking = busy(capabilities) / problem.tiles(plan.kernel).max(1);
+    let [times, part] = parts(plan.kernel);
+    let lacking = times * busy(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
     let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
@@ -73,6 +91,42 @@ pub(super) fn cooperative(
     Some(because(kernel, "cooperative matrices"))
 }
 
+/// The kernel that reads the long matrix once, for up to 16 rows or columns of the other.
+fn few(problem: &MatmulProblem) -> Option<MatmulKernel> {
+    let &MatmulProblem { m, n, a, b, .. } = problem;
+    let (few, long, short, by_rows) = match () {
+        () if n <= 16 && m > SHORT => (n, a, b, false),
+        () if m <= 16 && n > SHORT => (m, b, a, true),
+        () => return None,
+    };
+    let most = match (problem.dtype, long.along_k) {
+        // Sums of two registers each.
+        (DType::F64, _) => 4,
+        // Along k each invocation meets four steps of the few: across it their loads are sixteen lines each.
+        (_, true) if !short.along_k => 8,
+        _ => 16,
+    };
+    if problem.k < FEW_K || few > most {
+        return None;
+    }
+    // For few columns and few rows, the long matrix across k and along it.
+    let kernels = match few {
+        0..=4 => [
+            [FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG],
+            [FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG],
+        ],
+        5..=8 => [
+            [FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_8_ALONG],
+            [FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG],
+        ],
+        _ => [
+            [FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG],
+            [FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG],
+        ],
+    };
+    Some(kernels[usize::from(by_rows)][usize::from(long.along_k)])
+}
+
 fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
     let fits = |kernel: MatmulKernel| kernel.fits(capabilities, dtype);
@@ -94,6 +148,8 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
         if fits(kernel) {
             return because(kernel, why);
         }
+    } else if let Some(kernel) = few(problem).filter(|&kernel| fits(kernel)) {
+        return because(kernel, "few rows or columns, the other matrix read once");
     } else if n <= 16 && m > SHORT && fits(HARDWARE_TALL) {
         return because(HARDWARE_TALL, "few columns");
     } else if m <= 16 && n > SHORT && fits(HARDWARE_WIDE) {
@@ -123,7 +179,7 @@ fn tile(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
             return because(kernel, why);
         }
     }
-    if fits(HARDWARE) && (enough(HARDWARE) || k >= 2 * PART[0]) {
+    if fits(HARDWARE) && (enough(HARDWARE) || k >= 2 * PART) {
         return because(HARDWARE, "middling sizes");
     }
     because(HARDWARE_SMALL, "few tiles, or small limits of the adapter")
@@ -183,7 +239,7 @@ mod tests {
         );
         starts(
             [64, 1 << 20, 64],
-            "workgroup_tile 64x64x16 thread 4x4, k split in 64: ",
+            "workgroup_tile 64x64x16 thread 4x4, k split in 256: ",
         );
         starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
         starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
@@ -193,7 +249,7 @@ mod tests {
         );
         starts(
             [4096, 4096, 8],
-            "workgroup_tile 256x16x16 thread 4x4, k split in 16: ",
+            "few_tile 32x8 threads 8x32, k split in 8: ",
         );
         let f64 = printed(&large(), [4096; 3], DType::F64);
         assert!(
@@ -225,12 +281,7 @@ mod tests {
         );
         starts(&opened, [512; 3], DType::F16, middling);
         starts(&opened, [17, 40, 20], DType::F16, middling);
-        starts(
-            &opened,
-            [16, 4096, 4096],
-            DType::F16,
-            "workgroup_tile 16x256",
-        );
+        starts(&opened, [16, 4096, 4096], DType::F16, "few_tile 16x128");
         starts(&opened, [4096, 4096, 1], DType::F16, "vector_tile");
         for dtype in [DType::F32, DType::BF16, DType::I32] {
             starts(&opened, [4096; 3], dtype, "workgroup_tile");
