@@ -52,6 +52,8 @@ pub(crate) enum Kernel {
     },
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
+    /// A matrix times few columns, or few rows times a matrix (the tile's lesser edge), which is read once: hardware.
+    Few { row_threads: u32, k_threads: u32 },
     /// Matrix times vector, the matrix loaded eight elements at a time, along k or not: software
     /// adapters with 64-bit integers.
     WideVector { along_k: bool },
@@ -147,6 +149,18 @@ const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
     }
 }
 
+/// By `threads` along the long matrix and along k; the tile's other edge is of the few.
+const fn few(tile_m: u32, tile_n: u32, threads: [u32; 2]) -> MatmulKernel {
+    MatmulKernel {
+        kind: Kernel::Few {
+            row_threads: threads[0],
+            k_threads: threads[1],
+        },
+        tile_m,
+        tile_n,
+    }
+}
+
 const fn wide(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Wide,
@@ -184,6 +198,23 @@ pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [
 pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2], 2);
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
+
+/// A long matrix whose neighbours lie along k: a subgroup along each row, so many rows as there are registers for.
+pub(crate) const FEW_COLUMNS_4_ALONG: MatmulKernel = few(64, 4, [8, 32]);
+pub(crate) const FEW_COLUMNS_8_ALONG: MatmulKernel = few(32, 8, [8, 32]);
+pub(crate) const FEW_COLUMNS_16_ALONG: MatmulKernel = few(32, 16, [8, 32]);
+pub(crate) const FEW_COLUMNS_4_ALONG_FEWER: MatmulKernel = few(32, 4, [8, 32]);
+pub(crate) const FEW_COLUMNS_8_ALONG_MORE: MatmulKernel = few(64, 8, [8, 32]);
+pub(crate) const FEW_ROWS_4_ALONG: MatmulKernel = few(4, 64, [8, 32]);
+pub(crate) const FEW_ROWS_8_ALONG: MatmulKernel = few(8, 32, [8, 32]);
+pub(crate) const FEW_ROWS_16_ALONG: MatmulKernel = few(16, 32, [8, 32]);
+/// One whose neighbours lie across k: a subgroup along the rows.
+pub(crate) const FEW_COLUMNS_4_ACROSS: MatmulKernel = few(128, 4, [32, 8]);
+pub(crate) const FEW_COLUMNS_8_ACROSS: MatmulKernel = few(128, 8, [32, 8]);
+pub(crate) const FEW_COLUMNS_16_ACROSS: MatmulKernel = few(128, 16, [32, 8]);
+pub(crate) const FEW_ROWS_4_ACROSS: MatmulKernel = few(4, 128, [32, 8]);
+pub(crate) const FEW_ROWS_8_ACROSS: MatmulKernel = few(8, 128, [32, 8]);
+pub(crate) const FEW_ROWS_16_ACROSS: MatmulKernel = few(16, 128, [32, 8]);
 
 pub(crate) const SOFTWARE_VECTOR: MatmulKernel = vector(64, 8, 1);
 pub(crate) const REGISTER_WIDE: MatmulKernel = register(16, 128, [16, 16], 4);
@@ -227,7 +258,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 42] = [
+    pub(crate) const ALL: [MatmulKernel; 56] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_MIDDLE,
@@ -240,6 +271,20 @@ impl MatmulKernel {
         COOPERATIVE_8,
         HARDWARE_VECTOR_ROWS,
         HARDWARE_VECTOR_COLUMNS,
+        FEW_COLUMNS_4_ALONG,
+        FEW_COLUMNS_8_ALONG,
+        FEW_COLUMNS_16_ALONG,
+        FEW_COLUMNS_4_ALONG_FEWER,
+        FEW_COLUMNS_8_ALONG_MORE,
+        FEW_ROWS_4_ALONG,
+        FEW_ROWS_8_ALONG,
+        FEW_ROWS_16_ALONG,
+        FEW_COLUMNS_4_ACROSS,
+        FEW_COLUMNS_8_ACROSS,
+        FEW_COLUMNS_16_ACROSS,
+        FEW_ROWS_4_ACROSS,
+        FEW_ROWS_8_ACROSS,
+        FEW_ROWS_16_ACROSS,
         SOFTWARE_VECTOR,
         REGISTER_WIDE,
         REGISTER,
@@ -293,7 +338,7 @@ impl MatmulKernel {
                 Kernel::Quad => 1,
                 // What the texels have rows for.
                 Kernel::Texel => return TEXEL_ROWS as usize,
-                Kernel::Vector { k_threads, .. } => k_threads,
+                Kernel::Vector { k_threads, .. } | Kernel::Few { k_threads, .. } => k_threads,
                 // Panels without vectors take what goes step by step.
                 Kernel::WideVector { .. } => 1,
             } as usize
@@ -304,7 +349,7 @@ impl MatmulKernel {
     pub(crate) fn may_accumulate(&self) -> bool {
         match self.kind {
             Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
-            Kernel::Vector { .. } | Kernel::WideVector { .. } => true,
+            Kernel::Vector { .. } | Kernel::WideVector { .. } | Kernel::Few { .. } => true,
             Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
             Kernel::Texel | Kernel::Quad | Kernel::Flat => false,
             Kernel::Register { .. } => *self == REGISTER_SMALL,
@@ -312,6 +357,11 @@ impl MatmulKernel {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
             }
         }
+    }
+
+    /// The tile's edges along the long matrix and along the few, of kernels for few rows or columns.
+    pub(crate) fn long_and_few(&self) -> [u32; 2] {
+        [self.tile_m.max(self.tile_n), self.tile_m.min(self.tile_n)]
     }
 
     /// Whether it is for a matrix times a vector alone.
@@ -388,6 +438,16 @@ impl MatmulKernel {
                 row_threads,
                 k_threads,
             } => (row_threads * k_threads, self.tile_m * k_threads * element),
+            Kernel::Few {
+                row_threads,
+                k_threads,
+            } => {
+                let threads = row_threads * k_threads;
+                let [rows, columns] = self.long_and_few();
+                let sums = rows * k_threads;
+                let group = (FEW_SUMS / sums).clamp(1, columns);
+                (threads, sums * group * element)
+            }
             Kernel::Register {
                 thread_m, thread_n, ..
             } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
@@ -414,6 +474,9 @@ impl MatmulKernel {
 /// Invocations of a workgroup of the flat tile, and its steps of k per turn.
 pub(crate) const FLAT_THREADS: u32 = 64;
 pub(crate) const FLAT_UNROLL: u32 = 4;
+
+/// Sums that the few tile has in workgroup memory at a time.
+pub(crate) const FEW_SUMS: u32 = 4096;
 
 /// Steps of k per turn of the subgroup tile.
 pub(crate) const SUBGROUP_UNROLL: u32 = 4;
@@ -482,6 +545,13 @@ impl fmt::Display for MatmulKernel {
                 let lie = if *along_k { "rows" } else { "columns" };
                 write!(f, "wide_vector {tile_m} of {lie}")
             }
+            Kernel::Few {
+                row_threads,
+                k_threads,
+            } => write!(
+                f,
+                "few_tile {tile_m}x{tile_n} threads {row_threads}x{k_threads}"
+            ),
             Kernel::Vector {
                 row_threads,
                 k_threads,

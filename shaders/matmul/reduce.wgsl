@@ -76,8 +76,20 @@ fn main(
         return;
     }
     var sums = buffer0[four];
-    for (var part = 1u; part < params.parts; part += 1u) {
+    // Loads of eight parts are under way together: few entries have few invocations to hide them.
+    var part = 1u;
+    while part + 7u < params.parts {
+        {%- for i in range(8) %}
+        let sums_{{ i }} = buffer0[(part + {{ i }}u) * params.pitch + four];
+        {%- endfor %}
+        {%- for i in range(8) %}
+        sums += sums_{{ i }};
+        {%- endfor %}
+        part += 8u;
+    }
+    while part < params.parts {
         sums += buffer0[part * params.pitch + four];
+        part += 1u;
     }
     {%- if finishes %}
     sums = vec4<{{ kept }}>({% for j in range(4) %}finished(four * 4u + {{ j }}u, sums[{{ j }}]){{ ", " if not loop.last }}{% endfor %});

@@ -36,6 +36,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "reduce",
     "turned",
     "matmul/cooperative_tile",
+    "matmul/few_tile",
     "matmul/pack",
     "matmul/part/batch",
     "matmul/part/block",

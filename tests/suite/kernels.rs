@@ -400,7 +400,14 @@ fn turns_of_vectors(context: &Context) -> Result<()> {
     }
     let device = context.device();
     cases(1, |rng| {
-        for name in ["vector_tile 8 threads 8x32", "vector_tile 128 threads 32x8"] {
+        for (name, rows, columns) in [
+            ("vector_tile 8 threads 8x32", 0, 1),
+            ("vector_tile 128 threads 32x8", 0, 1),
+            ("few_tile 64x4 threads 8x32", 0, 4),
+            ("few_tile 128x8 threads 32x8", 0, 7),
+            ("few_tile 4x128 threads 32x8", 4, 0),
+            ("few_tile 8x32 threads 8x32", 5, 0),
+        ] {
             let kernel: MatmulKernel = name.parse()?;
             let mut ran = 0;
             for k in [
@@ -408,21 +415,25 @@ fn turns_of_vectors(context: &Context) -> Result<()> {
             ] {
                 for ways in [[0, 0], [1, 0], [2, 2]] {
                     let m = 1 + rng.below(140);
-                    // Vectors of columns run along rows by four.
-                    let m = if ways[0] == 1 {
+                    // Vectors across k run along rows by four.
+                    let m = if ways[0] == 1 || rows > 0 {
                         m.next_multiple_of(4)
                     } else {
                         m
                     };
+                    let [m, n] = match rows {
+                        0 => [m, columns],
+                        _ => [rows, m],
+                    };
                     let a = Matrix::new(device, rng, [1, m, k], ways[0])?;
-                    let b = Matrix::new(device, rng, [1, k, 1], ways[1])?;
+                    let b = Matrix::new(device, rng, [1, k, n], ways[1])?;
                     let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
                         continue;
                     };
                     ran += 1;
-                    let story = || format!("{kernel}: [{m}, {k}] x [{k}, 1], ways {ways:?}");
+                    let story = || format!("{kernel}: [{m}, {k}] x [{k}, {n}], ways {ways:?}");
                     let c = product.to_vec::<f32>()?;
-                    check(&a.host, &b.host, &c, [1, m, k, 1], &story);
+                    check(&a.host, &b.host, &c, [1, m, k, n], &story);
                 }
             }
             assert!(ran > 0, "{kernel}");

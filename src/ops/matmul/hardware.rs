@@ -6,14 +6,33 @@ use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE_8, FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS,
-    HARDWARE_VECTOR_ROWS, HARDWARE_WIDE, Kernel, MatmulKernel,
+    COOPERATIVE_8, FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG, FEW_COLUMNS_8_ACROSS,
+    FEW_COLUMNS_8_ALONG, FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG, FEW_ROWS_4_ACROSS,
+    FEW_ROWS_4_ALONG, FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG, FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG,
+    FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS,
+    HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// The most parts of k: their sums are written and read once more.
-const MOST_PARTS: usize = 64;
-/// Steps of k from which a part is worth it, by kernels that pass workgroup memory and by vectors.
-const PART: [usize; 2] = [256, 1024];
+const MOST_PARTS: usize = 256;
+/// Steps of k from which a part is worth it, by kernels that pass workgroup memory.
+const PART: usize = 256;
+/// Steps of k from which a kernel for few rows or columns has turns enough.
+const FEW_K: usize = 256;
+
+/// How many times as many workgroups as keep the cores busy a kernel wants, and the steps of k that are worth a
+/// part: what waits for memory alone wants all invocations that a core can hold.
+fn parts(kernel: MatmulKernel) -> [usize; 2] {
+    match kernel.kind {
+        // A turn is four steps of each of 32 invocations.
+        Kernel::Few { k_threads: 32, .. } => [4, 512],
+        Kernel::Few { .. } => [4, 256],
+        _ if kernel == HARDWARE_VECTOR_COLUMNS => [2, 512],
+        Kernel::Vector { .. } => [1, 1024],
+        _ => [1, PART],
+    }
+}
+
 /// Up to there the small tile is fuller than those for few rows or columns.
 const SHORT: usize = 64;
 /// Steps of k up to which an invocation has a small product to itself: further ones leave too few
@@ -27,8 +46,8 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
             cooperative(capabilities, problem).or_else(|| pace::fastest(capabilities, problem));
         return fastest.unwrap_or_else(|| because(HARDWARE_SMALL, "small limits of the adapter"));
     };
-    let part = PART[usize::from(matches!(plan.kernel.kind, Kernel::Vector { .. }))];
-    let lacking = 2 * cores(capabilities) / problem.tiles(plan.kernel).max(1);
+    let [times, part] = parts(plan.kernel);
+    let lacking = 2 * times * cores(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
     let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
@@ -52,6 +71,42 @@ pub(super) fn cooperative(
     pace::fastest_cooperative(capabilities, problem).or_else(least)
 }
 
+/// The kernel that reads the long matrix once, for up to 16 rows or columns of the other.
+fn few(problem: &MatmulProblem) -> Option<MatmulKernel> {
+    let &MatmulProblem { m, n, a, b, .. } = problem;
+    let (few, long, short, by_rows) = match () {
+        () if n <= 16 && m > SHORT => (n, a, b, false),
+        () if m <= 16 && n > SHORT => (m, b, a, true),
+        () => return None,
+    };
+    let most = match (problem.dtype, long.along_k) {
+        // Sums of two registers each.
+        (DType::F64, _) => 4,
+        // Along k each invocation meets four steps of the few: across it their loads are sixteen lines each.
+        (_, true) if !short.along_k => 8,
+        _ => 16,
+    };
+    if problem.k < FEW_K || few > most {
+        return None;
+    }
+    // For few columns and few rows, the long matrix across k and along it.
+    let kernels = match few {
+        0..=4 => [
+            [FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG],
+            [FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG],
+        ],
+        5..=8 => [
+            [FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_8_ALONG],
+            [FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG],
+        ],
+        _ => [
+            [FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG],
+            [FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG],
+        ],
+    };
+    Some(kernels[usize::from(by_rows)][usize::from(long.along_k)])
+}
+
 /// Kernels for products of some shapes.
 fn shaped(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<MatmulPlan> {
     let &MatmulProblem { m, n, k, dtype, .. } = problem;
@@ -73,6 +128,11 @@ fn shaped(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<Matmul
         if fits(kernel) {
             return Some(because(kernel, why));
         }
+    } else if let Some(kernel) = few(problem).filter(|&kernel| fits(kernel)) {
+        return Some(because(
+            kernel,
+            "few rows or columns, the other matrix read once",
+        ));
     } else if n <= 16 && m > SHORT && fits(HARDWARE_TALL) {
         return Some(because(HARDWARE_TALL, "few columns"));
     } else if m <= 16 && n > SHORT && fits(HARDWARE_WIDE) {
@@ -143,8 +203,10 @@ mod tests {
         starts(&known, [1536; 3], parts);
         let few = "workgroup_tile 64x64x16 thread 8x4, k split in 4: ";
         starts(&known, [512; 3], few);
-        let long = "workgroup_tile 32x32x16 thread 4x4, k split in 64: ";
+        let long = "workgroup_tile 64x64x16 thread 8x4, k split in 256: ";
         starts(&known, [64, 1 << 20, 64], long);
+        let few = "few_tile 32x8 threads 8x32, k split in 8: ";
+        starts(&known, [4096, 4096, 8], few);
     }
 
     #[test]
@@ -166,12 +228,7 @@ mod tests {
         starts(&opened, [4096; 3], DType::F16, largest);
         starts(&opened, [512; 3], DType::F16, middling);
         starts(&opened, [17, 40, 20], DType::F16, middling);
-        starts(
-            &opened,
-            [16, 4096, 4096],
-            DType::F16,
-            "workgroup_tile 16x256",
-        );
+        starts(&opened, [16, 4096, 4096], DType::F16, "few_tile 16x128");
         starts(&opened, [4096, 4096, 1], DType::F16, "vector_tile");
         for dtype in [DType::F32, DType::BF16, DType::I32] {
             starts(&opened, [4096; 3], dtype, "workgroup_tile");

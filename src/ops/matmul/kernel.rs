@@ -10,7 +10,7 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::matmul_kernel::{
-    FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
+    FEW_SUMS, FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
 };
 
 /// What a kernel is specialised by, beside the plan and the dtype.
@@ -84,6 +84,8 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
             let thread_m = kernel.tile_m / row_threads;
             [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
         }
+        // All their edges are whole fours.
+        Kernel::Few { .. } => [true; 2],
     };
     vectors.map(|vectors| if vectors { 4 } else { 1 })
 }
@@ -96,7 +98,8 @@ pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
         Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
         Kernel::Flat => kernel.tile_n.is_multiple_of(4),
         Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
-        Kernel::Quad | Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
+        Kernel::Quad | Kernel::Few { .. } => false,
+        Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
     }
 }
 
@@ -142,6 +145,10 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         Kernel::Workgroup { .. } => values.push(("staged", dtype.accumulator().name().into())),
         Kernel::Cooperative { .. } => values.push(("staged", form.element.into())),
         _ => {}
+    }
+    if let Kernel::Few { .. } = kernel.kind {
+        let by_rows = kernel.tile_m < kernel.tile_n;
+        values.push(("few", if by_rows { "m" } else { "n" }.into()));
     }
     let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
         Kernel::Workgroup {
@@ -215,6 +222,18 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
         Kernel::Wide => ("matmul/wide_tile", &[]),
         Kernel::WideVector { .. } => ("matmul/wide_vector", &[]),
         Kernel::Texel => ("matmul/texel_tile", &[("texels", 1)]),
+        Kernel::Few {
+            row_threads,
+            k_threads,
+        } => (
+            "matmul/few_tile",
+            &[
+                ("row_threads", row_threads),
+                ("k_threads", k_threads),
+                ("thread_rows", kernel.long_and_few()[0] / row_threads),
+                ("few_sums", FEW_SUMS),
+            ],
+        ),
         Kernel::Vector {
             row_threads,
             k_threads,

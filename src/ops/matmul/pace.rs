@@ -46,7 +46,7 @@ const ADDING_UP: f64 = 4000.0;
 /// Bytes of memory that pass in a nanosecond.
 const BYTES: f64 = 3000.0;
 /// The most parts of k.
-const MOST_PARTS: usize = 64;
+const MOST_PARTS: usize = 256;
 /// Steps of k of which a part has at least so many.
 const PART: usize = 64;
 
