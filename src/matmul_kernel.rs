@@ -201,10 +201,7 @@ pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
 /// A long matrix whose neighbours lie along k: a subgroup along each row, so many rows as there are registers for.
 pub(crate) const FEW_COLUMNS_4_ALONG: MatmulKernel = few(64, 4, [8, 32]);
-pub(crate) const FEW_COLUMNS_8_ALONG: MatmulKernel = few(32, 8, [8, 32]);
 pub(crate) const FEW_COLUMNS_16_ALONG: MatmulKernel = few(32, 16, [8, 32]);
-pub(crate) const FEW_COLUMNS_4_ALONG_FEWER: MatmulKernel = few(32, 4, [8, 32]);
-pub(crate) const FEW_COLUMNS_8_ALONG_MORE: MatmulKernel = few(64, 8, [8, 32]);
 pub(crate) const FEW_ROWS_4_ALONG: MatmulKernel = few(4, 64, [8, 32]);
 pub(crate) const FEW_ROWS_8_ALONG: MatmulKernel = few(8, 32, [8, 32]);
 pub(crate) const FEW_ROWS_16_ALONG: MatmulKernel = few(16, 32, [8, 32]);
@@ -258,7 +255,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 56] = [
+    pub(crate) const ALL: [MatmulKernel; 53] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_MIDDLE,
@@ -272,10 +269,7 @@ impl MatmulKernel {
         HARDWARE_VECTOR_ROWS,
         HARDWARE_VECTOR_COLUMNS,
         FEW_COLUMNS_4_ALONG,
-        FEW_COLUMNS_8_ALONG,
         FEW_COLUMNS_16_ALONG,
-        FEW_COLUMNS_4_ALONG_FEWER,
-        FEW_COLUMNS_8_ALONG_MORE,
         FEW_ROWS_4_ALONG,
         FEW_ROWS_8_ALONG,
         FEW_ROWS_16_ALONG,

@@ -7,10 +7,10 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
     COOPERATIVE_8, FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG, FEW_COLUMNS_8_ACROSS,
-    FEW_COLUMNS_8_ALONG, FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG, FEW_ROWS_4_ACROSS,
-    FEW_ROWS_4_ALONG, FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG, FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG,
-    FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS,
-    HARDWARE_WIDE, Kernel, MatmulKernel,
+    FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG, FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG,
+    FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG, FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG, FLAT_THREADS,
+    HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE,
+    Kernel, MatmulKernel,
 };
 
 /// The most parts of k: their sums are written and read once more.
@@ -20,16 +20,15 @@ const PART: usize = 256;
 /// Steps of k from which a kernel for few rows or columns has turns enough.
 const FEW_K: usize = 256;
 
-/// How many times as many workgroups as keep the cores busy a kernel wants, and the steps of k that are worth a
-/// part: what waits for memory alone wants all invocations that a core can hold.
+/// How many workgroups a kernel wants for each core, and the steps of k that are worth a part.
 fn parts(kernel: MatmulKernel) -> [usize; 2] {
     match kernel.kind {
         // A turn is four steps of each of 32 invocations.
-        Kernel::Few { k_threads: 32, .. } => [4, 512],
+        Kernel::Few { k_threads: 32, .. } => [1, 512],
         Kernel::Few { .. } => [4, 256],
-        _ if kernel == HARDWARE_VECTOR_COLUMNS => [2, 512],
-        Kernel::Vector { .. } => [1, 1024],
-        _ => [1, PART],
+        _ if kernel == HARDWARE_VECTOR_COLUMNS => [4, 512],
+        Kernel::Vector { .. } => [2, 1024],
+        _ => [2, PART],
     }
 }
 
@@ -46,8 +45,8 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
             cooperative(capabilities, problem).or_else(|| pace::fastest(capabilities, problem));
         return fastest.unwrap_or_else(|| because(HARDWARE_SMALL, "small limits of the adapter"));
     };
-    let [times, part] = parts(plan.kernel);
-    let lacking = 2 * times * cores(capabilities) / problem.tiles(plan.kernel).max(1);
+    let [wanted, part] = parts(plan.kernel);
+    let lacking = wanted * cores(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
     let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
@@ -95,8 +94,9 @@ fn few(problem: &MatmulProblem) -> Option<MatmulKernel> {
             [FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG],
             [FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG],
         ],
+        // Along k twice four, the second from the cache, are faster than eight at once.
         5..=8 => [
-            [FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_8_ALONG],
+            [FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_4_ALONG],
             [FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG],
         ],
         _ => [
@@ -205,7 +205,7 @@ mod tests {
         starts(&known, [512; 3], few);
         let long = "workgroup_tile 64x64x16 thread 8x4, k split in 256: ";
         starts(&known, [64, 1 << 20, 64], long);
-        let few = "few_tile 32x8 threads 8x32, k split in 8: ";
+        let few = "few_tile 64x4 threads 8x32: ";
         starts(&known, [4096, 4096, 8], few);
     }
 

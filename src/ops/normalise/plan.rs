@@ -145,9 +145,11 @@ impl Planner<'_, '_> {
         let groups = kept.dims.iter().product::<usize>() / if along_reduced { 1 } else { unit };
         let steps = if along_reduced { length / unit } else { length };
         let is_software = plan::is_software(self.capabilities);
+        // Short rows in registers, where they may be, are faster than by lanes.
+        let may_hold = self.op.what.is_held() && steps * unit <= HARD_HELD;
         let lanes = match !is_software && along_reduced && x_step == 1 {
             true if steps > MOST_FEW => MANY_LANES,
-            true if steps >= LEAST_FEW => FEW_LANES,
+            true if steps >= LEAST_FEW && !may_hold => FEW_LANES,
             _ => 1,
         };
         let enough = match (is_software, lanes) {
