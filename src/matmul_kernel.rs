@@ -200,18 +200,11 @@ pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
 /// A long matrix whose neighbours lie along k: a subgroup along each row, so many rows as there are registers for.
-pub(crate) const FEW_COLUMNS_4_ALONG: MatmulKernel = few(64, 4, [8, 32]);
-pub(crate) const FEW_COLUMNS_16_ALONG: MatmulKernel = few(32, 16, [8, 32]);
-pub(crate) const FEW_ROWS_4_ALONG: MatmulKernel = few(4, 64, [8, 32]);
-pub(crate) const FEW_ROWS_8_ALONG: MatmulKernel = few(8, 32, [8, 32]);
-pub(crate) const FEW_ROWS_16_ALONG: MatmulKernel = few(16, 32, [8, 32]);
+pub(crate) const FEW_COLUMNS_ALONG: MatmulKernel = few(64, 4, [8, 32]);
+pub(crate) const FEW_ROWS_ALONG: MatmulKernel = few(4, 64, [8, 32]);
 /// One whose neighbours lie across k: a subgroup along the rows.
-pub(crate) const FEW_COLUMNS_4_ACROSS: MatmulKernel = few(128, 4, [32, 8]);
-pub(crate) const FEW_COLUMNS_8_ACROSS: MatmulKernel = few(128, 8, [32, 8]);
-pub(crate) const FEW_COLUMNS_16_ACROSS: MatmulKernel = few(128, 16, [32, 8]);
-pub(crate) const FEW_ROWS_4_ACROSS: MatmulKernel = few(4, 128, [32, 8]);
-pub(crate) const FEW_ROWS_8_ACROSS: MatmulKernel = few(8, 128, [32, 8]);
-pub(crate) const FEW_ROWS_16_ACROSS: MatmulKernel = few(16, 128, [32, 8]);
+pub(crate) const FEW_COLUMNS_ACROSS: MatmulKernel = few(128, 4, [32, 8]);
+pub(crate) const FEW_ROWS_ACROSS: MatmulKernel = few(4, 128, [32, 8]);
 
 pub(crate) const SOFTWARE_VECTOR: MatmulKernel = vector(64, 8, 1);
 pub(crate) const REGISTER_WIDE: MatmulKernel = register(16, 128, [16, 16], 4);
@@ -255,7 +248,7 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 53] = [
+    pub(crate) const ALL: [MatmulKernel; 46] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_MIDDLE,
@@ -268,17 +261,10 @@ impl MatmulKernel {
         COOPERATIVE_8,
         HARDWARE_VECTOR_ROWS,
         HARDWARE_VECTOR_COLUMNS,
-        FEW_COLUMNS_4_ALONG,
-        FEW_COLUMNS_16_ALONG,
-        FEW_ROWS_4_ALONG,
-        FEW_ROWS_8_ALONG,
-        FEW_ROWS_16_ALONG,
-        FEW_COLUMNS_4_ACROSS,
-        FEW_COLUMNS_8_ACROSS,
-        FEW_COLUMNS_16_ACROSS,
-        FEW_ROWS_4_ACROSS,
-        FEW_ROWS_8_ACROSS,
-        FEW_ROWS_16_ACROSS,
+        FEW_COLUMNS_ALONG,
+        FEW_ROWS_ALONG,
+        FEW_COLUMNS_ACROSS,
+        FEW_ROWS_ACROSS,
         SOFTWARE_VECTOR,
         REGISTER_WIDE,
         REGISTER,

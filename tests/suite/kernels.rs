@@ -404,9 +404,9 @@ fn turns_of_vectors(context: &Context) -> Result<()> {
             ("vector_tile 8 threads 8x32", 0, 1),
             ("vector_tile 128 threads 32x8", 0, 1),
             ("few_tile 64x4 threads 8x32", 0, 4),
-            ("few_tile 128x8 threads 32x8", 0, 7),
+            ("few_tile 128x4 threads 32x8", 0, 7),
             ("few_tile 4x128 threads 32x8", 4, 0),
-            ("few_tile 8x32 threads 8x32", 5, 0),
+            ("few_tile 4x64 threads 8x32", 5, 0),
         ] {
             let kernel: MatmulKernel = name.parse()?;
             let mut ran = 0;

@@ -6,11 +6,9 @@ use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE_8, FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG, FEW_COLUMNS_8_ACROSS,
-    FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG, FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG,
-    FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG, FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG, FLAT_THREADS,
-    HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS, HARDWARE_WIDE,
-    Kernel, MatmulKernel,
+    COOPERATIVE_8, FEW_COLUMNS_ACROSS, FEW_COLUMNS_ALONG, FEW_ROWS_ACROSS, FEW_ROWS_ALONG,
+    FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS,
+    HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
 /// The most parts of k: their sums are written and read once more.
@@ -25,7 +23,7 @@ fn parts(kernel: MatmulKernel) -> [usize; 2] {
     match kernel.kind {
         // A turn is four steps of each of 32 invocations.
         Kernel::Few { k_threads: 32, .. } => [1, 512],
-        Kernel::Few { .. } => [4, 256],
+        Kernel::Few { .. } => [2, 256],
         _ if kernel == HARDWARE_VECTOR_COLUMNS => [4, 512],
         Kernel::Vector { .. } => [2, 1024],
         _ => [2, PART],
@@ -70,41 +68,28 @@ pub(super) fn cooperative(
     pace::fastest_cooperative(capabilities, problem).or_else(least)
 }
 
-/// The kernel that reads the long matrix once, for up to 16 rows or columns of the other.
+/// The kernel that reads the long matrix once for up to four rows or columns of the other; along k twice for up to
+/// eight, from the cache then.
 fn few(problem: &MatmulProblem) -> Option<MatmulKernel> {
     let &MatmulProblem { m, n, a, b, .. } = problem;
-    let (few, long, short, by_rows) = match () {
-        () if n <= 16 && m > SHORT => (n, a, b, false),
-        () if m <= 16 && n > SHORT => (m, b, a, true),
+    let (few, long, by_rows) = match () {
+        () if n <= 16 && m > SHORT => (n, a, false),
+        () if m <= 16 && n > SHORT => (m, b, true),
         () => return None,
     };
-    let most = match (problem.dtype, long.along_k) {
-        // Sums of two registers each.
-        (DType::F64, _) => 4,
-        // Along k each invocation meets four steps of the few: across it their loads are sixteen lines each.
-        (_, true) if !short.along_k => 8,
-        _ => 16,
+    let most = match long.along_k && problem.dtype != DType::F64 {
+        true => 8,
+        false => 4,
     };
     if problem.k < FEW_K || few > most {
         return None;
     }
-    // For few columns and few rows, the long matrix across k and along it.
-    let kernels = match few {
-        0..=4 => [
-            [FEW_COLUMNS_4_ACROSS, FEW_COLUMNS_4_ALONG],
-            [FEW_ROWS_4_ACROSS, FEW_ROWS_4_ALONG],
-        ],
-        // Along k twice four, the second from the cache, are faster than eight at once.
-        5..=8 => [
-            [FEW_COLUMNS_8_ACROSS, FEW_COLUMNS_4_ALONG],
-            [FEW_ROWS_8_ACROSS, FEW_ROWS_8_ALONG],
-        ],
-        _ => [
-            [FEW_COLUMNS_16_ACROSS, FEW_COLUMNS_16_ALONG],
-            [FEW_ROWS_16_ACROSS, FEW_ROWS_16_ALONG],
-        ],
-    };
-    Some(kernels[usize::from(by_rows)][usize::from(long.along_k)])
+    Some(match (by_rows, long.along_k) {
+        (false, false) => FEW_COLUMNS_ACROSS,
+        (false, true) => FEW_COLUMNS_ALONG,
+        (true, false) => FEW_ROWS_ACROSS,
+        (true, true) => FEW_ROWS_ALONG,
+    })
 }
 
 /// Kernels for products of some shapes.
@@ -228,7 +213,13 @@ mod tests {
         starts(&opened, [4096; 3], DType::F16, largest);
         starts(&opened, [512; 3], DType::F16, middling);
         starts(&opened, [17, 40, 20], DType::F16, middling);
-        starts(&opened, [16, 4096, 4096], DType::F16, "few_tile 16x128");
+        starts(
+            &opened,
+            [16, 4096, 4096],
+            DType::F16,
+            "workgroup_tile 16x256",
+        );
+        starts(&opened, [4, 4096, 4096], DType::F16, "few_tile 4x128");
         starts(&opened, [4096, 4096, 1], DType::F16, "vector_tile");
         for dtype in [DType::F32, DType::BF16, DType::I32] {
             starts(&opened, [4096; 3], dtype, "workgroup_tile");
