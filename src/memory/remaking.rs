@@ -8,8 +8,6 @@ use super::rehearsal::{Failure, OTHER_SHARE, Rehearsal};
 /// as much has again and then as much was in use again. After each that fails, or that was wrong, both are twice as many.
 /// (Inputs of a fuzzer are short.)
 const FIRST: u64 = if cfg!(fuzzing) { 1 } else { 16 };
-/// Little regions count as this share of the most in use: drivers take as long for them (0.3 ms on an H200).
-const LEAST_SHARE: u64 = 16;
 /// And it lasts for so many allocations at most, twice as many after each that fails: of a program that makes little
 /// anew, regions need not stay. (Miri is slow.)
 const LONGEST: u64 = if cfg!(miri) { 1 << 8 } else { 1 << 20 };
@@ -111,7 +109,7 @@ impl Remaking {
     #[inline]
     pub(super) fn goes_back(&mut self, idle: u64) {
         self.outgrown(self.most);
-        self.bytes = self.bytes.saturating_add(idle.max(self.most / LEAST_SHARE));
+        self.bytes = self.bytes.saturating_add(idle);
         let begins_at = self.begins_at();
         match &mut self.rehearsal {
             // It has not begun, for want of a moment when as little as before is in use.
@@ -343,20 +341,6 @@ mod tests {
         round_down(MIB + MIB / 100 * percent)
     }
 
-    /// To make a region takes its time, however small it is.
-    #[test]
-    fn little_regions_count_as_a_share_of_the_most_in_use() {
-        let mut remaking = Remaking::default();
-        for _ in 0..16 * LEAST_SHARE - 1 {
-            goes_back(&mut remaking, 1);
-        }
-        assert_eq!(at(&mut remaking, 0, 0), None);
-        assert!(!remaking.rehearses());
-        goes_back(&mut remaking, 1);
-        at(&mut remaking, 0, 0);
-        assert!(remaking.rehearses());
-    }
-
     #[test]
     fn what_is_rehearsed_is_made_when_little_is_in_use() {
         let mut remaking = Remaking::default();
@@ -369,7 +353,7 @@ mod tests {
         assert_eq!(at(&mut remaking, 0, 0), None);
         assert!(remaking.rehearses());
         assert_eq!(at(&mut remaking, 0, 0), None, "not over");
-        goes_back(&mut remaking, 33 * MIB);
+        goes_back(&mut remaking, 32 * MIB);
         assert_eq!(at(&mut remaking, 0, 0), None, "not as much in use since");
         remaking.saw(MIB);
         assert_eq!(at(&mut remaking, MIB, MIB), None, "too much in use");
