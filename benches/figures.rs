@@ -8,7 +8,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit};
+use args::{Args, or_exit, repeats};
 use orlop::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -193,16 +193,14 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         }
         let a = Tensor::rand(device, [size, size], DType::F32, 1)?;
         let b = Tensor::rand(device, [size, size], DType::F32, 2)?;
-        // Hardware finishes a small product faster than a submission: several a wait.
-        let repeat = if hardware { 20 } else { 1 };
-        let seconds = timed(device, runs, repeat, || a.matmul(&b))?;
+        let seconds = timed(device, runs, repeats(device), || a.matmul(&b))?;
         let limit = (!limit.is_nan()).then_some((limit, "gemm crate on the CPU"));
         line(what, flops(size) / seconds / 1e9, "GFLOP/s", limit);
     }
 
     let a = Tensor::rand(device, [ADD], DType::F32, 1)?;
     let b = Tensor::rand(device, [ADD], DType::F32, 2)?;
-    let seconds = timed(device, runs, if hardware { 20 } else { 1 }, || a.add(&b))?;
+    let seconds = timed(device, runs, repeats(device), || a.add(&b))?;
     line(
         "add of 16 Mi f32",
         (ADD * 3 * 4) as f64 / seconds / 1e9,

@@ -8,7 +8,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit};
+use args::{Args, or_exit, repeats};
 use orlop::memory::Growth;
 use orlop::{DType, Device, Result, Tensor, fused};
 
@@ -34,12 +34,14 @@ fn main() {
 /// A device whose memory is there: where results of two sizes take turns, the default makes regions anew at first, which
 /// takes milliseconds on hardware.
 fn steady(selector: &str) -> Result<Device> {
-    let device = Device::select(selector)?;
-    if !device.info().kind().is_gpu() {
-        return Ok(device);
+    // Closed before the other opens.
+    let is_gpu = Device::select(selector)?.info().kind().is_gpu();
+    let builder = Device::builder().select(selector);
+    match is_gpu {
+        true => builder.growth(Growth::PreallocateBytes { bytes: 1 << 30 }),
+        false => builder,
     }
-    let growth = Growth::PreallocateBytes { bytes: 1 << 30 };
-    Device::builder().select(selector).growth(growth).build()
+    .build()
 }
 
 type Function = fn(&Tensor) -> Result<Tensor>;
@@ -177,11 +179,7 @@ impl Table<'_> {
         let from = Tensor::empty(self.device, [bytes / 8], DType::F32)?;
         from.fill(1.0)?;
         let copy = || from.copy();
-        // Hardware finishes an op in less than a wait takes: several a wait.
-        let repeat = match self.device.info().kind().is_gpu() {
-            true => 20,
-            false => 1,
-        };
+        let repeat = repeats(self.device);
         let mut seconds = [Vec::new(), Vec::new()];
         for round in 0..=self.runs {
             for (is_copy, seconds) in seconds.iter_mut().enumerate() {
@@ -194,7 +192,7 @@ impl Table<'_> {
                 self.device.synchronize()?;
                 // The first compiles.
                 if round > 0 {
-                    seconds.push(start.elapsed().as_secs_f64() / f64::from(repeat));
+                    seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
                 }
                 drop(result);
             }

@@ -9,7 +9,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit};
+use args::{Args, or_exit, repeats};
 use orlop::{Activation, DType, Device, HostMatrix, Result, Tensor, matmul_streamed};
 
 const BENCH: &str = "products";
@@ -138,11 +138,7 @@ impl Table {
         one: &mut dyn FnMut() -> Result<()>,
         apart: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
-        // Hardware finishes a product in less than a wait takes: several a wait.
-        let repeat = match device.info().kind().is_gpu() {
-            true => 20,
-            false => 1,
-        };
+        let repeat = repeats(device);
         let mut seconds = [Vec::new(), Vec::new()];
         for round in 0..=self.runs {
             for (is_apart, seconds) in seconds.iter_mut().enumerate() {
@@ -154,7 +150,7 @@ impl Table {
                 device.synchronize()?;
                 // The first compiles.
                 if round > 0 {
-                    seconds.push(start.elapsed().as_secs_f64() / f64::from(repeat));
+                    seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
                 }
             }
         }

@@ -70,3 +70,11 @@ pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
         std::process::exit(2);
     })
 }
+
+/// How many ops are timed between two waits: hardware finishes one in less than a wait takes.
+pub fn repeats(device: &Device) -> usize {
+    match device.info().kind().is_gpu() {
+        true => 20,
+        false => 1,
+    }
+}

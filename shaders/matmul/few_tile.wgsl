@@ -71,14 +71,7 @@ fn main(
 ) {
 {% include "matmul/part/tile" %}
 
-    // Neighbours in the workgroup read neighbours in memory.
-    {%- if fast_long == "k" %}
-    let k_thread = local_index % {{ k_threads }}u;
-    let row_thread = local_index / {{ k_threads }}u;
-    {%- else %}
-    let k_thread = local_index / {{ row_threads }}u;
-    let row_thread = local_index % {{ row_threads }}u;
-    {%- endif %}
+{% include "matmul/part/threads" %}
     let row_first = {{ long_first }} + row_thread * {{ thread_rows }}u;
     // Rows and columns past the edge repeat the last ones: what they add up to is never stored.
     {%- for i in range(0, thread_rows, 4 if long_across else 1) %}
@@ -93,24 +86,7 @@ fn main(
     {%- endfor %}
     {%- endfor %}
 
-    var k = k_thread * {{ steps }}u;
-    {%- if turns > 1 %}
-    while k + {{ (turns - 1) * stride }}u < params.k {
-        {%- for turn in range(turns) %}
-        let k_{{ turn }} = k + {{ turn * stride }}u;
-        {{- load("k_" ~ turn, "_" ~ turn) }}
-        {%- endfor %}
-        {%- for turn in range(turns) %}
-        {{- add("k_" ~ turn, "_" ~ turn) }}
-        {%- endfor %}
-        k += {{ turns * stride }}u;
-    }
-    {%- endif %}
-    while k < params.k {
-        {{- load("k", "") }}
-        {{- add("k", "") }}
-        k += {{ stride }}u;
-    }
+{% include "matmul/part/turns" %}
 
     // Sums of k's invocations, as many columns at a time as there is room for.
     let slot = (row_thread * {{ k_threads }}u + k_thread) * {{ thread_rows * group }}u;

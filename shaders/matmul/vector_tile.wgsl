@@ -13,6 +13,7 @@
 {% set a_along_k = vector_a == 4 and fast_a == "k" -%}
 {% set a_along_m = vector_a == 4 and fast_a == "m" -%}
 {% set b_along_k = vector_b == 4 -%}
+{% set fast_long = fast_a -%}
 {# Steps of k per turn, and turns whose loads are under way together: four loads of A at least. -#}
 {% set steps = 4 if a_along_k or b_along_k else 1 -%}
 {% set stride = steps * k_threads -%}
@@ -43,7 +44,7 @@
         {%- endif %}
         {%- endfor %}
 {%- endmacro %}
-{%- macro add(turn) %}
+{%- macro add(k, turn) %}
         {%- for i in range(thread_m) %}
         sum_{{ i }} = sum_{{ i }}
         {%- for step in range(steps) %} + {% if a_along_k %}a{{ turn }}_{{ i }}[{{ step }}]{% elif a_along_m %}a{{ turn }}_{{ i // 4 * 4 }}_s{{ step }}[{{ i % 4 }}]{% else %}a{{ turn }}_{{ i }}_s{{ step }}{% endif %} * b{{ turn }}_s{{ step }}{% endfor %};
@@ -63,14 +64,7 @@ fn main(
 ) {
 {% include "matmul/part/rows" %}
 
-    // Neighbours in the workgroup read neighbours in memory.
-    {%- if fast_a == "k" %}
-    let k_thread = local_index % {{ k_threads }}u;
-    let row_thread = local_index / {{ k_threads }}u;
-    {%- else %}
-    let k_thread = local_index / {{ row_threads }}u;
-    let row_thread = local_index % {{ row_threads }}u;
-    {%- endif %}
+{% include "matmul/part/threads" %}
     let row_first = tile % params.tiles_m * {{ tile_m }}u + row_thread * {{ thread_m }}u;
     // Rows past the edge repeat the last one: what they add up to is never stored.
     {%- for i in range(0, thread_m, 4 if a_along_m else 1) %}
@@ -80,24 +74,7 @@ fn main(
     var sum_{{ i }} = {{ accumulator }}();
     {%- endfor %}
 
-    var k = k_thread * {{ steps }}u;
-    {%- if turns > 1 %}
-    while k + {{ (turns - 1) * stride }}u < params.k {
-        {%- for turn in range(turns) %}
-        let k_{{ turn }} = k + {{ turn * stride }}u;
-        {{- load("k_" ~ turn, "_" ~ turn) }}
-        {%- endfor %}
-        {%- for turn in range(turns) %}
-        {{- add("_" ~ turn) }}
-        {%- endfor %}
-        k += {{ turns * stride }}u;
-    }
-    {%- endif %}
-    while k < params.k {
-        {{- load("k", "") }}
-        {{- add("") }}
-        k += {{ stride }}u;
-    }
+{% include "matmul/part/turns" %}
     {%- if k_threads > 1 %}
 
     let slot = (row_thread * {{ k_threads }}u + k_thread) * {{ thread_m }}u;

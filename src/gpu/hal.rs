@@ -1,5 +1,5 @@
-//! What wgpu's portable API does not tell or hold: total and free memory and the cores of a Vulkan adapter; mapped memory while it is
-//! read or written; that experimental features are known to be such.
+//! What wgpu's portable API does not tell or hold: memory and cores of a Vulkan adapter; mapped memory while it is read or
+//! written; that experimental features are known to be such.
 //!
 //! The only `unsafe` of the GPU floor beside wgpu's own unsafe constructors.
 
@@ -32,10 +32,7 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
         properties = properties.push_next(&mut budget);
     }
     let instance = vulkan.shared_instance();
-    // The core form of this query exists from Vulkan 1.1 on.
-    if instance.instance_api_version() < vk::API_VERSION_1_1
-        || capabilities.properties().api_version < vk::API_VERSION_1_1
-    {
+    if !answers(&vulkan) {
         return AdapterMemory::default();
     }
     // SAFETY: the physical device belongs to this instance, both live as long as `vulkan`, and
@@ -73,6 +70,18 @@ pub(crate) fn adapter_memory(adapter: &wgpu::Adapter) -> AdapterMemory {
     }
 }
 
+/// The core forms of the queries of properties exist from Vulkan 1.1 on.
+#[cfg(all(
+    feature = "vulkan",
+    not(target_vendor = "apple"),
+    not(target_family = "wasm")
+))]
+fn answers(vulkan: &wgpu::hal::vulkan::Adapter) -> bool {
+    let device = vulkan.physical_device_capabilities().properties();
+    let instance = vulkan.shared_instance().instance_api_version();
+    instance.min(device.api_version) >= ash::vk::API_VERSION_1_1
+}
+
 /// Multiprocessors or compute units, as NVIDIA's and AMD's drivers tell.
 #[cfg(all(
     feature = "vulkan",
@@ -86,9 +95,7 @@ pub(super) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
     let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let capabilities = vulkan.physical_device_capabilities();
     let instance = vulkan.shared_instance();
-    if instance.instance_api_version() < vk::API_VERSION_1_1
-        || capabilities.properties().api_version < vk::API_VERSION_1_1
-    {
+    if !answers(&vulkan) {
         return None;
     }
     let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();

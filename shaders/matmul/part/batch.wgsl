@@ -1,4 +1,7 @@
-{# Part of every matmul kernel: which matrices of the batch are the workgroup's. -#}
+{# Part of every matmul kernel: where the operands of the batch's matrices start that are the workgroup's (or invocation's). -#}
+    var a_base = params.a_offset;
+    var b_base = params.b_offset;
+    var c_base = params.c_offset;
     {%- if finishes and bias %}
     bias_base = params.bias_offset;
     {%- endif %}

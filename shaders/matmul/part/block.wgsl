@@ -11,7 +11,4 @@
     let row_first = tile_row * {{ tile_m }}u;
     let column_first = (tile_in_matrix - tile_row * params.tiles_n) * {{ tile_n }}u;
 
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    var c_base = params.c_offset;
 {% include "matmul/part/batch" %}

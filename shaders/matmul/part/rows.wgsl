@@ -5,7 +5,4 @@
         return;
     }
     let batch = tile / params.tiles_m;
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    var c_base = params.c_offset;
 {% include "matmul/part/batch" %}

@@ -16,7 +16,4 @@
     let tile_row = (band_first + tile_in_band % band_height) * {{ tile_m }}u;
     let tile_column = tile_in_band / band_height * {{ tile_n }}u;
 
-    var a_base = params.a_offset;
-    var b_base = params.b_offset;
-    var c_base = params.c_offset;
 {% include "matmul/part/batch" %}

@@ -1,7 +1,7 @@
 //! Which kernel hardware GPUs get, with which tile, and whether k is split between workgroups:
 //! `docs/matmul.md`, *Hardware*, has the arithmetic behind it.
 
-use super::pace::{self, cores};
+use super::pace::{self, MOST_PARTS, cores};
 use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
@@ -11,10 +11,6 @@ use crate::matmul_kernel::{
     HARDWARE_WIDE, Kernel, MatmulKernel,
 };
 
-/// The most parts of k: their sums are written and read once more.
-const MOST_PARTS: usize = 256;
-/// Steps of k from which a part is worth it, by kernels that pass workgroup memory.
-const PART: usize = 256;
 /// Steps of k from which a kernel for few rows or columns has turns enough.
 const FEW_K: usize = 256;
 
@@ -26,7 +22,7 @@ fn parts(kernel: MatmulKernel) -> [usize; 2] {
         Kernel::Few { .. } => [2, 256],
         _ if kernel == HARDWARE_VECTOR_COLUMNS => [4, 512],
         Kernel::Vector { .. } => [2, 1024],
-        _ => [2, PART],
+        _ => [2, 256],
     }
 }
 
@@ -46,9 +42,11 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     let [wanted, part] = parts(plan.kernel);
     let lacking = wanted * cores(capabilities) / problem.tiles(plan.kernel).max(1);
     let split = lacking.min(problem.k / part).min(MOST_PARTS);
-    let splits = split > 1 && !problem.accumulates && problem.dtype.accumulator() == DType::F32;
     MatmulPlan {
-        split: if splits { split as u32 } else { 1 },
+        split: match problem.may_split() {
+            true => split.max(1) as u32,
+            false => 1,
+        },
         ..plan
     }
 }

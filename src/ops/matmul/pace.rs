@@ -45,8 +45,8 @@ const COOPERATIVE_PACES: [Pace; 3] = [
 const ADDING_UP: f64 = 4000.0;
 /// Bytes of memory that pass in a nanosecond.
 const BYTES: f64 = 3000.0;
-/// The most parts of k.
-const MOST_PARTS: usize = 256;
+/// The most parts of k: their sums are written and read once more.
+pub(super) const MOST_PARTS: usize = 256;
 /// Steps of k of which a part has at least so many.
 const PART: usize = 64;
 
@@ -100,7 +100,7 @@ fn fastest_of<'a>(
 ) -> Option<MatmulPlan> {
     let dtype = problem.dtype;
     let cores = cores(capabilities);
-    let most = match !problem.accumulates && dtype.accumulator() == DType::F32 {
+    let most = match problem.may_split() {
         true => (problem.k / PART).clamp(1, MOST_PARTS),
         false => 1,
     };

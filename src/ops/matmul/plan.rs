@@ -105,6 +105,11 @@ impl MatmulProblem {
             .product()
     }
 
+    /// Workgroups may share k: their sums are added up in f32, and not those of panels, which add up already.
+    pub(super) fn may_split(&self) -> bool {
+        !self.accumulates && self.dtype.accumulator() == DType::F32
+    }
+
     /// Tiles of a kernel, of all batches.
     pub(super) fn tiles(&self, kernel: MatmulKernel) -> usize {
         let down = self.m.div_ceil(kernel.tile_m as usize);

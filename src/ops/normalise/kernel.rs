@@ -1,6 +1,7 @@
 //! The names of the kernels that norms ask for.
 
 use super::Norm;
+use super::plan::{FEW_LANES, MANY_LANES};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::ops::reduce::State;
@@ -186,7 +187,8 @@ fn ways(family: Family) -> Vec<KernelKey> {
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
-            for (lanes, workgroup) in [(1, 8), (1, 64), (16, 256), (256, 256)] {
+            let lanes_of = [FEW_LANES, MANY_LANES].map(|lanes| (lanes as u32, 256));
+            for (lanes, workgroup) in [(1, 8), (1, 64)].into_iter().chain(lanes_of) {
                 if lanes > 1 && (has_words || !along_reduced) {
                     continue;
                 }

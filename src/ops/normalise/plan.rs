@@ -24,12 +24,12 @@ const MOST_STEPS: usize = 16 << 10;
 /// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
 const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 16 << 10;
-/// Of hardware, whose lanes join in workgroup memory: the lanes of a row of few steps, up to how many steps, and from how
-/// many on there are lanes at all; and those of others.
-const FEW_LANES: usize = 16;
-const MOST_FEW: usize = 128;
+/// Of hardware, whose lanes join in workgroup memory: those of a row of few steps and of others.
+pub(super) const FEW_LANES: usize = 16;
+pub(super) const MANY_LANES: usize = 256;
+/// Steps of a row from which it has lanes at all, and up to which they are few.
 const LEAST_FEW: usize = 8;
-const MANY_LANES: usize = 256;
+const MOST_FEW: usize = 128;
 /// Rows that keep it busy then, whatever their length, and how many loads a lane of fewer may have.
 const WIDE_ROWS: usize = 128;
 const WIDE_LOADS: usize = 16;
@@ -146,10 +146,10 @@ impl Planner<'_, '_> {
         let steps = if along_reduced { length / unit } else { length };
         let is_software = plan::is_software(self.capabilities);
         // Short rows in registers, where they may be, are faster than by lanes.
-        let may_hold = self.op.what.is_held() && steps * unit <= HARD_HELD;
+        let is_short = self.op.what.is_held() && steps * unit <= HARD_HELD;
         let lanes = match !is_software && along_reduced && x_step == 1 {
             true if steps > MOST_FEW => MANY_LANES,
-            true if steps >= LEAST_FEW && !may_hold => FEW_LANES,
+            true if steps >= LEAST_FEW && !is_short => FEW_LANES,
             _ => 1,
         };
         let enough = match (is_software, lanes) {

@@ -1,7 +1,7 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source, least_held};
+use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source, TREES, least_held};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -180,19 +180,14 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
         4 => is_values || name.state.fields == 1,
         _ => true,
     });
-    let lanes = [
-        (1, false),
-        (SOFT_LANES as u32, false),
-        (8, true),
-        (32, true),
-        (256, true),
-    ];
+    let alone = [(1, false), (SOFT_LANES as u32, false)].into_iter();
+    let lanes = alone.chain(TREES.map(|(_, lanes)| (lanes as u32, true)));
     let ranks = [KEPT_RANKS[0], KEPT_RANKS[1]]
         .into_iter()
         .flat_map(|kept| REDUCED_RANKS.map(|reduced| (kept as u32, reduced as u32)));
     let ranks: Vec<(u32, u32)> = ranks.collect();
     units
-        .flat_map(move |unit| lanes.map(|lanes| (unit, lanes)))
+        .flat_map(move |unit| lanes.clone().map(move |lanes| (unit, lanes)))
         .flat_map(move |shape| [false, true].map(|placed| (shape, placed)))
         .flat_map(move |shape| ranks.clone().into_iter().map(move |ranks| (shape, ranks)))
         .map(

@@ -29,7 +29,7 @@ const SOFT_INVOCATIONS: usize = 512;
 /// Those of a hardware GPU, about half of the places in its multiprocessors: each has four loads under way.
 const HARD_INVOCATIONS: usize = 128 << 10;
 /// Lanes of hardware that join in workgroup memory, and up to how many steps: of each a few loads should be under way.
-const TREES: [(usize, usize); 3] = [(32, 8), (256, 32), (usize::MAX, 256)];
+pub(super) const TREES: [(usize, usize); 3] = [(32, 8), (256, 32), (usize::MAX, 256)];
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
