@@ -397,6 +397,7 @@ impl Gpu {
         stream.submit()?;
         let mut pool = self.memory.lock();
         pool.trim_to(bytes);
+        pool.source_mut().let_go();
         stream.forget_returned(&mut pool);
         drop(pool);
         stream.staging.trim();

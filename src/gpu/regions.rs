@@ -1,5 +1,6 @@
 //! Regions as wgpu buffers: where the pool gets its memory from.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::health::{self, Caught, Health};
@@ -24,6 +25,41 @@ const UNSETTLED_SHARE: u64 = 8;
 /// And what they may have in any case.
 const UNSETTLED_BYTES: u64 = 4 << 20;
 
+/// Share of what regions hold that those may have which went back lately and are kept for whoever needs one as large.
+const KEPT_SHARE: u64 = 8;
+/// And what they may have in any case.
+const KEPT_BYTES: u64 = 8 << 20;
+
+/// Small regions that went back lately. To keep idle regions whole the pool gives them back and makes others
+/// (`Growth::Proportional`), in a program that repeats itself the same ones each time; a driver takes some 0.3 ms to make
+/// one, however small. What is kept is the pool's no longer and in none of its figures, as is what work in flight still
+/// uses.
+#[derive(Default)]
+struct Kept {
+    /// With whether somebody has waited for the device since they came, the oldest first.
+    regions: VecDeque<(wgpu::Buffer, bool)>,
+    bytes: u64,
+}
+
+impl Kept {
+    /// One of exactly so many bytes, the latest.
+    fn take(&mut self, bytes: u64) -> Option<wgpu::Buffer> {
+        let at = self
+            .regions
+            .iter()
+            .rposition(|(region, _)| region.size() == bytes)?;
+        let (region, _) = self.regions.remove(at)?;
+        self.bytes -= bytes;
+        Some(region)
+    }
+
+    fn pop(&mut self) -> Option<wgpu::Buffer> {
+        let (region, _) = self.regions.pop_front()?;
+        self.bytes -= region.size();
+        Some(region)
+    }
+}
+
 /// Creates regions on one device.
 pub(crate) struct Regions {
     device: wgpu::Device,
@@ -36,6 +72,7 @@ pub(crate) struct Regions {
     /// memory alive.
     pub returned: bool,
     held: u64,
+    kept: Kept,
     /// Bytes that went back since somebody last waited for what used them.
     unsettled: u64,
     /// They are too many: the next allocation waits first.
@@ -65,6 +102,7 @@ impl Regions {
             faults,
             returned: false,
             held: 0,
+            kept: Kept::default(),
             unsettled: 0,
             crowded: Arc::default(),
         };
@@ -76,8 +114,9 @@ impl Regions {
                     format!("{:?} cannot be had for regions: {reason}", extra.0),
                 )
             })?;
-            regions.destroy(tried);
-            regions.returned = false;
+            drop(tried);
+            regions.claim.give(QUANTUM);
+            regions.held = 0;
         }
         Ok(regions)
     }
@@ -88,7 +127,11 @@ impl RegionSource for Regions {
 
     fn create(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
         self.claim.take(bytes)?;
-        let created = self.buffer(bytes);
+        let mut created = self.made(bytes);
+        // What is kept may be what is missing.
+        if created.is_err() && self.let_go() {
+            created = self.made(bytes);
+        }
         match created {
             Ok(_) => self.held += bytes,
             Err(_) => self.claim.give(bytes),
@@ -100,16 +143,61 @@ impl RegionSource for Regions {
     fn destroy(&mut self, region: wgpu::Buffer) {
         let bytes = region.size();
         self.claim.give(bytes);
-        // Dropped, not destroyed: work in flight or in the open batch may still use it.
-        drop(region);
-        self.returned = true;
         self.held = self.held.saturating_sub(bytes);
-        self.unsettled += bytes;
+        self.kept.bytes += bytes;
+        self.kept.regions.push_back((region, false));
+        let most = (self.held / KEPT_SHARE).max(KEPT_BYTES);
+        while self.kept.bytes > most
+            && let Some(oldest) = self.kept.pop()
+        {
+            self.unsettled += oldest.size();
+            self.goes(oldest);
+        }
         self.count_unsettled();
     }
 }
 
 impl Regions {
+    /// One that is kept, or a new one.
+    fn made(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
+        let kept = self.kept.take(bytes);
+        let created = kept.map_or_else(|| self.buffer(bytes), Ok);
+        // A lost device swallows errors and hands out dead buffers.
+        match self.health.check() {
+            Ok(()) => created,
+            Err(lost) => Err(Refused(lost.to_string())),
+        }
+    }
+
+    /// The adapter's again as soon as nothing uses it.
+    fn goes(&mut self, region: wgpu::Buffer) {
+        // Dropped, not destroyed: work in flight or in the open batch may still use it.
+        drop(region);
+        self.returned = true;
+    }
+
+    /// Keeps none any longer; whether there was any.
+    pub(crate) fn let_go(&mut self) -> bool {
+        let mut any = false;
+        while let Some(region) = self.kept.pop() {
+            self.goes(region);
+            any = true;
+        }
+        any
+    }
+
+    /// Somebody has waited for the device: of what is kept, that goes which nobody has needed since they waited before.
+    pub(crate) fn waited(&mut self) {
+        while let Some((_, true)) = self.kept.regions.front()
+            && let Some(region) = self.kept.pop()
+        {
+            self.goes(region);
+        }
+        for (_, has_waited) in &mut self.kept.regions {
+            *has_waited = true;
+        }
+    }
+
     /// Bytes that went back since [`Regions::settled`].
     pub(crate) fn unsettled(&self) -> u64 {
         self.unsettled
@@ -139,10 +227,6 @@ impl Regions {
                 mapped_at_creation: false,
             })
         });
-        // A lost device swallows errors and hands out dead buffers.
-        if let Err(lost) = self.health.check() {
-            return Err(Refused(lost.to_string()));
-        }
         created.map_err(|caught| match caught {
             Caught::OutOfMemory(_) => Refused("the adapter is out of memory".to_owned()),
             Caught::Other(message) => Refused(message),

@@ -358,6 +358,7 @@ impl Download {
                 self.record(&gpu)?;
             }
         }
+        gpu.memory.lock().source_mut().waited();
         Ok(())
     }
 

@@ -203,10 +203,11 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
     pub(super) fn finish(&self, what: &'static str, deadline: Deadline) -> Result<()> {
-        match self.submit_all()? {
-            Some(last) => self.wait_submission(what, &last, deadline),
-            None => Ok(()),
+        if let Some(last) = self.submit_all()? {
+            self.wait_submission(what, &last, deadline)?;
         }
+        self.memory.lock().source_mut().waited();
+        Ok(())
     }
 
     /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.

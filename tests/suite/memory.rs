@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use orlop::memory::{MemoryStatistics, QUANTUM};
-use orlop::{DType, Device, Error, Result, Tensor};
+use orlop::{DType, Device, Error, Fault, Faults, Result, Tensor};
 
 use crate::adapters::Context;
 use crate::operand::same;
@@ -35,6 +35,11 @@ pub fn tests() -> Vec<Test> {
             "memory::what_went_back_does_not_pile_up",
             Scope::Gpu,
             what_went_back_does_not_pile_up,
+        ),
+        Test::new(
+            "memory::what_is_made_anew_is_not_asked_for",
+            Scope::Gpu,
+            what_is_made_anew_is_not_asked_for,
         ),
     ]
 }
@@ -331,6 +336,47 @@ fn what_went_back_does_not_pile_up(context: &Context) -> Result<()> {
     // The one that went last, the one that is there, and staging.
     assert!(most <= (16 + 10 + 8) * MIB, "{} MiB", most / MIB);
     Ok(())
+}
+
+/// Small regions that the pool gives back and makes anew are the driver's for who needs none as large, not before.
+fn what_is_made_anew_is_not_asked_for(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let weights = Tensor::ones(&device, 4 << 20, DType::F32)?;
+    let made = || device.memory().counts.regions.allocated;
+    let asked = || faults.passed(Fault::Region);
+    let step = |at: usize| -> Result<()> {
+        let result = Tensor::full(&device, 4 << 10, at as f32, DType::F32)?;
+        let scratch = Tensor::full(&device, 512 << 10, 1.0, DType::F32)?;
+        let sum = scratch.slice(..4 << 10)?.add(&result)?;
+        drop((result, scratch));
+        same(&sum, &vec![at as f32 + 1.0; 4 << 10])
+    };
+    for at in 0..3 {
+        step(at)?;
+    }
+    let (made_before, asked_before) = (made(), asked());
+    for at in 0..30 {
+        step(at)?;
+    }
+    assert!(made() >= made_before + 30, "{} regions", made());
+    assert_eq!(asked(), asked_before);
+    // What nobody needs between two waits goes, and all by `trim`.
+    let large = || Tensor::full(&device, 3 << 18, 1.0, DType::F32);
+    let asked_after = |between: &dyn Fn() -> Result<()>| -> Result<u64> {
+        drop(large()?);
+        drop(Tensor::full(&device, 64, 1.0, DType::F32)?);
+        between()?;
+        let before = asked();
+        large()?;
+        Ok(asked() - before)
+    };
+    assert_eq!(asked_after(&|| Ok(()))?, 0);
+    assert_eq!(asked_after(&|| device.synchronize())?, 0);
+    let twice = || device.synchronize().and_then(|()| device.synchronize());
+    assert_eq!(asked_after(&twice)?, 1);
+    assert_eq!(asked_after(&|| device.trim())?, 1);
+    same(&weights.slice(..3)?, &[1.0f32; 3])
 }
 
 /// 256 MiB that many bind groups were made for are gone from the driver's own figure.
