@@ -227,7 +227,7 @@ impl Device {
         }
     }
 
-    /// Gives regions without a tensor, idle staging and texels back to the adapter.
+    /// Gives regions without a tensor, those that went back lately and are kept, idle staging and texels back to the adapter.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].
@@ -236,7 +236,7 @@ impl Device {
     }
 
     /// Gives regions without a tensor back to the adapter, the largest first, until at most `bytes`
-    /// are reserved or no such region is left; and idle staging and texels.
+    /// are reserved or no such region is left; and what went back lately and is kept, idle staging and texels.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].
@@ -259,8 +259,8 @@ impl Device {
         }
     }
 
-    /// Bytes that the driver holds for this device, where it tells: regions, staging, and what its
-    /// own rounding adds. `None` on the CPU and on backends that do not tell.
+    /// Bytes that the driver holds for this device, where it tells: regions, up to 64 MiB that went back lately, staging,
+    /// and what its own rounding adds. `None` on the CPU and on backends that do not tell.
     pub fn driver_reserved(&self) -> Option<u64> {
         match &self.0.backend {
             Backend::Cpu(_) => None,

@@ -27,36 +27,50 @@ const UNSETTLED_BYTES: u64 = 4 << 20;
 
 /// Share of what regions hold that those may have which went back lately and are kept for whoever needs one as large.
 const KEPT_SHARE: u64 = 8;
-/// And what they may have in any case.
-const KEPT_BYTES: u64 = 8 << 20;
+/// What they may have in any case, what they have at most, and how many they are at most.
+const KEPT_LEAST: u64 = 8 << 20;
+const KEPT_MOST: u64 = 64 << 20;
+const KEPT_COUNT: usize = 64;
+/// Ops for which one is kept.
+const KEPT_FOR: u64 = 1024;
 
-/// Small regions that went back lately. To keep idle regions whole the pool gives them back and makes others
+/// Regions that went back lately. To keep idle regions whole the pool gives them back and makes others
 /// (`Growth::Proportional`), in a program that repeats itself the same ones each time; a driver takes some 0.3 ms to make
 /// one, however small. What is kept is the pool's no longer and in none of its figures, as is what work in flight still
 /// uses.
 #[derive(Default)]
 struct Kept {
-    /// With whether somebody has waited for the device since they came, the oldest first.
-    regions: VecDeque<(wgpu::Buffer, bool)>,
+    /// With the ops before they came, the oldest first.
+    regions: VecDeque<(wgpu::Buffer, u64)>,
     bytes: u64,
+    /// Ops so far.
+    ops: u64,
 }
 
 impl Kept {
     /// One of exactly so many bytes, the latest.
     fn take(&mut self, bytes: u64) -> Option<wgpu::Buffer> {
-        let at = self
-            .regions
-            .iter()
-            .rposition(|(region, _)| region.size() == bytes)?;
+        let is_as_large = |(region, _): &(wgpu::Buffer, u64)| region.size() == bytes;
+        let at = self.regions.iter().rposition(is_as_large)?;
         let (region, _) = self.regions.remove(at)?;
         self.bytes -= bytes;
         Some(region)
+    }
+
+    fn push(&mut self, region: wgpu::Buffer) {
+        self.bytes += region.size();
+        self.regions.push_back((region, self.ops));
     }
 
     fn pop(&mut self) -> Option<wgpu::Buffer> {
         let (region, _) = self.regions.pop_front()?;
         self.bytes -= region.size();
         Some(region)
+    }
+
+    fn has_old(&self) -> bool {
+        let oldest = self.regions.front();
+        oldest.is_some_and(|(_, came)| self.ops - came > KEPT_FOR)
     }
 }
 
@@ -127,11 +141,7 @@ impl RegionSource for Regions {
 
     fn create(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
         self.claim.take(bytes)?;
-        let mut created = self.made(bytes);
-        // What is kept may be what is missing.
-        if created.is_err() && self.let_go() {
-            created = self.made(bytes);
-        }
+        let created = self.kept_or_made(bytes);
         match created {
             Ok(_) => self.held += bytes,
             Err(_) => self.claim.give(bytes),
@@ -143,37 +153,67 @@ impl RegionSource for Regions {
     fn destroy(&mut self, region: wgpu::Buffer) {
         let bytes = region.size();
         self.claim.give(bytes);
+        self.returned = true;
         self.held = self.held.saturating_sub(bytes);
-        self.kept.bytes += bytes;
-        self.kept.regions.push_back((region, false));
-        let most = (self.held / KEPT_SHARE).max(KEPT_BYTES);
-        while self.kept.bytes > most
+        let most = (self.held / KEPT_SHARE).clamp(KEPT_LEAST, KEPT_MOST);
+        if bytes > most {
+            self.goes(region);
+        } else {
+            self.kept.push(region);
+        }
+        while (self.kept.bytes > most || self.kept.regions.len() > KEPT_COUNT)
             && let Some(oldest) = self.kept.pop()
         {
-            self.unsettled += oldest.size();
             self.goes(oldest);
         }
-        self.count_unsettled();
     }
 }
 
 impl Regions {
-    /// One that is kept, or a new one.
-    fn made(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
-        let kept = self.kept.take(bytes);
-        let created = kept.map_or_else(|| self.buffer(bytes), Ok);
-        // A lost device swallows errors and hands out dead buffers.
-        match self.health.check() {
-            Ok(()) => created,
-            Err(lost) => Err(Refused(lost.to_string())),
+    fn kept_or_made(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
+        if let Some(kept) = self.kept.take(bytes) {
+            // A lost device swallows errors and hands out dead buffers.
+            let lost = self.health.check();
+            return lost
+                .map(|()| kept)
+                .map_err(|lost| Refused(lost.to_string()));
         }
+        let made = match self.made(bytes) {
+            // What is kept may be what is missing.
+            Err(Caught::OutOfMemory(_)) if self.let_go() => self.made(bytes),
+            made => made,
+        };
+        made.map_err(|caught| match caught {
+            Caught::OutOfMemory(_) => Refused("the adapter is out of memory".to_owned()),
+            Caught::Other(message) => Refused(message),
+        })
+    }
+
+    fn made(&self, bytes: u64) -> Result<wgpu::Buffer, Caught> {
+        if self.faults.strikes(Fault::Region) {
+            return Err(Caught::Other(INJECTED.to_owned()));
+        }
+        let made = health::scoped(&self.device, || {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("orlop region"),
+                size: bytes,
+                usage: self.usages,
+                mapped_at_creation: false,
+            })
+        });
+        // A lost device swallows errors and hands out dead buffers.
+        let lost = self.health.check();
+        lost.map_err(|lost| Caught::Other(lost.to_string()))?;
+        made
     }
 
     /// The adapter's again as soon as nothing uses it.
     fn goes(&mut self, region: wgpu::Buffer) {
+        self.unsettled += region.size();
+        self.count_unsettled();
+        self.returned = true;
         // Dropped, not destroyed: work in flight or in the open batch may still use it.
         drop(region);
-        self.returned = true;
     }
 
     /// Keeps none any longer; whether there was any.
@@ -186,15 +226,13 @@ impl Regions {
         any
     }
 
-    /// Somebody has waited for the device: of what is kept, that goes which nobody has needed since they waited before.
-    pub(crate) fn waited(&mut self) {
-        while let Some((_, true)) = self.kept.regions.front()
+    /// One more op: what nobody has needed for long goes.
+    pub(crate) fn age(&mut self) {
+        self.kept.ops += 1;
+        while self.kept.has_old()
             && let Some(region) = self.kept.pop()
         {
             self.goes(region);
-        }
-        for (_, has_waited) in &mut self.kept.regions {
-            *has_waited = true;
         }
     }
 
@@ -213,23 +251,5 @@ impl Regions {
         let most = (self.held / UNSETTLED_SHARE).max(UNSETTLED_BYTES);
         let crowded = self.unsettled > most;
         self.crowded.store(crowded, Ordering::Relaxed);
-    }
-
-    fn buffer(&self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
-        if self.faults.strikes(Fault::Region) {
-            return Err(Refused(INJECTED.to_owned()));
-        }
-        let created = health::scoped(&self.device, || {
-            self.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("orlop region"),
-                size: bytes,
-                usage: self.usages,
-                mapped_at_creation: false,
-            })
-        });
-        created.map_err(|caught| match caught {
-            Caught::OutOfMemory(_) => Refused("the adapter is out of memory".to_owned()),
-            Caught::Other(message) => Refused(message),
-        })
     }
 }

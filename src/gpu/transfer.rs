@@ -358,7 +358,6 @@ impl Download {
                 self.record(&gpu)?;
             }
         }
-        gpu.memory.lock().source_mut().waited();
         Ok(())
     }
 

@@ -203,11 +203,10 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
     pub(super) fn finish(&self, what: &'static str, deadline: Deadline) -> Result<()> {
-        if let Some(last) = self.submit_all()? {
-            self.wait_submission(what, &last, deadline)?;
+        match self.submit_all()? {
+            Some(last) => self.wait_submission(what, &last, deadline),
+            None => Ok(()),
         }
-        self.memory.lock().source_mut().waited();
-        Ok(())
     }
 
     /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.
