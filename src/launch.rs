@@ -130,6 +130,11 @@ impl Window {
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(self.bytes)
     }
+
+    /// Whether both have bytes that are the same, of one storage.
+    pub(crate) fn overlaps(&self, other: &Window) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
 }
 
 /// What one binding of a launch is.

@@ -57,7 +57,7 @@ const OP: &str = "matmul_table";
 const LARGEST: u64 = 1 << 62;
 
 /// Parts that k is split in, at most.
-pub(crate) const MOST_PARTS: u32 = 1024;
+pub(crate) const MOST_SPLIT: u32 = 1024;
 
 /// Every size.
 pub(crate) const ANY: RangeInclusive<usize> = 0..=usize::MAX;
@@ -101,10 +101,10 @@ impl MatmulChoice {
         {
             return Err(format!("vectors of {vectors}: there are 8, 4 and 1"));
         }
-        match (1..=MOST_PARTS).contains(&self.split) {
+        match (1..=MOST_SPLIT).contains(&self.split) {
             true => Ok(()),
             false => Err(format!(
-                "split: k in {} parts, 1 to {MOST_PARTS} can be",
+                "split: k in {} parts, 1 to {MOST_SPLIT} can be",
                 self.split
             )),
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Backend, Device, DeviceInfo, bytes, find};
+use super::{Backend, Device, DeviceInfo, find};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::memory::{Claim, Ledger, Overcommitted};
+use crate::memory::{Bytes, Claim, Ledger, Overcommitted};
 
 /// What the devices that are open on one adapter were promised and hold, at one moment; from
 /// [`Device::adapter_ledger`]. All sizes are bytes. `Display` gives a table for people.
@@ -47,6 +47,7 @@ pub struct LedgerEntry {
 
 impl fmt::Display for AdapterLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |count| Bytes(count).to_string();
         let known = |count: Option<u64>| count.map_or("unknown".to_owned(), bytes);
         writeln!(
             f,

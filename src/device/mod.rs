@@ -23,7 +23,7 @@ use crate::capabilities::Capabilities;
 use crate::cpu::HostPool;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::memory::{MemoryStatistics, PoolConfig, TagStatistics};
+use crate::memory::{Bytes, MemoryStatistics, PoolConfig, TagStatistics};
 use crate::promise::Pending;
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
@@ -310,6 +310,7 @@ impl Device {
     /// The device's memory as a table for people.
     pub fn memory_summary(&self) -> String {
         let memory = self.memory();
+        let bytes = |count| Bytes(count).to_string();
         let mut rows = vec![
             ("allocated", bytes(memory.allocated)),
             ("reserved", bytes(memory.reserved)),
@@ -357,17 +358,6 @@ impl Device {
                 )
             })
     }
-}
-
-/// A byte count for people.
-fn bytes(count: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    UNITS
-        .iter()
-        .find(|(_, size)| count >= *size)
-        .map_or(format!("{count} B"), |(unit, size)| {
-            format!("{:.2} {unit}", count as f64 / *size as f64)
-        })
 }
 
 impl PartialEq for Device {

@@ -105,8 +105,7 @@ impl Tensor {
         if !self.is_contiguous() {
             return refused("the tensor's elements do not lie row-major: use `contiguous()` of it");
         }
-        let bytes = self.dtype().size() as u64;
-        let start = self.layout().offset() as u64 * bytes;
+        let start = self.byte_range().start;
         let (device, _) = block.gpu().wgpu();
         let alignment = device.limits().min_storage_buffer_offset_alignment;
         if !start.is_multiple_of(u64::from(alignment)) {
@@ -119,7 +118,7 @@ impl Tensor {
         Ok(WgpuBinding {
             buffer,
             offset: place + start,
-            size: (self.elements() as u64 * bytes).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT),
+            size: self.bytes().next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT),
             tensor: self.clone(),
             _pin: pin,
         })

@@ -68,8 +68,7 @@ pub(super) fn copy_in(
     big_endian: bool,
 ) -> Result<()> {
     let size = tensor.dtype().size();
-    let bytes = (tensor.elements() * size) as u64;
-    tensor.storage().fill(bytes, &mut |piece| {
+    tensor.storage().fill(tensor.bytes(), &mut |piece| {
         reader.read_exact(piece).map_err(failing.io())?;
         if big_endian != cfg!(target_endian = "big") {
             piece.chunks_exact_mut(size).for_each(<[u8]>::reverse);

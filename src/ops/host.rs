@@ -173,13 +173,6 @@ impl Tensor {
             Err(Error::dtype_mismatch(op, self.dtype(), T::DTYPE))
         }
     }
-
-    /// The bytes of a contiguous tensor in its storage.
-    pub(crate) fn byte_range(&self) -> std::ops::Range<u64> {
-        let size = self.dtype().size() as u64;
-        let start = self.layout().offset() as u64 * size;
-        start..start + self.elements() as u64 * size
-    }
 }
 
 #[cfg(test)]

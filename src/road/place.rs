@@ -167,7 +167,7 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     for (tensor, part) in &parts {
         let turn = tensor.storage().turn_to_read();
         let copy = copy_of(op, tensor, part, target, turn)?;
-        arrivals.bytes += bytes(&copy);
+        arrivals.bytes += copy.bytes();
         moved.push(copy);
     }
     arrivals.moved = inputs
@@ -221,11 +221,6 @@ fn part_of(
 /// The bytes of a tensor with its gaps: of what travels.
 pub(super) fn bytes_of_span(tensor: &Tensor) -> u64 {
     (tensor.layout().span().len() * tensor.dtype().size()) as u64
-}
-
-/// The bytes of a tensor without gaps.
-pub(super) fn bytes(tensor: &Tensor) -> u64 {
-    (tensor.elements() * tensor.dtype().size()) as u64
 }
 
 /// A copy that starts at index `start` of the original, seen as `layout` sees the original.

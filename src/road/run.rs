@@ -112,7 +112,7 @@ fn travel(
     let elsewhere = match into {
         Some(into) if *into.device() != target => {
             let copy = place::part_on(name, into, &target)?;
-            moved += place::bytes_of_span(into) + place::bytes(into);
+            moved += place::bytes_of_span(into) + into.bytes();
             Some(copy)
         }
         _ => None,
@@ -172,7 +172,7 @@ fn travel(
             into.clone()
         }
         _ if target != home && home.capabilities().holds(dtype) => {
-            moved += place::bytes(&output);
+            moved += output.bytes();
             place::move_to(name, &output, &home)?
         }
         _ => output,

@@ -232,8 +232,8 @@ impl Space {
             for second in 1..windows.len() {
                 for first in 0..second {
                     let (a, b) = (windows[first], windows[second]);
-                    let apart = a.end() <= b.offset || b.end() <= a.offset;
-                    if operands[first].storage == operands[second].storage && !apart && a != b {
+                    let share = operands[first].storage == operands[second].storage;
+                    if share && a.overlaps(&b) && a != b {
                         let offset = a.offset.min(b.offset);
                         let joined = Window {
                             offset,
@@ -369,8 +369,7 @@ mod tests {
                     let before = other.window.unwrap();
                     assert!(
                         operands[other.operand].storage != operands[bound.operand].storage
-                            || before.end() <= window.offset
-                            || window.end() <= before.offset
+                            || !before.overlaps(&window)
                     );
                 }
             }

@@ -1,6 +1,7 @@
 //! The tensor handle and its views. Nothing here computes, copies or allocates: see `ops`.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::device::{Device, Storage, StoragePin};
 use crate::dtype::DType;
@@ -66,6 +67,17 @@ impl Tensor {
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.layout.elements()
+    }
+
+    /// Bytes of its elements.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.elements() * self.dtype.size()) as u64
+    }
+
+    /// The bytes of a contiguous tensor in its storage.
+    pub(crate) fn byte_range(&self) -> Range<u64> {
+        let start = (self.layout.offset() * self.dtype.size()) as u64;
+        start..start + self.bytes()
     }
 
     /// The type of its elements.

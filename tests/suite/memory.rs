@@ -278,11 +278,11 @@ fn summary(context: &Context) -> Result<()> {
     let text = device.memory_summary();
     assert!(text.starts_with(&format!("memory of {device}\n")), "{text}");
     for (name, value) in [
-        ("allocated", "1.00 MiB"),
-        ("reserved", "1.00 MiB"),
-        ("peak allocated", "1.00 MiB"),
-        ("peak reserved", "1.00 MiB"),
-        ("limit", "64.00 MiB"),
+        ("allocated", "1.0 MiB"),
+        ("reserved", "1.0 MiB"),
+        ("peak allocated", "1.0 MiB"),
+        ("peak reserved", "1.0 MiB"),
+        ("limit", "64.0 MiB"),
         ("live tensors", "1"),
         ("regions", "1"),
         ("largest free chunk", "0 B"),

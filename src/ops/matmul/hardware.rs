@@ -1,7 +1,7 @@
 //! Which kernel hardware GPUs get, with which tile, and whether k is split between workgroups:
 //! `docs/matmul.md`, *Hardware*, has the arithmetic behind it.
 
-use super::pace::{self, MOST_PARTS, cores};
+use super::pace::{self, MOST_PLANNED_SPLIT, cores};
 use super::plan::{MatmulPlan, MatmulProblem, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
@@ -41,7 +41,7 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     };
     let [wanted, part] = parts(plan.kernel);
     let lacking = wanted * cores(capabilities) / problem.tiles(plan.kernel).max(1);
-    let split = lacking.min(problem.k / part).min(MOST_PARTS);
+    let split = lacking.min(problem.k / part).min(MOST_PLANNED_SPLIT);
     MatmulPlan {
         split: match problem.may_split() {
             true => split.max(1) as u32,

@@ -8,7 +8,7 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::matmul_kernel::MatmulKernel;
-use crate::matmul_table::MOST_PARTS;
+use crate::matmul_table::MOST_SPLIT;
 
 impl fmt::Display for MatmulPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,7 +56,7 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
             SPLIT.set(self.0);
         }
     }
-    let _restore = Restore(SPLIT.replace(Some(parts.clamp(1, MOST_PARTS))));
+    let _restore = Restore(SPLIT.replace(Some(parts.clamp(1, MOST_SPLIT))));
     work()
 }
 

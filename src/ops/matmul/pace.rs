@@ -46,7 +46,7 @@ const ADDING_UP: f64 = 4000.0;
 /// Bytes of memory that pass in a nanosecond.
 const BYTES: f64 = 3000.0;
 /// The most parts of k: their sums are written and read once more.
-pub(super) const MOST_PARTS: usize = 256;
+pub(super) const MOST_PLANNED_SPLIT: usize = 256;
 /// Steps of k of which a part has at least so many.
 const PART: usize = 64;
 
@@ -101,7 +101,7 @@ fn fastest_of<'a>(
     let dtype = problem.dtype;
     let cores = cores(capabilities);
     let most = match problem.may_split() {
-        true => (problem.k / PART).clamp(1, MOST_PARTS),
+        true => (problem.k / PART).clamp(1, MOST_PLANNED_SPLIT),
         false => 1,
     };
     // 1, 2, 3, 4, 6, 8, 12, ...

@@ -256,8 +256,8 @@ impl Storages {
                 let (Some(a), Some(b)) = (of[one], of[other]) else {
                     continue;
                 };
-                let apart = a.end() <= b.offset || b.end() <= a.offset;
-                if self.of[one] != self.of[other] || joined[one] == joined[other] || apart {
+                let share = self.of[one] == self.of[other];
+                if !share || joined[one] == joined[other] || !a.overlaps(&b) {
                     continue;
                 }
                 let both = Window::around(a.offset.min(b.offset)..a.end().max(b.end()));
@@ -486,8 +486,8 @@ mod tests {
                     }
                 }
                 if let ([Some(a), Some(b), ..], true) = (windows.of, shared) {
-                    let apart = a.end() <= b.offset || b.end() <= a.offset;
-                    let right = if windows.joined[0] == windows.joined[1] { a == b } else { apart };
+                    let is_joined = windows.joined[0] == windows.joined[1];
+                    let right = if is_joined { a == b } else { !a.overlaps(&b) };
                     prop_assert!(right);
                 }
             }

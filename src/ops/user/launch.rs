@@ -205,7 +205,7 @@ impl<'k> KernelLaunch<'k> {
         let arrived = launch.arrived(operands, Some(output))?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         // A window ends where its padding does: what lies there shall be nobody's.
-        let end = (first_byte(output) + output.elements() * output.dtype().size()) as u64;
+        let end = output.byte_range().end;
         let is_last = end.next_multiple_of(WINDOW_ALIGNMENT) >= output.storage().bytes();
         if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
             return contiguous::write(&op, &inputs, output);
@@ -543,18 +543,11 @@ impl<'k> KernelLaunch<'k> {
                 arrived.push(Tensor::zeros(tensor.device(), 1, tensor.dtype())?);
                 continue;
             }
-            let window = |tensor: &Tensor| {
-                let bytes = (tensor.elements() * tensor.dtype().size()) as u64;
-                let from = first_byte(tensor) as u64;
-                Window::around(from..from + bytes)
-            };
+            let window = |tensor: &Tensor| Window::around(tensor.byte_range());
             // No byte is bound twice.
             let is_free = arrived.iter().all(|other| {
-                let apart = || {
-                    let (a, b) = (window(tensor), window(other));
-                    a.end() <= b.offset || b.end() <= a.offset
-                };
-                !other.shares_storage(tensor) || (!self.kernel.strided && apart())
+                let overlap = || window(tensor).overlaps(&window(other));
+                !(other.shares_storage(tensor) && (self.kernel.strided || overlap()))
             }) && !written.is_some_and(|written| written.shares_storage(tensor));
             let may_stay = is_free && (self.kernel.strided || lies_well(tensor));
             arrived.push(match may_stay {
@@ -566,11 +559,7 @@ impl<'k> KernelLaunch<'k> {
     }
 }
 
-fn first_byte(tensor: &Tensor) -> usize {
-    tensor.layout().offset() * tensor.dtype().size()
-}
-
 /// Whether it can be bound as it lies: without gaps, from where windows may begin.
 fn lies_well(tensor: &Tensor) -> bool {
-    tensor.is_contiguous() && first_byte(tensor).is_multiple_of(WINDOW_ALIGNMENT as usize)
+    tensor.is_contiguous() && tensor.byte_range().start.is_multiple_of(WINDOW_ALIGNMENT)
 }
