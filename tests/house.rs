@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The floors of DESIGN.md, lowest first. Modules of one floor that may use each other share a
+/// The floors of docs/architecture.md, lowest first. Modules of one floor that may use each other share a
 /// list; `apart` ones must not.
 const FLOORS: &[Floor] = &[
     Floor::shared(&[
@@ -426,7 +426,6 @@ fn locks_come_from_one_place() {
     assert!(found.is_empty(), "use crate::sync:\n{}", found.join("\n"));
 }
 
-/// The reader of this test reads what it should.
 /// A variant of `Error` that no test names could say anything.
 #[test]
 fn every_error_is_named_by_a_test() {
@@ -464,6 +463,7 @@ fn every_error_is_named_by_a_test() {
     }
 }
 
+/// The reader of these tests reads what it should.
 #[test]
 fn comments_strings_and_tests_are_no_code() {
     let text = r##"

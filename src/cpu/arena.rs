@@ -1,6 +1,6 @@
 //! Host memory in the same kind of pool as a GPU's: regions, chunks, budget, statistics.
 //!
-//! The one place, with its regions, where host memory is handled by pointer. Soundness rests on three facts:
+//! The one place, with its regions, where tensors' host memory is reached by pointer, not by slice. Soundness rests on three facts:
 //! chunks of live blocks never overlap (the pool's invariant), a region outlives every block in it
 //! (it is returned only when idle) and is never moved, and each block has a lock that keeps
 //! readers, the one writer, and who moves it to another chunk apart.

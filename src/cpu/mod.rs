@@ -1,4 +1,5 @@
-//! The native CPU's memory and its parallel loops.
+//! The native CPU: its memory, parallel loops and copies, functions of floats, conversions, matrix products, and how
+//! results are stored.
 
 pub(crate) mod arena;
 mod copy;

@@ -150,7 +150,8 @@ impl DeviceBuilder {
     /// Lets products of matrices use the adapter's cooperative matrices (tensor cores), where it has some for
     /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16 with sums in f32. On
     /// Vulkan, with subgroups of one size; nothing where there are none. Off by default: wgpu calls the feature experimental,
-    /// drivers may add up with less care than other kernels do (toward zero, say), and it has been tried on lavapipe alone.
+    /// drivers may add up with less care than other kernels do (toward zero, say), and it has been tried on lavapipe and on
+    /// an NVIDIA H200 alone.
     #[must_use]
     pub fn experimental_cooperative_matrices(mut self, matrices: bool) -> Self {
         self.cooperative_matrices = matrices;
@@ -218,7 +219,8 @@ impl DeviceBuilder {
     /// # Errors
     /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
-    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
+    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them, also instead of the CPU where no GPU
+    /// opens and none was selected; [`Error::InvalidArgument`] for
     /// a fraction to preallocate that is none or of an unknown total; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;

@@ -73,8 +73,8 @@ impl Device {
     /// else the native CPU ([`Device::cpu`]). Never a software adapter unless it is named.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`] or [`Error::DeviceUnavailable`] for the one that `ORLOP_DEVICE`
-    /// names.
+    /// As [`DeviceBuilder::build`]: so [`Error::OutOfMemory`] comes instead of the CPU where no GPU opens,
+    /// one of them for want of memory.
     pub fn best() -> Result<Device> {
         Self::builder().build()
     }
@@ -91,7 +91,7 @@ impl Device {
     /// [`DeviceBuilder::select`].
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`], [`Error::DeviceUnavailable`].
+    /// As [`DeviceBuilder::build`], whose settings but the selector are the defaults.
     pub fn select(selector: &str) -> Result<Device> {
         Self::builder().select(selector).build()
     }

@@ -35,7 +35,7 @@ impl Bindings {
         }
     }
 
-    /// The bind group of these ranges, made at the first use. `buffer_of` resolves a region.
+    /// The bind group of these ranges, made at the first use. `buffers` resolves the regions.
     ///
     /// # Errors
     /// What the device said, when it refuses.

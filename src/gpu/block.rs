@@ -25,7 +25,8 @@ pub(crate) struct GpuBlock {
     error: Mutex<Option<Error>>,
     /// Downloads with copies still to record, and who waits for them to write in place.
     turns: Turns,
-    /// Ops that need it in device memory until they are recorded.
+    /// Ops that hold it in device memory until they are recorded: those that are alone their operands, all of them
+    /// their output.
     held: AtomicUsize,
     /// Downloads from the chunk with copies still to record.
     leaving: AtomicUsize,
@@ -53,8 +54,8 @@ impl GpuBlock {
         })
     }
 
-    /// The turn of an op that changes the contents elsewhere and brings them back. The outermost lock: its holder may
-    /// wait for the device.
+    /// The turn of an op that changes the contents elsewhere and brings them back. Its holder may wait for the device:
+    /// docs/architecture.md, "Locks", has it outermost.
     pub(crate) fn write_elsewhere(&self) -> MutexGuard<'_, ()> {
         self.elsewhere.lock()
     }

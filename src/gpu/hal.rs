@@ -1,7 +1,8 @@
 //! What wgpu's portable API does not tell or hold: memory and cores of a Vulkan adapter; mapped memory while it is read or
 //! written; that experimental features are known to be such.
 //!
-//! The only `unsafe` of the GPU floor beside wgpu's own unsafe constructors.
+//! One of the three places with `unsafe` on the GPU floor: the others are `pipelines.rs` (wgpu's constructor of modules
+//! without checks) and `serial.rs` (C's `atexit`). `tests/house.rs` lists them.
 
 /// Total and free bytes of the adapter's own memory, where they can be known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,8 +144,9 @@ pub(crate) fn adapter_memory(_adapter: &wgpu::Adapter) -> AdapterMemory {
 pub(crate) fn experimental_features() -> wgpu::ExperimentalFeatures {
     // SAFETY: wgpu checks neither where cooperative matrices are loaded from nor that whole subgroups run. Only
     // `shaders/matmul/cooperative_tile.wgsl` has them, within workgroup memory of its own; kernels of programs are
-    // refused when they enable them. The suite runs it on lavapipe. By the letter of Vulkan's memory model naga 30 says too little
-    // of what passes through workgroup memory there (wgpu's issue 8805): drivers do what is meant, as far as we know.
+    // refused when they enable them. The suite runs it on lavapipe, and ran it on an NVIDIA H200. By the letter of Vulkan's
+    // memory model naga 30 says too little of what passes through workgroup memory there (wgpu's issue 8805): drivers do
+    // what is meant, as far as we know.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 

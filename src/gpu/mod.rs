@@ -1,7 +1,7 @@
 //! One opened wgpu device: its pool, its stream, its kernels.
 //!
-//! Lock order: [`serial`] (GL only), stream, pool. Nobody waits for the device while holding a
-//! lock; dropping a tensor takes the pool lock only.
+//! The order of locks, and which may be held while waiting for the device, is in
+//! docs/architecture.md, "Locks". The innermost ones, [`serial`] (GL only), stream and memory, may not.
 
 mod adapters;
 mod batch;

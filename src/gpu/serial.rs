@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crate::sync::{self, Condvar, Mutex, thread};
 
-/// One per process: systems have one EGL or WGL context provider. Outermost of all locks.
+/// One per process: systems have one EGL or WGL context provider. Taken before stream and memory, after all other
+/// locks: docs/architecture.md, "Locks".
 pub(crate) struct Serial {
     state: Mutex<State>,
     free: Condvar,

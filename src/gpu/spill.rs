@@ -33,7 +33,8 @@ pub(crate) struct Spill {
     ops: RwLock<()>,
     /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
     /// were used or made since are younger than all of these. Those that had to stay at some moment are missing until all
-    /// are looked at again, which is once the others are not enough.
+    /// are looked at again, which is once the others are not enough. Locked within access, by an op that is alone, which
+    /// downloads what goes: so its holder may wait for the device.
     oldest: Mutex<Vec<Candidate>>,
 }
 
@@ -44,8 +45,8 @@ struct Candidate {
     block: Weak<GpuBlock>,
 }
 
-/// The right to find operands, take memory and record, as one op. The outermost lock of all, but for
-/// turns at what is written: they are waited for before it, since reads may have to wait for it.
+/// The right to find operands, take memory and record, as one op. Its holder may wait for the device. Turns at
+/// what is written are waited for before it, since reads may have to wait for it: docs/architecture.md, "Locks".
 // The guards are held, not read.
 #[allow(dead_code)]
 pub(crate) enum Access<'a> {

@@ -1,4 +1,4 @@
-//! Waiting for the device: without any lock, seeing a loss, within a time limit if there is one.
+//! Waiting for the device: without the locks of GL, stream and memory, seeing a loss, within a time limit if there is one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

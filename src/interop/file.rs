@@ -14,7 +14,8 @@ use crate::tensor::Tensor;
 pub(super) const READER: &str = "the reader";
 pub(super) const WRITER: &str = "the writer";
 
-/// Bytes read from a device at a time: a window of its staging, so recorded whole.
+/// Bytes read from a device at a time: less than a download records at once (`READ_WINDOW` slots in
+/// `gpu/transfer.rs`), so all of it is recorded before the first wait.
 const PIECE: u64 = 4 << 20;
 
 /// Makes the errors of a call about a file.

@@ -73,7 +73,7 @@ impl EventKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// Since the history began, with the pool.
+    /// Since [`record_history`](super::Pool::record_history).
     pub time: Duration,
     /// What it was.
     pub kind: EventKind,

@@ -39,7 +39,7 @@
 //! - Reserved over in use: at most 1.10 on four recorded training and inference runs (a test asserts
 //!   it), and on runs like them, once and ten times over (`docs/memory.md`). No such bound holds for every sequence of calls while
 //!   blocks stay: caches alone that grow by copying take up to 1.18, as in one endless region. With moves a budget of 1.02 times the peak in use is enough for all of them
-//!   ([`Growth::Budget`]); of the bytes allocated at most 4.5 % are moved in the 373 runs that are measured.
+//!   ([`Growth::Budget`]); `docs/memory.md` has what is moved.
 //! - Regions returned to keep idle ones whole: for a pool's first program, where it repeats itself and regions of 1.08
 //!   times its peak would serve it, about 48 times that peak in all, and more until larger ones do. For those
 //!   that do not, and for those that are traded in because none holds a request, there is no such bound: runs that were

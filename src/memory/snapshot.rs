@@ -18,7 +18,7 @@ use super::tags::Tag;
 pub struct MemorySnapshot {
     /// The device's selector and name; empty for a pool of its own.
     pub device: String,
-    /// Since the pool was made, if a history is recorded.
+    /// Since [`record_history`](Pool::record_history), if a history is recorded.
     pub time: Option<Duration>,
     /// The account.
     pub statistics: MemoryStatistics,
@@ -189,8 +189,7 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Records the latest `events` events from now on, first the regions that are there; 0 ends it.
-    /// Off at first: then it costs a
-    /// branch in each call.
+    /// Off at first: then it costs a branch in each call.
     pub fn record_history(&mut self, events: usize) {
         self.account.record_history(events);
         let regions = self.best_fit.regions();

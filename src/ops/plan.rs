@@ -1,4 +1,5 @@
-//! What the plans of elementwise kernels share: merged dimensions as params, vector loads.
+//! What plans share (elementwise, fill, random, index, position, reductions, norms): merged dimensions as params, vector
+//! loads, grids, what is one launch.
 
 use std::cell::Cell;
 
