@@ -131,17 +131,19 @@ pub struct InvalidArgument {
 
 /// Details of [`Error::TooLarge`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{op}: {what} is {asked} bytes, above the limit of {limit} bytes ({limit_name}); {help}")]
+#[error("{op}: {what} is {asked} {unit}, above the limit of {limit} {unit} ({limit_name}); {help}")]
 #[non_exhaustive]
 pub struct TooLarge {
     /// The operation.
     pub op: &'static str,
     /// What is too large.
     pub what: String,
-    /// Bytes asked for, `usize::MAX` or above when the count overflows.
+    /// How much was asked for, in units; `u128::MAX` where it is more than that.
     pub asked: u128,
-    /// The limit in bytes.
+    /// The limit, in units.
     pub limit: u64,
+    /// What is counted: `bytes`, or `elements` of a shape that no memory could have.
+    pub unit: &'static str,
     /// Which limit: an adapter's, or the address space's.
     pub limit_name: &'static str,
     /// What would help.
@@ -501,8 +503,8 @@ impl Error {
     pub(crate) fn too_large(
         op: &'static str,
         what: impl Into<String>,
-        asked: u128,
-        limit: u64,
+        [asked, limit]: [u128; 2],
+        unit: &'static str,
         limit_name: &'static str,
         help: &'static str,
     ) -> Self {
@@ -510,7 +512,8 @@ impl Error {
             op,
             what: what.into(),
             asked,
-            limit,
+            limit: u64::try_from(limit).unwrap_or(u64::MAX),
+            unit,
             limit_name,
             help,
         }))

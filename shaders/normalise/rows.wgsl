@@ -27,6 +27,10 @@ struct Params {
     length_low: u32,
     length_high: u32,
     epsilon: u32,
+    {%- if wide_float %}
+    // What f32 lacks of it.
+    epsilon_rest: u32,
+    {%- endif %}
     x_offset: u32,
     weight_offset: u32,
     bias_offset: u32,
@@ -59,7 +63,7 @@ fn length() -> {{ accumulator }} {
 }
 
 fn epsilon() -> {{ accumulator }} {
-    return {{ accumulator }}(bitcast<f32>(params.epsilon));
+    return {{ accumulator }}(bitcast<f32>(params.epsilon)){{ " + f64(bitcast<f32>(params.epsilon_rest))" if wide_float }};
 }
 
 {{ operations("one", 1) }}

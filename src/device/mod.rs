@@ -351,8 +351,8 @@ impl Device {
                 Error::too_large(
                     op,
                     format!("a tensor on {self}"),
-                    asked,
-                    limit,
+                    [asked, limit.into()],
+                    "bytes",
                     "the device's largest buffer",
                     "split it along a dimension",
                 )

@@ -155,8 +155,8 @@ impl Gpu {
             return Err(Error::too_large(
                 op,
                 what,
-                u128::from(bytes),
-                limit,
+                [bytes.into(), limit.into()],
+                "bytes",
                 "the adapter's largest storage binding",
                 "split it along a dimension, or use the CPU device",
             ));

@@ -14,7 +14,8 @@ fn size(op: &'static str, shape: &Shape, dtype: DType) -> Result<u128> {
     Ok(shape.count(op)? as u128 * dtype.size() as u128)
 }
 
-fn filled(
+/// A new tensor of one value, made by the op that is named.
+pub(super) fn filled(
     op: &'static str,
     device: &Device,
     shape: Shape,

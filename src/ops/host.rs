@@ -134,10 +134,12 @@ impl Tensor {
     /// [`Error::InvalidArgument`] when there is not exactly one; as [`Tensor::to_vec`].
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.elements() {
-            1 => self
-                .to_vec()?
-                .pop()
-                .ok_or_else(|| Error::invalid("item", "the device gave no element")),
+            1 => {
+                self.check_dtype::<T>("item")?;
+                self.to_vec()?
+                    .pop()
+                    .ok_or_else(|| Error::invalid("item", "the device gave no element"))
+            }
             count => Err(Error::invalid(
                 "item",
                 format!("shape {} has {count} elements, not one", self.shape()),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::create::filled;
 use super::position::{self, Inside, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
@@ -53,7 +54,7 @@ impl Tensor {
         };
         let shape = pad.shape(self.layout())?;
         if self.elements() == 0 {
-            return Tensor::full(&road::home("pad", &[self])?, shape, value, dtype);
+            return filled("pad", &road::home("pad", &[self])?, shape, value, dtype);
         }
         road::run(&pad, &[self])
     }

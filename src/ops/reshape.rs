@@ -69,8 +69,8 @@ impl Tensor {
     /// them, which lies as they do.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the element counts differ or more than one size is -1; what
-    /// a copy can meet.
+    /// [`Error::InvalidArgument`] when the element counts differ or more than one size is -1;
+    /// [`Error::TooLarge`] for sizes that no tensor has; what a copy can meet.
     pub fn reshape(&self, sizes: impl Into<Sizes>) -> Result<Tensor> {
         let shape = self.resolve(&sizes.into().0)?;
         match self.layout().reshape(&shape) {

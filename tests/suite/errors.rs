@@ -185,7 +185,7 @@ fn too_large(context: &Context) -> Result<()> {
         fails(a, &["empty"], || {
             Tensor::empty(device, [huge, huge], DType::F32)
         }),
-        fails(a, &["broadcast_to", "address space"], || {
+        fails(a, &["broadcast_to", "elements", "address space"], || {
             a.broadcast_to([huge, 3])
         }),
         fails(a, &["rand"], || {
@@ -196,6 +196,9 @@ fn too_large(context: &Context) -> Result<()> {
     ] {
         assert!(matches!(error, Error::TooLarge(_)), "{error:?}");
     }
+    // What makes a tensor for an op says whose it is.
+    let none = &Tensor::zeros(device, [0, 1 << 40, 1 << 40], DType::F32)?;
+    fails(a, &["sum:", "elements"], || none.sum(0));
     // Above the device's largest buffer, within the address space.
     let limit = device.capabilities().max_buffer_bytes;
     if let Ok(count) = usize::try_from(limit / 4 + 64)

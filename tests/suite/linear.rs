@@ -93,7 +93,7 @@ fn activated(activation: Activation, y: f64) -> f64 {
 struct Case<T> {
     a: Operand<T>,
     b: Operand<T>,
-    scale: f32,
+    scale: f64,
     bias: Option<Operand<T>>,
     residual: Option<Operand<T>>,
     activation: Activation,
@@ -156,7 +156,7 @@ impl<T: Real> Case<T> {
         let residual = self.residual.as_ref().map(Operand::values);
         products::each_entry(&self.a, &self.b, got.len(), 1, |at, terms| {
             let (sum, absolute) = products::dot(products::wide(terms).into_iter());
-            let scale = f64::from(self.scale);
+            let scale = self.scale;
             let bias = bias
                 .as_ref()
                 .map_or(0.0, |bias| float(bias[at % bias.len()]));

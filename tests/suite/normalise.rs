@@ -57,7 +57,8 @@ enum What {
 }
 
 const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms];
-const EPSILON: f32 = 1e-5;
+/// Which no float holds: sums of f64 have all of it.
+const EPSILON: f64 = 1e-5;
 
 fn float<T: Number>(x: T) -> f64 {
     match x.value() {
@@ -89,7 +90,7 @@ fn reference(what: What, row: &[f64], each: f64) -> Vec<(f64, f64)> {
         What::Layer => {
             let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
             let size = row.iter().map(|x| x.abs()).sum::<f64>() / count;
-            let factor = 1.0 / (variance + f64::from(EPSILON)).sqrt();
+            let factor = 1.0 / (variance + EPSILON).sqrt();
             // The mean is off by so much, and the variance in turn.
             let shift = (chain + 8.0 * each) * size;
             let spread =
@@ -106,7 +107,7 @@ fn reference(what: What, row: &[f64], each: f64) -> Vec<(f64, f64)> {
         }
         What::Rms => {
             let square = row.iter().map(|x| x * x).sum::<f64>() / count;
-            let factor = 1.0 / (square + f64::from(EPSILON)).sqrt();
+            let factor = 1.0 / (square + EPSILON).sqrt();
             let one = |x: &f64| (x * factor, (chain + 16.0 * each) * (x * factor).abs());
             row.iter().map(one).collect()
         }

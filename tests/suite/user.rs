@@ -577,6 +577,10 @@ fn launches_refused(context: &Context) -> Result<()> {
     is_refused(launch().input("z", &x).run(), &["no input `z`"]);
     is_refused(launch().input("x", &x).run(), &["`x`", "twice"]);
     is_refused(launch().scalar("a", 1).run(), &["`a`", "twice"]);
+    is_refused(
+        launch().scalar("x_length", 1).run(),
+        &["`x_length`", "given by orlop", "`x`"],
+    );
     is_refused(launch().scalar("b", 1).run(), &["no scalar `b`"]);
     is_refused(
         saxpy.launch().input("x", &x).input("y", &x).run(),

@@ -68,7 +68,16 @@ impl Elementwise {
 
     /// Runs a function on tensors and numbers.
     pub(super) fn call(function: Function, arguments: &[Argument<'_>]) -> Result<Tensor> {
-        let mut call = Self::new(function.name(), Expression::default());
+        Self::call_as(function.name(), function, arguments)
+    }
+
+    /// [`Elementwise::call`] as what the program called it.
+    fn call_as(
+        name: &'static str,
+        function: Function,
+        arguments: &[Argument<'_>],
+    ) -> Result<Tensor> {
+        let mut call = Self::new(name, Expression::default());
         let mut inputs = SmallVec::new();
         call.push(function, arguments, &mut inputs);
         call.run(&inputs)

@@ -94,7 +94,7 @@ impl Elementwise {
         let all: SmallVec<[Argument<'_>; 3]> = std::iter::once(Argument::Tensor(&tensor))
             .chain(arguments.iter().copied())
             .collect();
-        Self::call(function, &all)
+        Self::call_as(name, function, &all)
     }
 }
 

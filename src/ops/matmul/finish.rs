@@ -13,10 +13,21 @@ use crate::ops::elementwise::Real;
 use crate::road::HostInput;
 
 /// A type that sums are kept in.
-pub(super) trait Sum: Element + Real + Add<Output = Self> + From<f32> {}
+pub(super) trait Sum: Element + Real + Add<Output = Self> {
+    fn of(factor: f64) -> Self;
+}
 
-impl Sum for f32 {}
-impl Sum for f64 {}
+impl Sum for f32 {
+    fn of(factor: f64) -> Self {
+        factor as f32
+    }
+}
+
+impl Sum for f64 {
+    fn of(factor: f64) -> Self {
+        factor
+    }
+}
 
 /// An element type with the type that its sums are kept in.
 pub(super) trait Term: Element + bytemuck::Pod {
@@ -89,7 +100,7 @@ impl<'a, T: Term> Finisher<'a, T> {
     }
 
     fn piece(&self, from: usize, piece: &mut [T::Sum]) {
-        let scale = T::Sum::from(self.finish.scale);
+        let scale = T::Sum::of(self.finish.scale);
         if let Some(walk) = &self.walk {
             let length = piece.len();
             walk.runs(from, length, &mut |first, starts, count| {

@@ -219,7 +219,7 @@ impl Product {
             words.extend(matrix.batch.iter().map(|&stride| stride as u32));
         }
         if self.finish != Finish::NONE {
-            words.push(self.finish.scale.to_bits());
+            words.push((self.finish.scale as f32).to_bits());
             for &operand in self.added() {
                 let matrix = &matrices[operand];
                 let [row, column] = [matrix.outer, matrix.inner].map(|stride| stride as u32);

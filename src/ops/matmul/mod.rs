@@ -37,6 +37,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::Launches;
 use crate::layout::Layout;
+use crate::ops::create::filled;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -69,7 +70,7 @@ impl Tensor {
     /// `weight.transpose(0, 1)`, which costs nothing.
     ///
     /// # Errors
-    /// As [`Tensor::matmul_with`].
+    /// As [`Tensor::matmul_with`], under the name `matmul`.
     pub fn linear(
         &self,
         weight: &Tensor,
@@ -102,7 +103,7 @@ impl Tensor {
             // Empty sums: nothing to multiply.
             if finish == Finish::NONE {
                 let home = road::home("matmul", &[self, other])?;
-                return Tensor::zeros(&home, form.output, self.dtype());
+                return filled("matmul", &home, form.output, 0.into(), self.dtype());
             }
             form = form.of_one_step()?;
         }

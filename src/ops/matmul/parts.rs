@@ -169,7 +169,7 @@ impl Product {
                 .map(|&word| word as u32)
                 .collect();
             if self.finish != Finish::NONE {
-                words.push(self.finish.scale.to_bits());
+                words.push((self.finish.scale as f32).to_bits());
                 for &operand in self.added() {
                     let start = windows.of[operand]
                         .map_or(0, |window| window.offset / self.storages.element);

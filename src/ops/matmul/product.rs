@@ -61,7 +61,7 @@ impl Product {
         inputs.extend(finish.bias.then_some(BIAS));
         inputs.extend(finish.residual.then_some(RESIDUAL));
         if inputs.len() != problem.inputs.len() {
-            return Err(Error::invalid(OP, "an operand of the epilogue lacks"));
+            return Err(Error::invalid(OP, "an operand of the epilogue is missing"));
         }
         let rank = output.layout.rank();
         let dims = output.layout.shape().dims();

@@ -73,7 +73,7 @@ impl Activation {
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Epilogue<'a> {
-    pub(super) scale: f32,
+    pub(super) scale: f64,
     pub(super) bias: Option<&'a Tensor>,
     pub(super) residual: Option<&'a Tensor>,
     pub(super) activation: Activation,
@@ -96,8 +96,9 @@ impl<'a> Epilogue<'a> {
         }
     }
 
-    /// A factor for the product; 1 without it.
-    pub const fn scale(self, scale: f32) -> Self {
+    /// A factor for the product, rounded to the type that sums are kept in; 1 without it.
+    pub fn scale(self, scale: impl Into<f64>) -> Self {
+        let scale = scale.into();
         Self { scale, ..self }
     }
 
@@ -128,7 +129,7 @@ impl<'a> Epilogue<'a> {
 /// residual, of those that there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Finish {
-    pub scale: f32,
+    pub scale: f64,
     pub bias: bool,
     pub residual: bool,
     pub activation: Activation,
@@ -389,7 +390,10 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
         return Err(Error::invalid("matmul", "takes two operands"));
     };
     if added.len() != usize::from(finish.bias) + usize::from(finish.residual) {
-        return Err(Error::invalid("matmul", "an operand of the epilogue lacks"));
+        return Err(Error::invalid(
+            "matmul",
+            "an operand of the epilogue is missing",
+        ));
     }
     if let Some(other) = inputs.iter().find(|other| other.dtype != a.dtype) {
         return Err(Error::dtype_mismatch("matmul", a.dtype, other.dtype));

@@ -182,10 +182,7 @@ impl<W: Float> Tiles<'_, '_, W> {
     #[inline(always)]
     fn scaled(&self, tile: &mut [W], count: usize) {
         let is_centred = self.norms.op.what == Norm::Layer;
-        let (each, epsilon) = (
-            1.0 / self.block.length as f64,
-            f64::from(self.norms.op.epsilon),
-        );
+        let (each, epsilon) = (1.0 / self.block.length as f64, self.norms.op.epsilon);
         let mut means = [0.0; MOST];
         let mut rests = [0.0; MOST];
         let mut factors = [0.0; MOST];

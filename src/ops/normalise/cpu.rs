@@ -257,7 +257,7 @@ impl<W: Float> Norms<'_, W> {
         // The mean in two parts, so that none of it is lost.
         let shift = W::of(mean);
         let rest = W::of(mean - shift.wider());
-        let epsilon = f64::from(self.op.epsilon);
+        let epsilon = self.op.epsilon;
         if squares > 1e-30 && squares < 1e30 {
             let factor = W::of(1.0 / (squares + epsilon).sqrt());
             self.columns(

@@ -53,6 +53,11 @@ impl Family {
         State::of(self.what.reduction(), self.element)
     }
 
+    /// Words that tell of a row's length and epsilon: one more of the latter where sums are f64.
+    fn row_words(&self) -> u32 {
+        3 + u32::from(self.element.accumulator() == DType::F64)
+    }
+
     /// Whether there is something that is the same for all rows.
     pub(super) fn is_shared(&self) -> bool {
         self.weight || self.bias
@@ -99,7 +104,7 @@ impl Family {
             template: "normalise/rows",
             values: self.values().into_iter().chain(more).collect(),
             bindings: self.inputs() + 1,
-            words: 8 + (rows.kept_rank - 1) + 2 * (1 + rows.kept_rank),
+            words: 5 + self.row_words() + (rows.kept_rank - 1) + 2 * (1 + rows.kept_rank),
         }
     }
 
@@ -123,7 +128,8 @@ impl Family {
             template: "normalise/apply",
             values: self.values().into_iter().chain(more).collect(),
             bindings: self.inputs() + 2,
-            words: 4
+            words: 1
+                + self.row_words()
                 + 2 * u32::from(apply.grouped)
                 + u32::from(apply.grouped && !apply.along_reduced)
                 + walked

@@ -67,7 +67,7 @@ impl Norm {
 struct Normalise {
     what: Norm,
     along: Along,
-    epsilon: f32,
+    epsilon: f64,
     /// After the tensor itself these are operands, broadcast to its shape.
     weight: bool,
     bias: bool,
@@ -100,7 +100,8 @@ impl Tensor {
     }
 
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with mean and variance (of everything,
-    /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order.
+    /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order. `epsilon` is an
+    /// f64 or f32, rounded to the type that sums are kept in.
     ///
     /// # Errors
     /// As [`Tensor::softmax`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for a weight or bias
@@ -110,13 +111,14 @@ impl Tensor {
         axes: impl Into<Axes>,
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
-        epsilon: f32,
+        epsilon: impl Into<f64>,
     ) -> Result<Tensor> {
+        let epsilon = epsilon.into();
         normalise(Norm::Layer, self, axes.into(), [weight, bias], epsilon)
     }
 
     /// `x / sqrt(mean of squares + epsilon) * weight`, with the mean along `axes`. `weight` has the sizes of
-    /// these axes, in order.
+    /// these axes, in order. `epsilon` as for [`Tensor::layer_norm`].
     ///
     /// # Errors
     /// As [`Tensor::layer_norm`].
@@ -124,8 +126,9 @@ impl Tensor {
         &self,
         axes: impl Into<Axes>,
         weight: Option<&Tensor>,
-        epsilon: f32,
+        epsilon: impl Into<f64>,
     ) -> Result<Tensor> {
+        let epsilon = epsilon.into();
         normalise(Norm::Rms, self, axes.into(), [weight, None], epsilon)
     }
 }
@@ -136,7 +139,7 @@ fn normalise(
     x: &Tensor,
     axes: Axes,
     [weight, bias]: [Option<&Tensor>; 2],
-    epsilon: f32,
+    epsilon: f64,
 ) -> Result<Tensor> {
     let along = axes.of(what.name(), x.shape())?;
     let order = Order::of(std::iter::once(x.layout()));

@@ -84,8 +84,8 @@ impl Planner<'_, '_> {
         )
     }
 
-    /// Elements of a row, in two halves, and epsilon.
-    fn of_rows(&self) -> [u32; 3] {
+    /// Elements of a row, in two halves, and epsilon, for sums of f64 in two parts.
+    fn of_rows(&self) -> SmallVec<[u32; 4]> {
         let shape = self.problem.output.layout.shape();
         let length = self
             .op
@@ -94,11 +94,17 @@ impl Planner<'_, '_> {
             .iter()
             .map(|&axis| shape[axis])
             .product::<usize>();
-        [
+        let epsilon = self.op.epsilon as f32;
+        let mut words: SmallVec<[u32; 4]> = smallvec![
             length as u32,
             (length as u64 >> 32) as u32,
-            self.op.epsilon.to_bits(),
-        ]
+            epsilon.to_bits()
+        ];
+        if self.family.element.accumulator() == DType::F64 {
+            let rest = self.op.epsilon - f64::from(epsilon);
+            words.push((rest as f32).to_bits());
+        }
+        words
     }
 
     /// One kernel for whole rows, where they have one dimension and there are enough of them.

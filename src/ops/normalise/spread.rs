@@ -82,7 +82,7 @@ impl<W: Float> Normals<W> {
 }
 
 fn normal<W: Float>(op: &Normalise, [first, second]: [f64; 2]) -> [f64; 4] {
-    let root = |square: f64| 1.0 / (square + f64::from(op.epsilon)).sqrt();
+    let root = |square: f64| 1.0 / (square + op.epsilon).sqrt();
     match op.what {
         Norm::Softmax | Norm::LogSoftmax => {
             // Where the largest is infinite nothing has a value.

@@ -26,6 +26,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
+use crate::ops::create::filled;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -265,7 +266,8 @@ fn reduce(asked: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
         }
     };
     let output = along.along.shape(input.shape());
-    Tensor::full(
+    filled(
+        op,
         &road::home(op, &[input])?,
         output,
         value,

@@ -67,7 +67,7 @@ impl<'k> KernelLaunch<'k> {
         self
     }
 
-    /// A number of the params. Members called `NAME_length` and the like are given by orlop.
+    /// A number of the params. Members called `NAME_length` and the like are given by orlop, and by nobody else.
     pub fn scalar(self, name: &str, value: impl Into<Scalar>) -> Self {
         self.vector(name, [value])
     }
@@ -433,6 +433,14 @@ impl<'k> KernelLaunch<'k> {
         for (at, (name, _)) in self.scalars.iter().enumerate() {
             if !members.iter().any(|member| member.name == *name) {
                 return Err(unknown(kernel.name, "scalar", name));
+            }
+            let bindings = &kernel.source.bindings;
+            if let Some(about) = bindings
+                .iter()
+                .find(|about| op::about(name, &about.name).is_some())
+            {
+                let problem = format!("`{name}` is given by orlop, from operand `{}`", about.name);
+                return Err(Error::invalid(kernel.name, problem));
             }
             if self.scalars[..at].iter().any(|(other, _)| other == name) {
                 return Err(Error::invalid(
