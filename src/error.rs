@@ -500,6 +500,13 @@ impl Error {
         }))
     }
 
+    pub(crate) fn kernel_compile(kernel: &str, rendered: String) -> Self {
+        Error::KernelCompile(Box::new(KernelCompile {
+            kernel: kernel.to_owned(),
+            rendered,
+        }))
+    }
+
     pub(crate) fn too_large(
         op: &'static str,
         what: impl Into<String>,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use minijinja::value::Rest;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja};
 
-use crate::error::{Error, KernelCompile, Result};
+use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Value};
 
 macro_rules! templates {
@@ -364,8 +364,5 @@ fn levels(tag: &str) -> usize {
 }
 
 pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {
-    Error::KernelCompile(Box::new(KernelCompile {
-        kernel: key.name().to_owned(),
-        rendered,
-    }))
+    Error::kernel_compile(key.name(), rendered)
 }

@@ -76,7 +76,11 @@ impl fmt::Display for Full {
                 "but one allocation can be at most {} here",
                 Bytes(*max_region)
             )?,
-            FullReason::OverBudget => write!(formatter, "which the budget does not allow")?,
+            FullReason::OverBudget => write!(
+                formatter,
+                "which takes {} and the budget does not allow",
+                Bytes(self.rounded)
+            )?,
             FullReason::Refused(reason) => {
                 write!(formatter, "and the device gave no more memory: {reason}")?;
             }

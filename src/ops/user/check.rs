@@ -155,7 +155,9 @@ fn random(shape: &[usize], dtype: DType, seed: u64) -> Result<Tensor> {
     if dtype.is_float() {
         return Tensor::randn(&cpu, shape, dtype, seed);
     }
-    let numbers = Tensor::rand(&cpu, shape, DType::F32, seed)?;
-    let least = if dtype == DType::U32 { 0.0 } else { -100.0 };
-    (&(&numbers * 200.0)? + least)?.cast(dtype)
+    let range = match dtype {
+        DType::U32 => 0..201,
+        _ => -100..101,
+    };
+    Tensor::randint(&cpu, range, shape, dtype, seed)
 }

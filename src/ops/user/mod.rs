@@ -18,7 +18,7 @@ pub use check::Tolerance;
 pub use launch::KernelLaunch;
 
 use crate::dtype::DType;
-use crate::error::{Error, KernelCompile, Result};
+use crate::error::{Error, Result};
 use crate::gpu::templates;
 use crate::shape::Shape;
 use crate::sync::Mutex;
@@ -218,12 +218,8 @@ impl Kernel {
             (*name, value)
         });
         let values = given.chain([("enables", enables.into())]);
-        let rendered = templates::render_text(source, values).map_err(|rendered| {
-            Error::KernelCompile(Box::new(KernelCompile {
-                kernel: name.to_owned(),
-                rendered,
-            }))
-        })?;
+        let rendered = templates::render_text(source, values)
+            .map_err(|rendered| Error::kernel_compile(name, rendered))?;
         Self::wgsl(name, &rendered)
     }
 

@@ -11,7 +11,7 @@ use super::rewrite::{Edit, edited, enabled};
 use super::{depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
-use crate::error::{Error, KernelCompile, Result};
+use crate::error::{Error, Result};
 use crate::gpu::templates::LONGEST_TEXT;
 use crate::memory::order;
 
@@ -82,12 +82,7 @@ impl Source {
     /// `KernelCompile` with naga's rendering of what is wrong and where, or with what orlop asks
     /// of a kernel.
     pub(super) fn read(kernel: &'static str, text: &str) -> Result<Self> {
-        let broken = |rendered: String| {
-            Error::KernelCompile(Box::new(KernelCompile {
-                kernel: kernel.to_owned(),
-                rendered,
-            }))
-        };
+        let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         if text.len() > LONGEST_TEXT {
             let bytes = text.len();
             return Err(broken(format!(
