@@ -510,7 +510,8 @@ impl Error {
     pub(crate) fn too_large(
         op: &'static str,
         what: impl Into<String>,
-        [asked, limit]: [u128; 2],
+        asked: u128,
+        limit: u64,
         unit: &'static str,
         limit_name: &'static str,
         help: &'static str,
@@ -519,7 +520,7 @@ impl Error {
             op,
             what: what.into(),
             asked,
-            limit: u64::try_from(limit).unwrap_or(u64::MAX),
+            limit,
             unit,
             limit_name,
             help,

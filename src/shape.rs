@@ -60,7 +60,8 @@ impl Shape {
                 Error::too_large(
                     op,
                     format!("a tensor of shape {self}"),
-                    [asked, isize::MAX as u128],
+                    asked,
+                    isize::MAX as u64,
                     "elements",
                     "the address space",
                     "check the shape",

@@ -11,7 +11,7 @@
 //               rows, or as many as `params.each` one after the other down the columns; 0: four steps a workgroup apart
 // strided_out   1: out has an offset and strides as the others; 0: it is written at i
 {% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
-{% from "part/normal" import normalising -%}
+{% from "part/normal" import normalising, of_rows, row_members -%}
 {% import "part/storage" as storage -%}
 {% set narrow = storage.lanes(element) | int > 1 -%}
 {# Four states are whole vectors of words. -#}
@@ -25,13 +25,7 @@
 {% set slots = {"x": slot_x, "state": slot_state, "weight": slot_weight, "bias": slot_bias, "out": slot_out} -%}
 struct Params {
     count: u32,
-    length_low: u32,
-    length_high: u32,
-    epsilon: u32,
-    {%- if wide_float %}
-    // What f32 lacks of it.
-    epsilon_rest: u32,
-    {%- endif %}
+    {{ row_members() }}
     {%- if grouped %}
     // Steps along the axis of a group, and groups of them.
     along: u32,
@@ -66,13 +60,7 @@ struct Params {
 {{ storage.functions(element) }}
 {%- endif %}
 
-fn length() -> {{ accumulator }} {
-    return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
-}
-
-fn epsilon() -> {{ accumulator }} {
-    return {{ accumulator }}(bitcast<f32>(params.epsilon)){{ " + f64(bitcast<f32>(params.epsilon_rest))" if wide_float }};
-}
+{{ of_rows() }}
 
 {{ operations("one", 1) }}
 {{ normalising("one", 1) }}

@@ -11,7 +11,7 @@
 // each          rows of an invocation, which share loads of weight and bias (one lane, not held)
 // held          steps that a row has at most, all of which are held in registers (softmax, log_softmax; one lane); 0: any
 {% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
-{% from "part/normal" import normalising -%}
+{% from "part/normal" import normalising, of_rows, row_members -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
@@ -24,13 +24,7 @@
 struct Params {
     rows: u32,
     steps: u32,
-    length_low: u32,
-    length_high: u32,
-    epsilon: u32,
-    {%- if wide_float %}
-    // What f32 lacks of it.
-    epsilon_rest: u32,
-    {%- endif %}
+    {{ row_members() }}
     x_offset: u32,
     weight_offset: u32,
     bias_offset: u32,
@@ -58,13 +52,7 @@ struct Params {
 {{ storage.functions(element) }}
 {%- endif %}
 
-fn length() -> {{ accumulator }} {
-    return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
-}
-
-fn epsilon() -> {{ accumulator }} {
-    return {{ accumulator }}(bitcast<f32>(params.epsilon)){{ " + f64(bitcast<f32>(params.epsilon_rest))" if wide_float }};
-}
+{{ of_rows() }}
 
 {{ operations("one", 1) }}
 {%- if unit > 1 %}

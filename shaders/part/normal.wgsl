@@ -1,6 +1,24 @@
 {# How a row's state makes its elements normal, one or four side by side: `norm` is "softmax", "log_softmax", -#}
 {# "layer" or "rms"; the state is that of `op`. -#}
 {% from "part/states" import wide_float, typed, kept -%}
+{% macro row_members() -%}
+length_low: u32,
+    length_high: u32,
+    epsilon: u32,
+    {%- if wide_float %}
+    // What f32 lacks of it.
+    epsilon_rest: u32,
+    {%- endif %}
+{%- endmacro -%}
+{% macro of_rows() -%}
+fn length() -> {{ accumulator }} {
+    return {{ accumulator }}(params.length_low) + {{ accumulator }}(params.length_high) * {{ accumulator }}(4294967296.0{{ "lf" if wide_float }});
+}
+
+fn epsilon() -> {{ accumulator }} {
+    return {{ accumulator }}(bitcast<f32>(params.epsilon)){{ " + f64(bitcast<f32>(params.epsilon_rest))" if wide_float }};
+}
+{%- endmacro -%}
 {% macro normalising(name, n) -%}
 {% set State = "One" if n == 1 else "Many" -%}
 {% set T = typed(accumulator, n) -%}

@@ -351,7 +351,8 @@ impl Device {
                 Error::too_large(
                     op,
                     format!("a tensor on {self}"),
-                    [asked, limit.into()],
+                    asked,
+                    limit,
                     "bytes",
                     "the device's largest buffer",
                     "split it along a dimension",

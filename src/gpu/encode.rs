@@ -155,7 +155,8 @@ impl Gpu {
             return Err(Error::too_large(
                 op,
                 what,
-                [bytes.into(), limit.into()],
+                bytes.into(),
+                limit,
                 "bytes",
                 "the adapter's largest storage binding",
                 "split it along a dimension, or use the CPU device",

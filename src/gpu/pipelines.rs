@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
 use super::texels;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::KernelKey;
 use crate::sync::Mutex;
 
@@ -78,7 +78,7 @@ impl Pipelines {
             "compiled"
         );
         self.health.ask(&self.device)?;
-        compiled.map_err(|caught| templates::compile_error(key, caught.into_message()))
+        compiled.map_err(|caught| Error::kernel_compile(key.name(), caught.into_message()))
     }
 
     #[allow(unsafe_code)]

@@ -122,15 +122,12 @@ impl Regions {
         };
         if extra != RegionUsages::default() {
             // The device says best what it allows.
-            let tried = regions.create(QUANTUM).map_err(|Refused(reason)| {
+            regions.kept_or_made(QUANTUM).map_err(|Refused(reason)| {
                 Error::invalid(
                     "region_usages",
                     format!("{:?} cannot be had for regions: {reason}", extra.0),
                 )
             })?;
-            drop(tried);
-            regions.claim.give(QUANTUM);
-            regions.held = 0;
         }
         Ok(regions)
     }
@@ -166,24 +163,24 @@ impl RegionSource for Regions {
         {
             self.goes(oldest);
         }
+        self.count_unsettled();
     }
 }
 
 impl Regions {
     fn kept_or_made(&mut self, bytes: u64) -> Result<wgpu::Buffer, Refused> {
-        if let Some(kept) = self.kept.take(bytes) {
-            // A lost device swallows errors and hands out dead buffers.
-            let lost = self.health.check();
-            return lost
-                .map(|()| kept)
-                .map_err(|lost| Refused(lost.to_string()));
-        }
-        let made = match self.made(bytes) {
-            // What is kept may be what is missing.
-            Err(Caught::OutOfMemory(_)) if self.let_go() => self.made(bytes),
-            made => made,
+        let found = match self.kept.take(bytes) {
+            Some(kept) => Ok(kept),
+            None => match self.made(bytes) {
+                // What is kept may be what is missing.
+                Err(Caught::OutOfMemory(_)) if self.let_go() => self.made(bytes),
+                made => made,
+            },
         };
-        made.map_err(|caught| match caught {
+        // A lost device swallows errors and hands out dead buffers.
+        let lost = self.health.check();
+        lost.map_err(|lost| Refused(lost.to_string()))?;
+        found.map_err(|caught| match caught {
             Caught::OutOfMemory(_) => Refused("the adapter is out of memory".to_owned()),
             Caught::Other(message) => Refused(message),
         })
@@ -193,18 +190,14 @@ impl Regions {
         if self.faults.strikes(Fault::Region) {
             return Err(Caught::Other(INJECTED.to_owned()));
         }
-        let made = health::scoped(&self.device, || {
+        health::scoped(&self.device, || {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop region"),
                 size: bytes,
                 usage: self.usages,
                 mapped_at_creation: false,
             })
-        });
-        // A lost device swallows errors and hands out dead buffers.
-        let lost = self.health.check();
-        lost.map_err(|lost| Caught::Other(lost.to_string()))?;
-        made
+        })
     }
 
     /// The adapter's again as soon as nothing uses it.

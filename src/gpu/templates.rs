@@ -119,7 +119,7 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
     environment(key)?
         .get_template(key.template)
         .and_then(|template| template.render(context))
-        .map_err(|error| compile_error(key, format!("{error:#}")))
+        .map_err(|error| Error::kernel_compile(key.name(), format!("{error:#}")))
 }
 
 /// All templates, parsed once.
@@ -139,7 +139,7 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
             Ok(environment)
         })
         .as_ref()
-        .map_err(|error| compile_error(key, error.clone()))
+        .map_err(|error| Error::kernel_compile(key.name(), error.clone()))
 }
 
 /// A filter, or `range`. minijinja's own ones (its feature `builtins`) are a quarter of what it takes to compile.
@@ -361,8 +361,4 @@ fn levels(tag: &str) -> usize {
         }
     }
     most + all
-}
-
-pub(crate) fn compile_error(key: &KernelKey, rendered: String) -> Error {
-    Error::kernel_compile(key.name(), rendered)
 }

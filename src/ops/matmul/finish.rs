@@ -1,7 +1,5 @@
 //! The epilogue on the CPU: what is done to sums before they are rounded and stored.
 
-use std::ops::Add;
-
 use half::{bf16, f16};
 
 use super::rule::{Activation, Finish};
@@ -10,24 +8,14 @@ use crate::cpu::{Loops, parallel, vectorised};
 use crate::dtype::Element;
 use crate::layout::Layout;
 use crate::ops::elementwise::Real;
+use crate::ops::reduce::Float;
 use crate::road::HostInput;
 
 /// A type that sums are kept in.
-pub(super) trait Sum: Element + Real + Add<Output = Self> {
-    fn of(factor: f64) -> Self;
-}
+pub(super) trait Sum: Element + Real + Float {}
 
-impl Sum for f32 {
-    fn of(factor: f64) -> Self {
-        factor as f32
-    }
-}
-
-impl Sum for f64 {
-    fn of(factor: f64) -> Self {
-        factor
-    }
-}
+impl Sum for f32 {}
+impl Sum for f64 {}
 
 /// An element type with the type that its sums are kept in.
 pub(super) trait Term: Element + bytemuck::Pod {
@@ -123,7 +111,7 @@ impl<'a, T: Term> Finisher<'a, T> {
             });
         } else if self.finish.scale != 1.0 {
             for sum in piece.iter_mut() {
-                *sum = scale * *sum + T::Sum::ZERO;
+                *sum = scale * *sum + <T::Sum as Float>::ZERO;
             }
         }
         if self.finish.activation != Activation::None {
@@ -191,7 +179,8 @@ impl<S: Sum> Loops for Activate<'_, S> {
             Activation::Relu => {
                 for sum in sums {
                     // NaN stays.
-                    *sum = if *sum < S::ZERO { S::ZERO } else { *sum };
+                    let zero = <S as Float>::ZERO;
+                    *sum = if *sum < zero { zero } else { *sum };
                 }
             }
             Activation::Gelu => {

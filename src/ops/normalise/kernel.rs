@@ -53,9 +53,14 @@ impl Family {
         State::of(self.what.reduction(), self.element)
     }
 
-    /// Words that tell of a row's length and epsilon: one more of the latter where sums are f64.
+    /// Whether sums are f64.
+    pub(super) fn is_double(&self) -> bool {
+        self.element.accumulator() == DType::F64
+    }
+
+    /// Words that tell of a row's length and epsilon, which is in two parts where sums are f64.
     fn row_words(&self) -> u32 {
-        3 + u32::from(self.element.accumulator() == DType::F64)
+        3 + u32::from(self.is_double())
     }
 
     /// Whether there is something that is the same for all rows.

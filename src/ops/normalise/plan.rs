@@ -100,7 +100,7 @@ impl Planner<'_, '_> {
             (length as u64 >> 32) as u32,
             epsilon.to_bits()
         ];
-        if self.family.element.accumulator() == DType::F64 {
+        if self.family.is_double() {
             let rest = self.op.epsilon - f64::from(epsilon);
             words.push((rest as f32).to_bits());
         }

@@ -434,14 +434,6 @@ impl<'k> KernelLaunch<'k> {
             if !members.iter().any(|member| member.name == *name) {
                 return Err(unknown(kernel.name, "scalar", name));
             }
-            let bindings = &kernel.source.bindings;
-            if let Some(about) = bindings
-                .iter()
-                .find(|about| op::about(name, &about.name).is_some())
-            {
-                let problem = format!("`{name}` is given by orlop, from operand `{}`", about.name);
-                return Err(Error::invalid(kernel.name, problem));
-            }
             if self.scalars[..at].iter().any(|(other, _)| other == name) {
                 return Err(Error::invalid(
                     kernel.name,
@@ -451,7 +443,16 @@ impl<'k> KernelLaunch<'k> {
         }
         for member in members {
             let given = self.scalars.iter().find(|(name, _)| *name == member.name);
+            let mut operands = kernel.source.bindings.iter().zip(&op.places);
+            let about = operands.find_map(|(binding, &place)| {
+                Some((binding, place, op::about(&member.name, &binding.name)?))
+            });
             if let Some((name, values)) = given {
+                if let Some((operand, ..)) = about {
+                    let operand = &operand.name;
+                    let problem = format!("`{name}` is given by orlop, from operand `{operand}`");
+                    return Err(Error::invalid(kernel.name, problem));
+                }
                 if values.len() != member.lanes {
                     let (has, given) = (member.lanes, values.len());
                     let problem = format!("`{name}` has {has} numbers, the launch gives {given}");
@@ -467,13 +468,7 @@ impl<'k> KernelLaunch<'k> {
                 }
                 continue;
             }
-            let place = kernel.source.bindings.iter().zip(&op.places);
-            let about = place
-                .filter_map(|(binding, &place)| {
-                    Some((place, op::about(&member.name, &binding.name)?))
-                })
-                .next();
-            let (place, about) =
+            let (_, place, about) =
                 about.ok_or_else(|| op::not_given(kernel.name, "number", &member.name))?;
             self.check_about(&member.name, (member.dtype, member.lanes), op, place, about)?;
             op.about.push((member.word, place, about));
