@@ -12,6 +12,11 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("normalise::arguments", Scope::Device, arguments),
+        Test::new(
+            "normalise::epsilons_beyond_f32",
+            Scope::Device,
+            epsilons_beyond_f32,
+        ),
         Test::new("normalise::specials", Scope::Kernels, specials),
         Test::new("normalise::far_from_zero", Scope::Kernels, far_from_zero),
         Test::new("normalise::far_apart", Scope::Device, far_apart),
@@ -540,6 +545,40 @@ fn weight_of_three(device: &orlop::Device) -> Result<[Vec<f32>; 2]> {
         x.layer_norm(0, Some(&weight), Some(&bias), 0.0)?.to_vec()?,
         x.layer_norm(0, Some(&x), Some(&x), 0.0)?.to_vec()?,
     ])
+}
+
+/// f64 has all of an epsilon; narrower types what f32 has of it, on every device.
+fn epsilons_beyond_f32(context: &Context) -> Result<()> {
+    let device = context.device();
+    for (epsilon, size) in [
+        (1e-60, 1e-30f64),
+        (1e-300, 1e-160),
+        (1e-60, 0.0),
+        (1e300, 1.0),
+    ] {
+        let x = Tensor::from_slice(device, &[size, -size, size, -size], [2, 2])?;
+        // Mean 0, so both norms are the same.
+        let want = size / (size * size + epsilon).sqrt();
+        for made in [
+            x.rms_norm(1, None, epsilon)?,
+            x.layer_norm(1, None, None, epsilon)?,
+        ] {
+            for (at, got) in made.to_vec::<f64>()?.into_iter().enumerate() {
+                let want = if at % 2 == 0 { want } else { -want };
+                let off = (got - want).abs();
+                assert!(
+                    off <= 1e-15 * want.abs(),
+                    "{epsilon:e}: {got:e}, not {want:e}"
+                );
+            }
+        }
+        let narrow = x.cast(DType::F32)?;
+        let by_f32 = narrow.rms_norm(1, None, epsilon as f32)?.to_vec::<f32>()?;
+        let got = narrow.rms_norm(1, None, epsilon)?.to_vec::<f32>()?;
+        let bits = |all: &[f32]| -> Vec<u32> { all.iter().map(|x| x.to_bits()).collect() };
+        assert_eq!(bits(&got), bits(&by_f32), "{epsilon:e}");
+    }
+    Ok(())
 }
 
 fn arguments(context: &Context) -> Result<()> {

@@ -6,6 +6,8 @@ mod kernel;
 mod plan;
 mod spread;
 
+use std::ops::RangeInclusive;
+
 use super::order::Order;
 use super::reduce::{self, Along, Axes, Reduction};
 use crate::capabilities::{Capabilities, DeviceKind};
@@ -64,6 +66,9 @@ impl Norm {
     }
 }
 
+/// Epsilons, but 0, that two words of f32 hold to 48 bits, also where a device takes what is not normal for 0.
+const IN_WORDS: RangeInclusive<f64> = 1e-23..=f32::MAX as f64;
+
 struct Normalise {
     what: Norm,
     along: Along,
@@ -101,7 +106,7 @@ impl Tensor {
 
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with mean and variance (of everything,
     /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order. `epsilon` is an
-    /// f64 or f32, rounded to the type that sums are kept in.
+    /// f64 or f32, rounded to f32 unless the tensor is of f64; such tensors go to the CPU for one beyond what f32 holds.
     ///
     /// # Errors
     /// As [`Tensor::softmax`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for a weight or bias
@@ -142,6 +147,11 @@ fn normalise(
     epsilon: f64,
 ) -> Result<Tensor> {
     let along = axes.of(what.name(), x.shape())?;
+    // What kernels get, so that all devices have the same.
+    let epsilon = match x.dtype() {
+        DType::F64 => epsilon,
+        _ => f64::from(epsilon as f32),
+    };
     let order = Order::of(std::iter::once(x.layout()));
     if let Some(order) = order {
         let places = order.places(&along.axes);
@@ -253,6 +263,11 @@ impl Op for Normalise {
             return Some(format!(
                 "a kernel binds {most} storage buffers, not {bindings}"
             ));
+        }
+        let size = self.epsilon.abs();
+        if output == DType::F64 && size != 0.0 && !IN_WORDS.contains(&size) {
+            let epsilon = self.epsilon;
+            return Some(format!("no kernel takes {epsilon:e} as an epsilon"));
         }
         let reduction = self.what.reduction();
         reduce::missing(reduction, self.name(), output, capabilities)
