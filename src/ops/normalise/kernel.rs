@@ -48,6 +48,8 @@ pub(super) struct Apply {
     pub rank: u32,
     /// The steps of an invocation share a state.
     pub grouped: bool,
+    /// The last of them first: grouped ones on hardware.
+    pub backwards: bool,
     pub strided: bool,
 }
 
@@ -119,6 +121,7 @@ impl Family {
             ("along", along.into()),
             ("rank", apply.rank.into()),
             ("grouped", u32::from(apply.grouped).into()),
+            ("backwards", u32::from(apply.backwards).into()),
             ("strided_out", u32::from(apply.strided).into()),
         ];
         let walked = self.inputs() + 1 + u32::from(apply.strided);
@@ -178,15 +181,19 @@ fn ways(family: Family) -> Vec<KernelKey> {
             true => unit > 1 && (along_reduced || rank > 1),
         };
         for (rank, grouped) in shapes.into_iter().flatten().filter(exists) {
-            all.extend([false, true].map(|strided| {
-                family.apply(Apply {
-                    vector: unit,
-                    along_reduced,
-                    rank: rank as u32,
-                    grouped,
-                    strided,
-                })
-            }));
+            for strided in [false, true] {
+                let backwards: &[bool] = if grouped { &[false, true] } else { &[false] };
+                all.extend(backwards.iter().map(|&backwards| {
+                    family.apply(Apply {
+                        vector: unit,
+                        along_reduced,
+                        rank: rank as u32,
+                        grouped,
+                        backwards,
+                        strided,
+                    })
+                }));
+            }
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {

@@ -408,6 +408,7 @@ impl Planner<'_, '_> {
             along_reduced: walk.vector == 1 || along_reduced,
             rank: walk.rank,
             grouped: axis.is_some(),
+            backwards: axis.is_some() && !is_software,
             strided,
         });
         let elements = dims.iter().product::<usize>() as f64;
