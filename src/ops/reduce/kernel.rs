@@ -314,6 +314,39 @@ mod tests {
         }
     }
 
+    /// A large matrix fills hardware's multiprocessors by its rows, its columns and as a whole, and states of columns are joined by
+    /// many workgroups.
+    #[test]
+    fn hardware_is_filled() {
+        let mut capabilities = Capabilities::cpu();
+        capabilities.kind = DeviceKind::DiscreteGpu;
+        capabilities.max_workgroups = 65_535;
+        capabilities.max_binding_bytes = 1 << 31;
+        let square = Layout::contiguous([4096, 4096]);
+        let short = Layout::contiguous([1 << 18, 64]);
+        // Launches, workgroups of the first and of the last.
+        let cases = [
+            (Reduction::Sum, &square, &[0][..], (2, 1024, 32)),
+            (Reduction::LogSumExp, &square, &[0], (2, 1024, 128)),
+            (Reduction::Sum, &square, &[1], (1, 4096, 4096)),
+            (Reduction::LogSumExp, &square, &[1], (1, 1024, 1024)),
+            (Reduction::Sum, &square, &[0, 1], (2, 1024, 1)),
+            (Reduction::Sum, &short, &[1], (1, 4096, 4096)),
+        ];
+        for (what, layout, axes, want) in cases {
+            let launches = planned(what, layout, axes, DType::F32, &capabilities);
+            let workgroups = |launch: &crate::launch::Launch| -> u32 {
+                launch.dispatches[0].groups.iter().product()
+            };
+            let found = (
+                launches.len(),
+                workgroups(&launches[0]),
+                workgroups(&launches[launches.len() - 1]),
+            );
+            assert_eq!(found, want, "{what:?} along {axes:?}");
+        }
+    }
+
     fn chosen(rank: usize, bits: usize) -> Vec<usize> {
         (0..rank).filter(|axis| bits >> axis & 1 == 1).collect()
     }
