@@ -15,7 +15,8 @@
 // held          steps that an output has at most, without a loop (software adapters, whose loops go through their bodies
 //               once more than there are steps; one lane, one chunk, no tail); 0: any
 // lanes         invocations that share a chunk of steps, each taking every `lanes`th
-// tree          1: lanes are joined in workgroup memory (hardware); 0: each writes a state of its own
+// tree          "rows", "columns": lanes are joined in workgroup memory (hardware), neighbours are lanes of one output
+//               or those of neighbouring ones, so that they read neighbours either way; "none": each writes a state of its own
 // placed        1: outputs have strides (pieces of large tensors), and states may be joined with those
 //               there; 0: they are counted
 //
@@ -30,7 +31,10 @@
 {% set wide = unit if along == "kept" else 1 -%}
 {# Whether a unit's elements are all of one output. -#}
 {% set per_state = along == "reduced" or unit == 1 -%}
-{% set workgroup = 256 if tree else 64 -%}
+{% set is_tree = tree != "none" -%}
+{% set workgroup = 256 if is_tree else 64 -%}
+{# From a lane to the next. -#}
+{% set pitch = 256 // lanes if tree == "columns" else 1 -%}
 {# Steps of rows far apart, in words of 64 bits: software adapters alone. -#}
 {% set is_far = source == "values" and along == "kept" and unit == 8 and element == "f32" -%}
 {% set words = source == "states" and count > 1 -%}
@@ -128,8 +132,8 @@ fn divisor() -> {{ accumulator }} {
 {%- if unit > 1 %}
 {{ operations("many", 4) }}
 {%- endif %}
-{%- if tree %}
-var<workgroup> shared_: array<One, 256>;
+{%- if is_tree %}
+var<workgroup> shared_: array<{{ "Many" if wide > 1 else "One" }}, 256>;
 {%- endif %}
 
 {% macro load(name, index) -%}
@@ -252,11 +256,16 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
     let invocation = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index;
+    {%- if tree == "columns" %}
+    let lane = local_index / {{ pitch }}u;
+    let group = invocation / 256u * {{ pitch }}u + local_index % {{ pitch }}u;
+    {%- else %}
     let lane = invocation % {{ lanes }}u;
     let group = invocation / {{ lanes }}u;
+    {%- endif %}
     let output = group % params.outputs;
     let chunk = group / params.outputs;
-    {%- if tree %}
+    {%- if is_tree %}
     // None leaves before the barriers.
     let is_there = chunk < params.chunks;
     {%- else %}
@@ -289,7 +298,7 @@ fn main(
     let end = params.steps;
     {%- else %}
     let first = chunk * params.per_chunk;
-    {%- if tree %}
+    {%- if is_tree %}
     let end = select(0u, min(first + params.per_chunk, params.steps), is_there);
     {%- else %}
     let end = min(first + params.per_chunk, params.steps);
@@ -398,23 +407,29 @@ fn main(
     {%- elif wide == 1 and not is_total %}
     var total = total_0;
     {%- endif %}
-    {%- if tree %}
-    shared_[local_index] = total;
+    {%- if is_tree %}
+    {%- set total_names = ["total_0", "total_1"] if wide == 8 else ["total_0"] if wide == 4 else ["total"] %}
+    {%- for name in total_names %}
+    {%- if not loop.first %}
+    workgroupBarrier();
+    {%- endif %}
+    shared_[local_index] = {{ name }};
     {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] %}
     {%- if apart < lanes %}
     workgroupBarrier();
     if lane < {{ apart }}u {
-        shared_[local_index] = join_one(shared_[local_index], shared_[local_index + {{ apart }}u]);
+        shared_[local_index] = join_{{ "many" if wide > 1 else "one" }}(shared_[local_index], shared_[local_index + {{ apart * pitch }}u]);
     }
     {%- endif %}
+    {%- endfor %}
+    {{ name }} = shared_[local_index];
     {%- endfor %}
     if lane > 0u || !is_there {
         return;
     }
-    total = shared_[local_index];
     {%- endif %}
     {%- if target == "state" %}
-    let to = place + {{ "chunk" if tree else "(chunk * " ~ lanes ~ "u + lane)" }} * params.pitch;
+    let to = place + {{ "chunk" if is_tree else "(chunk * " ~ lanes ~ "u + lane)" }} * params.pitch;
     {%- else %}
     let to = place;
     {%- endif %}

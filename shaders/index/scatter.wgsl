@@ -5,6 +5,8 @@
 // A line is what is left of the source without its axis. Each is walked by `parts` invocations, each of
 // which adds to every `parts`th entry of the output's axis; neighbours walk neighbouring lines, to the same entries.
 //
+// shared    1: all lines have one index (hardware). A workgroup has 256 lines and a part, looks through 256 entries of the
+//           index at once and walks those of its part alone; 0: each invocation looks through all of it
 // element   "f32", "i32", "u32", "f64"
 // signed    1: negative indices count from the end of the axis
 // rank      dimensions of the lines after merging; the outermost size is not needed
@@ -42,6 +44,104 @@ struct Params {
 @group(0) @binding(0) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(1) var<storage, read_write> source: array<{{ element }}>;
 @group(0) @binding(2) var<storage, read_write> out: array<{{ element }}>;
+
+{%- if shared == 1 %}
+const WIDTH = 256u;
+
+// Which entries of the index are of this part, as bits; then their places in order, and what they name.
+var<workgroup> are_mine: array<atomic<u32>, 8>;
+var<workgroup> mine: array<u32, 256>;
+var<workgroup> entries: array<u32, 256>;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let block = workgroup.x + workgroup.y * workgroups.x;
+    let lines = params.end - params.first;
+    let blocks = (lines + WIDTH - 1u) / WIDTH;
+    let line = block % blocks * WIDTH + local_index;
+    let part = block / blocks;
+    // None leaves before the barriers.
+    let is_there = line < lines;
+    var rest = params.first + line;
+    var at_out = params.out_first;
+    var at_index = params.index_first + params.first_j * params.index_axis;
+    var at_source = params.source_first + params.first_j * params.source_axis;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for name in ["out", "index", "source"] %}
+    at_{{ name }} += index_{{ d }} * params.{{ name }}_stride_{{ d }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- for name in ["out", "index", "source"] %}
+    at_{{ name }} += rest * params.{{ name }}_stride_0;
+    {%- endfor %}
+    for (var start = params.first_j; start < params.end_j; start += WIDTH) {
+        if local_index < 8u {
+            atomicStore(&are_mine[local_index], 0u);
+        }
+        workgroupBarrier();
+        var entry = 0u;
+        var is_mine = false;
+        let j = start + local_index;
+        if j < params.end_j {
+            entry = indices[at_index + (j - params.first_j) * params.index_axis];
+            {%- if signed == 1 %}
+            entry += select(0u, params.axis_size, entry >= 0x80000000u);
+            {%- endif %}
+            is_mine = entry < params.axis_size && (entry & (params.parts - 1u)) == part;
+        }
+        let word = local_index / 32u;
+        let bit = 1u << (local_index % 32u);
+        if is_mine {
+            atomicOr(&are_mine[word], bit);
+        }
+        workgroupBarrier();
+        var before = 0u;
+        var count = 0u;
+        for (var at = 0u; at < 8u; at++) {
+            let bits = atomicLoad(&are_mine[at]);
+            before += select(0u, countOneBits(select(bits, bits & (bit - 1u), at == word)), at <= word);
+            count += countOneBits(bits);
+        }
+        if is_mine {
+            mine[before] = j - params.first_j;
+            entries[before] = entry;
+        }
+        workgroupBarrier();
+        if is_there {
+            for (var at = 0u; at < count; at += 4u) {
+                // Four are loaded before one is stored; a place that was there before is taken from its sum.
+                {%- for i in range(4) %}
+                let at_{{ i }} = min(at + {{ i }}u, count - 1u);
+                let place_{{ i }} = at_out + entries[at_{{ i }}] * params.out_axis;
+                let given_{{ i }} = source[at_source + mine[at_{{ i }}] * params.source_axis];
+                let found_{{ i }} = out[min(place_{{ i }}, params.out_count - 1u)];
+                {%- endfor %}
+                {%- for i in range(4) %}
+                var sum_{{ i }} = found_{{ i }};
+                {%- for earlier in range(i) %}
+                sum_{{ i }} = select(sum_{{ i }}, sum_{{ earlier }}, place_{{ earlier }} == place_{{ i }});
+                {%- endfor %}
+                sum_{{ i }} += given_{{ i }};
+                {%- endfor %}
+                {%- for i in range(4) %}
+                if at + {{ i }}u < count && place_{{ i }} < params.out_count {
+                    out[place_{{ i }}] = sum_{{ i }};
+                }
+                {%- endfor %}
+            }
+        }
+        workgroupBarrier();
+    }
+}
+{%- else %}
 
 @compute @workgroup_size(64)
 fn main(
@@ -87,3 +187,4 @@ fn main(
         at_source += params.source_axis;
     }
 }
+{%- endif %}

@@ -9,6 +9,7 @@
 //               whose states are neighbours, with one weight and bias
 // grouped       1, with a vector: an invocation has several steps of one state, four that lie a quarter apart along the
 //               rows, or as many as `params.each` one after the other down the columns; 0: four steps a workgroup apart
+// backwards     1, grouped: the last elements first, which caches have from the pass that made the states (hardware)
 // strided_out   1: out has an offset and strides as the others; 0: it is written at i
 {% from "part/states" import wide_float, fields, names, count, span, word, value, typed, restored, operations -%}
 {% from "part/normal" import normalising, of_rows, row_members -%}
@@ -141,10 +142,11 @@ fn main(
     @builtin(num_workgroups) workgroups: vec3<u32>,
     @builtin(local_invocation_index) local_index: u32,
 ) {
-    let index = (workgroup.x + workgroup.y * workgroups.x) * 256u + local_index;
-    if index >= params.count {
+    let place = (workgroup.x + workgroup.y * workgroups.x) * 256u + local_index;
+    if place >= params.count {
         return;
     }
+    let index = {{ "params.count - 1u - place" if backwards else "place" }};
     {%- for name in walked %}
     var {{ name }}_index = params.{{ name }}_offset;
     {%- endfor %}

@@ -1,4 +1,4 @@
-// Normal elements of whole rows, each by one invocation or by 16 or 256 of a workgroup: once through for the
+// Normal elements of whole rows, each by one invocation or by several of a workgroup: once through for the
 // row's state, once more, from the caches, for its elements; or from registers, where rows are short.
 //
 // norm          "softmax", "log_softmax", "layer", "rms"; op: the reduction that makes the state
@@ -6,10 +6,10 @@
 // unit          neighbours of a load, 1 or 4, or 8 (as four words of twice their bits); sizes, strides and offsets count in them
 // along         "reduced": they lie in a row; "kept": in neighbouring rows
 // kept_rank     dimensions of rows
-// lanes         invocations of a row: 1; 16 or 256 (hardware)
+// lanes         invocations of a row: 1, or 4 to 256, each of which takes every `lanes`th step (hardware)
 // workgroup     invocations of a workgroup
 // each          rows of an invocation, which share loads of weight and bias (one lane, not held)
-// held          steps that a row has at most, all of which are held in registers (softmax, log_softmax; one lane); 0: any
+// held          steps that a lane has at most, all of which are held in registers (softmax, log_softmax); 0: any
 {% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
 {% from "part/normal" import normalising, of_rows, row_members -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
@@ -62,7 +62,16 @@ struct Params {
 {%- if unit > 1 %}
 {{ normalising("many", 4) }}
 {%- endif %}
-{%- if lanes > 1 %}
+{%- if lanes > 1 and held %}
+struct Top {
+    top: f32,
+    above: i32,
+    below: u32,
+}
+
+var<workgroup> tops_: array<Top, 256>;
+var<workgroup> sums_: array<f32, 256>;
+{%- elif lanes > 1 %}
 var<workgroup> shared_: array<One, 256>;
 {%- endif %}
 
@@ -137,10 +146,11 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
     {%- if lanes > 1 %}
-    let row = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup // lanes }}u + local_index / {{ lanes }}u;
+    let row_of_lane = (workgroup.x + workgroup.y * workgroups.x) * {{ workgroup // lanes }}u + local_index / {{ lanes }}u;
     let lane = local_index % {{ lanes }}u;
     // None leaves before the barriers.
-    let steps = select(0u, params.steps, row < params.rows);
+    let steps = select(0u, params.steps, row_of_lane < params.rows);
+    let row = min(row_of_lane, params.rows - 1u);
     {%- else %}
     let row = ((workgroup.x + workgroup.y * workgroups.x) * {{ workgroup }}u + local_index) * {{ each }}u;
     let lane = 0u;
@@ -155,7 +165,7 @@ fn main(
     {%- endfor %}
     {%- if held %}
     let base = start_0.base;
-    {{- states.held_exponential(load_step, held, quads, unit, per_state) }}
+    {{- states.held_exponential(load_step, held, quads, unit, per_state, lanes) }}
     {%- if per_state and unit > 1 %}
     let of_row = normal_one(state);
     {%- for q in range(quads) %}
@@ -167,7 +177,7 @@ fn main(
     {%- endfor %}
     {%- endif %}
     {%- for i in range(held) %}
-    {{ "if is_there_" ~ i ~ " " if i > 0 }}{
+    {{ "if is_there_" ~ i ~ " " if i > 0 or lanes > 1 }}{
         {%- for q in range(quads) %}
         {%- if norm == "softmax" %}
         let y_{{ q }} = e{{ i }}_{{ q }} * normal_{{ q }}.factor;
@@ -175,7 +185,7 @@ fn main(
         let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ q }});
         {%- endif %}
         {%- endfor %}
-        {{- store("start_0.place + " ~ i ~ "u * params.out_step") }}
+        {{- store("start_0.place + " ~ (i ~ "u" if lanes == 1 else "(lane + " ~ i * lanes ~ "u)") ~ " * params.out_step") }}
     }
     {%- endfor %}
     {%- else %}

@@ -356,21 +356,31 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     total_{{ q }} = seen_{{ many }}(total_{{ q }}, seen_{{ q }});
     {%- endfor %}
 {%- endmacro -%}
+{# What a unit's elements, all of one row, have been seen as together: `seen`. -#}
+{% macro seen_of_unit(quads) %}
+    {%- for q in range(quads) %}
+    let above_{{ q }} = max(max(seen_{{ q }}.above.x, seen_{{ q }}.above.y), max(seen_{{ q }}.above.z, seen_{{ q }}.above.w));
+    let below_{{ q }} = max(max(seen_{{ q }}.below.x, seen_{{ q }}.below.y), max(seen_{{ q }}.below.z, seen_{{ q }}.below.w));
+    {%- endfor %}
+    let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
+{%- endmacro -%}
 {# The state of numbers that `params.steps` loads have, `held` at most. Declares it as `state`, where a unit's elements are -#}
 {# all of one (`per_state` and `unit` above 1), else as `state`_0 and _1; the numbers as x0_0, x0_1, x1_0, ... and their -#}
-{# exponentials as e0_0, ...; `is_there_1`, ...; and what it takes to come there. `load` is a macro of a name and a step. -#}
-{% macro held_exponential(load, held, quads, unit, per_state) -%}
+{# exponentials as e0_0, ...; `is_there_1`, ...; and what it takes to come there. `load` is a macro of a name and a step. Several `lanes` share a row's -#}
+{# `steps` (0: none) by `tops_` and `sums_`, of a Top and a number for each invocation; they have `is_there_0` too. -#}
+{% macro held_exponential(load, held, quads, unit, per_state, lanes=1) -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
 {% set T = typed(accumulator, unit) %}
     // Not a constant: those may not be infinite.
     let nothing = {{ T }}(bitcast<f32>((params.steps & 0u) | 0xff800000u));
     {%- for i in range(held) %}
-    {%- if i == 0 %}
+    {%- if i == 0 and lanes == 1 %}
     {{- load("x0", "0u") }}
     {%- else %}
-    let is_there_{{ i }} = {{ i }}u < params.steps;
-    {{- load("loaded" ~ i, "min(" ~ i ~ "u, params.steps - 1u)") }}
+    {%- set step = i ~ "u" if lanes == 1 else "lane + " ~ i * lanes ~ "u" %}
+    let is_there_{{ i }} = {{ step }} < {{ "params.steps" if lanes == 1 else "steps" }};
+    {{- load("loaded" ~ i, "min(" ~ step ~ ", params.steps - 1u)") }}
     {%- for q in range(quads) %}
     let x{{ i }}_{{ q }} = select(nothing, loaded{{ i }}_{{ q }}, is_there_{{ i }});
     {%- endfor %}
@@ -395,6 +405,27 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     top_1 = top_0;
     {%- endif %}
     {%- endif %}
+    {%- if lanes > 1 %}
+    {%- if unit > 1 %}
+    {{- seen_of_unit(quads) }}
+    {%- else %}
+    let seen = seen_0;
+    {%- endif %}
+    tops_[local_index] = Top(top_0{{ ".x" if unit > 1 }}, seen.above, seen.below);
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
+    workgroupBarrier();
+    if lane < {{ apart }}u {
+        let x = tops_[local_index];
+        let y = tops_[local_index + {{ apart }}u];
+        tops_[local_index] = Top(max(x.top, y.top), max(x.above, y.above), max(x.below, y.below));
+    }
+    {%- endfor %}
+    workgroupBarrier();
+    let of_lanes = tops_[local_index - lane];
+    {%- for q in range(quads) %}
+    top_{{ q }} = {{ T }}(of_lanes.top);
+    {%- endfor %}
+    {%- endif %}
     {%- for q in range(quads) %}
     var sum_{{ q }} = {{ T }}();
     {%- for i in range(held) %}
@@ -407,13 +438,22 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     sum_0 += sum_1;
     {%- endif %}
     let sum = (sum_0.x + sum_0.y) + (sum_0.z + sum_0.w);
-    {%- for q in range(quads) %}
-    let above_{{ q }} = max(max(seen_{{ q }}.above.x, seen_{{ q }}.above.y), max(seen_{{ q }}.above.z, seen_{{ q }}.above.w));
-    let below_{{ q }} = max(max(seen_{{ q }}.below.x, seen_{{ q }}.below.y), max(seen_{{ q }}.below.z, seen_{{ q }}.below.w));
-    {%- endfor %}
-    let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
+    {%- if lanes == 1 %}
+    {{- seen_of_unit(quads) }}
     let state = seen_one(One(top_0.x, sum), seen);
-    {%- else %}
+    {%- endif %}
+    {%- endif %}
+    {%- if lanes > 1 %}
+    sums_[local_index] = {{ "sum" if unit > 1 else "sum_0" }};
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
+    workgroupBarrier();
+    if lane < {{ apart }}u {
+        sums_[local_index] += sums_[local_index + {{ apart }}u];
+    }
+    {%- endfor %}
+    workgroupBarrier();
+    let {{ "state" if unit > 1 else "state_0" }} = seen_one(One(of_lanes.top, sums_[local_index - lane]), SeenOne(of_lanes.above, of_lanes.below));
+    {%- elif not (per_state and unit > 1) %}
     {%- for q in range(quads) %}
     let state_{{ q }} = seen_{{ many }}({{ Many }}(top_{{ q }}, sum_{{ q }}), seen_{{ q }});
     {%- endfor %}

@@ -1,6 +1,6 @@
 //! Ops by an index, against loops over indices of their own.
 
-use orlop::{DType, Error, Result, Tensor};
+use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value, for_each_dtype};
@@ -16,6 +16,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::large_sums::i32", Scope::Device, large_sums::<i32>),
         // Whose order counts.
         Test::new("index::large_sums::f32", Scope::Device, large_sums::<f32>),
+        Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
         Test::new("index::one_storage", Scope::Kernels, one_storage),
     ];
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
@@ -312,6 +313,16 @@ fn large_sums<T: Number>(context: &Context) -> Result<()> {
             sum::<T>(context, rng, (&shape, axis), Some(&named), &sizes)?;
         }
         Ok(())
+    })
+}
+
+/// Those where hardware's workgroups share an index.
+fn hardware_sums(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        sums::<i32>(context)?;
+        sums::<f32>(context)?;
+        large_sums::<u32>(context)?;
+        large_sums::<f32>(context)
     })
 }
 

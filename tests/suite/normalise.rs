@@ -411,14 +411,16 @@ fn far_apart(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The kernels that hardware is given: a workgroup a row, or 64 rows.
+/// The kernels that hardware is given: lanes of a workgroup share rows.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
     with_hardware_plans(|| {
         edges::<T>(context)?;
+        large_columns::<T>(context)?;
         random::<T>(context)
     })
 }
 
+/// What is neither a number nor finite, and numbers far from 0, there.
 fn hardware_specials(context: &Context) -> Result<()> {
     with_hardware_plans(|| {
         specials(context)?;

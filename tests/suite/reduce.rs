@@ -665,6 +665,7 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
         edges::<T>(context)?;
         if T::DTYPE != DType::Bool {
             specials::<T>(context)?;
+            large_columns::<T>(context)?;
         }
         random::<T>(context)
     })

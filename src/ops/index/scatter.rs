@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::Place;
-use crate::capabilities::{Capabilities, DeviceKind};
+use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::cpu::stores::LINE;
 use crate::dtype::DType;
@@ -32,8 +32,12 @@ const ENOUGH: usize = 16 << 10;
 const STRIP: usize = 512 << 10;
 /// Entries of which a thread writes the columns of strips back.
 const ROWS: usize = 64;
-/// Invocations of a workgroup.
+/// Invocations of a workgroup; those that look through the index together.
 const WORKGROUP: u64 = 64;
+const SHARED: usize = 256;
+/// Lines of one index from which on hardware has workgroups share it; invocations in all.
+const SHARED_LINES: usize = 32;
+const HARD_INVOCATIONS: usize = 256 << 10;
 
 /// `out = target; out[.., index[..], ..] += source[..]`, in the order of the axis.
 pub(in crate::ops) struct ScatterAdd {
@@ -473,13 +477,18 @@ impl Walk<'_> {
             (self.offsets[which] as u32).wrapping_sub(base as u32)
         };
         // As many invocations as keep the adapter busy: each walks all of a line's index.
-        let wanted = match capabilities.kind {
-            DeviceKind::Software => 16,
-            _ => 64 << 10,
+        let is_software = plan::is_software(capabilities);
+        let is_shared = !is_software
+            && lines.len() >= SHARED_LINES
+            && self.strides[1].iter().all(|&stride| stride == 0);
+        let wide = lines.len().next_multiple_of(SHARED);
+        let (wanted, each) = match (is_software, is_shared) {
+            (true, _) => (16, lines.len()),
+            (false, false) => (64 << 10, lines.len()),
+            (false, true) => (HARD_INVOCATIONS, wide),
         };
-        let parts = (wanted / lines.len())
-            .clamp(1, self.size)
-            .next_power_of_two();
+        let workgroup = if is_shared { SHARED as u64 } else { WORKGROUP };
+        let parts = (wanted / each).clamp(1, self.size).next_power_of_two();
         let mut words: Words = smallvec![
             lines.start as u32,
             lines.end as u32,
@@ -502,14 +511,14 @@ impl Walk<'_> {
         };
         let added = (lines.len() * entries.len()) as f64;
         Ok(Launch {
-            kernel: key(self.dtype, self.signed, self.dims.len() as u32),
+            kernel: key(self.dtype, self.signed, self.dims.len() as u32, is_shared),
             operands: smallvec![bound(1, INDEX), bound(2, SOURCE), bound(0, OUT)],
             texels: smallvec![],
             dispatches: smallvec![plan::dispatch(
                 self.op,
                 words,
-                (lines.len() * parts) as u64,
-                WORKGROUP,
+                (each * parts) as u64,
+                workgroup,
                 capabilities.max_workgroups,
             )?],
             flops: 2.0 * added,
@@ -518,8 +527,9 @@ impl Walk<'_> {
     }
 }
 
-fn key(dtype: DType, signed: bool, rank: u32) -> KernelKey {
+fn key(dtype: DType, signed: bool, rank: u32, shared: bool) -> KernelKey {
     let values = [
+        ("shared", u32::from(shared).into()),
         ("element", dtype.name().into()),
         ("signed", u32::from(signed).into()),
         ("rank", rank.into()),
@@ -536,7 +546,8 @@ pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut all = Vec::new();
     for dtype in [DType::F32, DType::I32, DType::U32, DType::F64] {
         for rank in 1..=ranks {
-            all.extend([false, true].map(|signed| key(dtype, signed, rank)));
+            let ways = [(false, false), (false, true), (true, false), (true, true)];
+            all.extend(ways.map(|(signed, shared)| key(dtype, signed, rank, shared)));
         }
     }
     all

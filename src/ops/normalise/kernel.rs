@@ -1,7 +1,6 @@
 //! The names of the kernels that norms ask for.
 
 use super::Norm;
-use super::plan::{FEW_LANES, MANY_LANES};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::ops::reduce::State;
@@ -11,6 +10,10 @@ pub(super) const RANKS: [usize; 4] = [1, 2, 3, 6];
 pub(super) const ROW_RANKS: [usize; 2] = [1, 6];
 /// Steps of the rows that kernels hold in registers: softmax, which then computes each exponential once.
 pub(super) const HELD: [usize; 4] = [2, 4, 8, 16];
+/// Lanes that share a row on hardware.
+pub(super) const LANES: [usize; 4] = [4, 16, 64, 256];
+/// Elements that an invocation of hardware holds: of 128, log_softmax keeps some of its 256 registers in memory.
+pub(super) const HARD_HELD: usize = 64;
 /// Rows that share loads of weight and bias.
 pub(super) const TOGETHER: u32 = 2;
 
@@ -45,6 +48,8 @@ pub(super) struct Apply {
     pub rank: u32,
     /// The steps of an invocation share a state.
     pub grouped: bool,
+    /// The last of them first: grouped ones on hardware.
+    pub backwards: bool,
     pub strided: bool,
 }
 
@@ -126,6 +131,7 @@ impl Family {
             ("along", along.into()),
             ("rank", apply.rank.into()),
             ("grouped", u32::from(apply.grouped).into()),
+            ("backwards", u32::from(apply.backwards).into()),
             ("strided_out", u32::from(apply.strided).into()),
         ];
         let walked = self.inputs() + 1 + u32::from(apply.strided);
@@ -186,29 +192,34 @@ fn ways(family: Family) -> Vec<KernelKey> {
             true => unit > 1 && (along_reduced || rank > 1),
         };
         for (rank, grouped) in shapes.into_iter().flatten().filter(exists) {
-            all.extend([false, true].map(|strided| {
-                family.apply(Apply {
-                    vector: unit,
-                    along_reduced,
-                    rank: rank as u32,
-                    grouped,
-                    strided,
-                })
-            }));
+            for strided in [false, true] {
+                let backwards: &[bool] = if grouped { &[false, true] } else { &[false] };
+                all.extend(backwards.iter().map(|&backwards| {
+                    family.apply(Apply {
+                        vector: unit,
+                        along_reduced,
+                        rank: rank as u32,
+                        grouped,
+                        backwards,
+                        strided,
+                    })
+                }));
+            }
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
-            let lanes_of = [FEW_LANES, MANY_LANES].map(|lanes| (lanes as u32, 256));
-            for (lanes, workgroup) in [(1, 8), (1, 64)].into_iter().chain(lanes_of) {
+            let shared = LANES.map(|lanes| (lanes as u32, 256));
+            for (lanes, workgroup) in [(1, 8), (1, 64)].into_iter().chain(shared) {
                 if lanes > 1 && (has_words || !along_reduced) {
                     continue;
                 }
-                let held: &[usize] = match family.what.is_held() && lanes == 1 {
+                let held: &[usize] = match family.what.is_held() {
                     true => &HELD,
                     false => &[],
                 };
                 let together = (lanes == 1 && family.is_shared()).then_some((0, TOGETHER));
-                let held = held.iter().map(|&held| (held as u32, 1));
+                let fits = |held: &&usize| lanes == 1 || **held * unit as usize <= HARD_HELD;
+                let held = held.iter().filter(fits).map(|&held| (held as u32, 1));
                 all.extend(held.chain([(0, 1)]).chain(together).map(|(held, each)| {
                     family.rows(Rows {
                         unit,

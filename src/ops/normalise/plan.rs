@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::Normalise;
-use super::kernel::{Apply, Family, HELD, RANKS, ROW_RANKS, Rows, TOGETHER};
+use super::kernel::{Apply, Family, HARD_HELD, HELD, LANES, RANKS, ROW_RANKS, Rows, TOGETHER};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -17,22 +17,18 @@ use crate::road::window::{self, Limits, Walked};
 
 type Sizes = SmallVec<[usize; 6]>;
 
-/// Elements of a row that an invocation of hardware holds: of 128, log_softmax keeps some of its 256 registers in memory.
-const HARD_HELD: usize = 64;
 /// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
 const MOST_STEPS: usize = 16 << 10;
-/// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row.
+/// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row, and with a workgroup.
 const SOFT_ROWS: usize = 32;
-const HARD_ROWS: usize = 16 << 10;
-/// Of hardware, whose lanes join in workgroup memory: those of a row of few steps and of others.
-pub(super) const FEW_LANES: usize = 16;
-pub(super) const MANY_LANES: usize = 256;
-/// Steps of a row from which it has lanes at all, and up to which they are few.
-const LEAST_FEW: usize = 8;
-const MOST_FEW: usize = 128;
-/// Rows that keep it busy then, whatever their length, and how many loads a lane of fewer may have.
-const WIDE_ROWS: usize = 128;
-const WIDE_LOADS: usize = 16;
+const HARD_ROWS: usize = 64 << 10;
+const HARD_SHARED_ROWS: usize = 512;
+/// Steps of rows on hardware: up to which one invocation has a row, and fewer rows than that are enough; that a lane takes at
+/// once; that are too many for a workgroup, where others have none.
+const ALONE: usize = 8;
+const FEW: usize = 16;
+const AT_ONCE: usize = 4;
+const LONG: usize = 4096;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;
 /// Rows, in units, from which on a software adapter's invocations take several, where there is a weight or bias.
@@ -151,17 +147,17 @@ impl Planner<'_, '_> {
         let groups = kept.dims.iter().product::<usize>() / if along_reduced { 1 } else { unit };
         let steps = if along_reduced { length / unit } else { length };
         let is_software = plan::is_software(self.capabilities);
-        // Short rows in registers, where they may be, are faster than by lanes.
-        let is_short = self.op.what.is_held() && steps * unit <= HARD_HELD;
-        let lanes = match !is_software && along_reduced && x_step == 1 {
-            true if steps > MOST_FEW => MANY_LANES,
-            true if steps >= LEAST_FEW && !is_short => FEW_LANES,
+        let lanes = match is_software {
+            false if along_reduced && x_step == 1 && steps > ALONE => {
+                let mut lanes = LANES.into_iter();
+                lanes.find(|lanes| steps <= AT_ONCE * lanes).unwrap_or(256)
+            }
             _ => 1,
         };
         let enough = match (is_software, lanes) {
             (true, _) => groups >= SOFT_ROWS || groups * steps <= FEW_STEPS,
-            (false, 1) => groups >= HARD_ROWS || steps <= 64,
-            (false, _) => groups >= WIDE_ROWS || steps <= WIDE_LOADS * lanes,
+            (false, 1) => groups >= HARD_ROWS || steps <= FEW,
+            (false, _) => groups >= HARD_SHARED_ROWS || steps <= LONG,
         };
         // States come first then, and after them all elements in the order of memory.
         let exceeds_caches = bytes > plan::SOFT_CACHE_BYTES as f64;
@@ -211,10 +207,10 @@ impl Planner<'_, '_> {
             (1, _) => 64,
             _ => 256,
         };
-        let may_hold = lanes == 1 && self.op.what.is_held();
+        let may_hold = self.op.what.is_held();
         let fits = |held: usize| is_software || held * unit <= HARD_HELD;
         let mut held = HELD.into_iter().filter(|&held| may_hold && fits(held));
-        let held = held.find(|&held| steps <= held);
+        let held = held.find(|&held| steps.div_ceil(lanes) <= held);
         let kernel = self.family.rows(Rows {
             unit: unit as u32,
             along_reduced,
@@ -418,6 +414,7 @@ impl Planner<'_, '_> {
             along_reduced: walk.vector == 1 || along_reduced,
             rank: walk.rank,
             grouped: axis.is_some(),
+            backwards: axis.is_some() && !is_software,
             strided,
         });
         let elements = dims.iter().product::<usize>() as f64;

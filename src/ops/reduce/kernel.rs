@@ -1,7 +1,10 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, SOFT_LANES, Source, TREES, least_held};
+use super::plan::{
+    COLUMN_LANES, HELD, KEPT_RANKS, REDUCED_RANKS, ROW_LANES, SOFT_LANES, Source, TREE_BYTES,
+    least_held, tree_bytes,
+};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 
@@ -49,6 +52,27 @@ fn storage(what: Reduction, element: DType) -> &'static str {
     }
 }
 
+/// How the lanes of a chunk come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tree {
+    /// Each writes a state of its own.
+    None,
+    /// In workgroup memory; neighbouring invocations are lanes of one output.
+    Rows,
+    /// In workgroup memory; neighbouring invocations have neighbouring outputs.
+    Columns,
+}
+
+impl Tree {
+    fn name(self) -> &'static str {
+        match self {
+            Tree::None => "none",
+            Tree::Rows => "rows",
+            Tree::Columns => "columns",
+        }
+    }
+}
+
 /// Everything that makes a kernel another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name {
@@ -66,7 +90,7 @@ pub(super) struct Name {
     /// Steps of an output, at most, one of [`HELD`]; 0: any.
     pub held: u32,
     pub lanes: u32,
-    pub tree: bool,
+    pub tree: Tree,
     pub placed: bool,
 }
 
@@ -110,7 +134,7 @@ impl Name {
                 ("reduced_rank", self.reduced_rank.into()),
                 ("held", self.held.into()),
                 ("lanes", self.lanes.into()),
-                ("tree", u32::from(self.tree).into()),
+                ("tree", self.tree.name().into()),
                 ("placed", u32::from(self.placed).into()),
             ]
             .into_iter()
@@ -156,7 +180,7 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
                         reduced_rank: 1,
                         held: 0,
                         lanes: 1,
-                        tree: false,
+                        tree: Tree::None,
                         placed: false,
                     };
                     names.extend(shared(name));
@@ -180,14 +204,21 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
         4 => is_values || name.state.fields == 1,
         _ => true,
     });
-    let alone = [(1, false), (SOFT_LANES as u32, false)].into_iter();
-    let lanes = alone.chain(TREES.map(|(_, lanes)| (lanes as u32, true)));
+    let by_tree = |lanes: &'static [usize], tree: Tree| {
+        let lanes = lanes.iter().map(|&lanes| lanes as u32);
+        lanes.map(move |lanes| (lanes, tree))
+    };
+    let lanes: Vec<(u32, Tree)> = [(1, Tree::None), (SOFT_LANES as u32, Tree::None)]
+        .into_iter()
+        .chain(by_tree(&ROW_LANES, Tree::Rows))
+        .chain(by_tree(&COLUMN_LANES, Tree::Columns))
+        .collect();
     let ranks = [KEPT_RANKS[0], KEPT_RANKS[1]]
         .into_iter()
         .flat_map(|kept| REDUCED_RANKS.map(|reduced| (kept as u32, reduced as u32)));
     let ranks: Vec<(u32, u32)> = ranks.collect();
     units
-        .flat_map(move |unit| lanes.clone().map(move |lanes| (unit, lanes)))
+        .flat_map(move |unit| lanes.clone().into_iter().map(move |lanes| (unit, lanes)))
         .flat_map(move |shape| [false, true].map(|placed| (shape, placed)))
         .flat_map(move |shape| ranks.clone().into_iter().map(move |ranks| (shape, ranks)))
         .map(
@@ -204,9 +235,18 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
         )
         .filter(move |name| {
             let has_words = name.unit == 8 && name.element.size() == 4;
-            !(name.tree && (has_words || !name.along_reduced))
+            let fits = match name.tree {
+                Tree::None => true,
+                Tree::Rows => !has_words && name.along_reduced,
+                Tree::Columns => {
+                    !has_words
+                        && (name.unit == 1 || !name.along_reduced)
+                        && tree_bytes(name.state, name.unit as usize) <= TREE_BYTES
+                }
+            };
+            fits
                 // Lanes without a tree write states of their own.
-                && (name.tree || name.lanes == 1 || is_values && writes_states && !name.placed)
+                && (name.tree != Tree::None || name.lanes == 1 || is_values && writes_states && !name.placed)
                 && !(name.placed && (!writes_states || !name.along_reduced))
                 && (is_values || name.reduced_rank == 1 && (name.placed || name.kept_rank == 1))
         })
@@ -271,6 +311,39 @@ mod tests {
         assert!(asked.len() > 200, "{}", asked.len());
         for key in asked {
             assert!(listed.contains(&key), "{key:?}");
+        }
+    }
+
+    /// A large matrix fills hardware's multiprocessors by its rows, its columns and as a whole, and states of columns are joined by
+    /// many workgroups.
+    #[test]
+    fn hardware_is_filled() {
+        let mut capabilities = Capabilities::cpu();
+        capabilities.kind = DeviceKind::DiscreteGpu;
+        capabilities.max_workgroups = 65_535;
+        capabilities.max_binding_bytes = 1 << 31;
+        let square = Layout::contiguous([4096, 4096]);
+        let short = Layout::contiguous([1 << 18, 64]);
+        // Launches, workgroups of the first and of the last.
+        let cases = [
+            (Reduction::Sum, &square, &[0][..], (2, 1024, 32)),
+            (Reduction::LogSumExp, &square, &[0], (2, 1024, 128)),
+            (Reduction::Sum, &square, &[1], (1, 4096, 4096)),
+            (Reduction::LogSumExp, &square, &[1], (1, 1024, 1024)),
+            (Reduction::Sum, &square, &[0, 1], (2, 1024, 1)),
+            (Reduction::Sum, &short, &[1], (1, 4096, 4096)),
+        ];
+        for (what, layout, axes, want) in cases {
+            let launches = planned(what, layout, axes, DType::F32, &capabilities);
+            let workgroups = |launch: &crate::launch::Launch| -> u32 {
+                launch.dispatches[0].groups.iter().product()
+            };
+            let found = (
+                launches.len(),
+                workgroups(&launches[0]),
+                workgroups(&launches[launches.len() - 1]),
+            );
+            assert_eq!(found, want, "{what:?} along {axes:?}");
         }
     }
 

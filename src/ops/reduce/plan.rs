@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::kernel::{Name, State};
+use super::kernel::{Name, State, Tree};
 use super::space::{Sizes, Space};
 use super::{Along, Reduce, Reduction};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
@@ -26,10 +26,19 @@ const FAR_STEPS: usize = 128;
 pub(super) const SOFT_LANES: usize = 8;
 /// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
 const SOFT_INVOCATIONS: usize = 512;
-/// Those of a hardware GPU, about half of the places in its multiprocessors: each has four loads under way.
-const HARD_INVOCATIONS: usize = 128 << 10;
-/// Lanes of hardware that join in workgroup memory, and up to how many steps: of each a few loads should be under way.
-pub(super) const TREES: [(usize, usize); 3] = [(32, 8), (256, 32), (usize::MAX, 256)];
+/// Those of a hardware GPU, one for each place in its multiprocessors.
+const HARD_INVOCATIONS: usize = 256 << 10;
+/// Invocations of a hardware GPU whose loads, four at once of 16 bytes, are as many as its memory takes: with more
+/// outputs than that each has an invocation to itself.
+const ENOUGH_INVOCATIONS: usize = 64 << 10;
+/// Steps of an output from which on hardware shares them among lanes.
+const LEAST_TREE: usize = 8;
+/// Lanes of an output on hardware that are joined in workgroup memory: of neighbours along it, and of outputs that are
+/// neighbours. Each of the latter leaves a workgroup so many outputs that whole lines of memory are read.
+pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
+pub(super) const COLUMN_LANES: [usize; 2] = [8, 32];
+/// Workgroup memory that every adapter has.
+pub(super) const TREE_BYTES: usize = 16 << 10;
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
@@ -42,6 +51,11 @@ pub(super) const HELD: [usize; 5] = [1, 2, 4, 8, 16];
 /// make 0 of what may be infinite.
 pub(super) fn least_held(what: Reduction) -> usize {
     if what.kernel() == "moment" { 2 } else { 1 }
+}
+
+/// Workgroup memory of a tree of states of up to four neighbours: fields are as far apart as the widest is wide.
+pub(super) fn tree_bytes(state: State, unit: usize) -> usize {
+    256 * state.bytes() * unit.min(4)
 }
 
 /// What a pass reads.
@@ -92,7 +106,7 @@ struct Shares {
     unit: usize,
     along_reduced: bool,
     lanes: usize,
-    tree: bool,
+    tree: Tree,
     chunks: usize,
     per_chunk: usize,
 }
@@ -100,10 +114,9 @@ struct Shares {
 impl Shares {
     /// States of each output.
     fn parts(&self) -> usize {
-        if self.tree {
-            self.chunks
-        } else {
-            self.chunks * self.lanes
+        match self.tree {
+            Tree::None => self.chunks * self.lanes,
+            Tree::Rows | Tree::Columns => self.chunks,
         }
     }
 }
@@ -358,11 +371,23 @@ impl<'a> Planner<'a> {
             false => (space.outputs() / unit, space.length()),
         };
         let is_innermost = space.reduced_strides.last() == Some(&1);
-        let tree = !is_software && is_innermost && steps >= 8;
+        let fits_columns = !is_innermost
+            && groups < ENOUGH_INVOCATIONS
+            && (unit == 1 || !along_reduced)
+            && tree_bytes(self.state, unit) <= TREE_BYTES;
+        let tree = match steps >= LEAST_TREE && !is_software {
+            true if is_innermost && along_reduced => Tree::Rows,
+            true if fits_columns => Tree::Columns,
+            _ => Tree::None,
+        };
         let lanes = match source {
-            _ if tree => {
-                let fitting = TREES.iter().find(|(most, _)| steps <= *most);
-                fitting.map_or(256, |&(_, lanes)| lanes)
+            _ if tree == Tree::Rows => self.row_lanes(groups, steps),
+            _ if tree == Tree::Columns => {
+                if groups >= 32 {
+                    COLUMN_LANES[0]
+                } else {
+                    COLUMN_LANES[1]
+                }
             }
             Source::Values
                 if is_software
@@ -375,10 +400,10 @@ impl<'a> Planner<'a> {
             _ => 1,
         };
         let wanted = match source {
-            // Those of pieces have places of their own.
-            Source::States if is_software || target.strides.is_some() => 1,
-            _ if !is_software => HARD_INVOCATIONS,
-            _ => SOFT_INVOCATIONS,
+            Source::States => 1,
+            Source::Values if is_software => SOFT_INVOCATIONS,
+            Source::Values if tree == Tree::None => ENOUGH_INVOCATIONS,
+            Source::Values => HARD_INVOCATIONS,
         };
         // Far apart, steps go in parts whose memory the adapter's caches hold.
         let bytes = space.outputs() * space.length() * self.element.size();
@@ -395,7 +420,8 @@ impl<'a> Planner<'a> {
         let most = steps / (LEAST_STEPS * lanes);
         let wanted = wanted.div_ceil((groups * lanes).max(1));
         // The states of a pass lie in one binding.
-        let room = binding / (state_bytes * if tree { 1 } else { lanes }).max(1);
+        let states = if tree == Tree::None { lanes } else { 1 };
+        let room = binding / (state_bytes * states).max(1);
         let chunks = least.max(most.min(wanted)).min(room).max(1);
         let per_chunk = steps.div_ceil(chunks).next_multiple_of(lanes);
         Shares {
@@ -406,6 +432,20 @@ impl<'a> Planner<'a> {
             chunks: steps.div_ceil(per_chunk),
             per_chunk,
         }
+    }
+
+    /// Lanes of rows on hardware: four loads at once for each, of states that take long to join four times as many, but
+    /// where rows are few.
+    fn row_lanes(&self, groups: usize, steps: usize) -> usize {
+        let each = if self.state.fields > 1 { 16 } else { 4 };
+        let mut lanes = ROW_LANES[0];
+        for wider in ROW_LANES {
+            let is_few = groups * lanes < ENOUGH_INVOCATIONS && steps >= 4 * wider;
+            if steps >= each * wider || is_few {
+                lanes = wider;
+            }
+        }
+        lanes
     }
 
     fn launch(
@@ -486,7 +526,7 @@ impl<'a> Planner<'a> {
         sizes(&mut words, &reduced, reduced_unit);
         strides(&mut words, &reduced_strides, unit, reduced_unit > 1);
         let invocations = (groups * shares.chunks * shares.lanes) as u64;
-        let per_workgroup = if shares.tree { 256 } else { 64 };
+        let per_workgroup = if shares.tree == Tree::None { 64 } else { 256 };
         let limit = self.capabilities.max_workgroups;
         let elements = (space.outputs() * length) as f64;
         let size = match source {
