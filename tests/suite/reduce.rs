@@ -666,8 +666,30 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
         if T::DTYPE != DType::Bool {
             specials::<T>(context)?;
             large_columns::<T>(context)?;
+            whole_columns::<T>(context)?;
         }
         random::<T>(context)
+    })
+}
+
+/// Columns that one launch of hardware's reads to their ends, by 128, 64 and 32 lanes, the last of them in a workgroup that has no
+/// more columns.
+fn whole_columns<T: Number>(context: &Context) -> Result<()> {
+    if context.is_slow() && T::DTYPE != DType::F32 && !full() {
+        return Ok(());
+    }
+    let unit = if size_of::<T>() == 2 { 8 } else { 4 };
+    cases(1, |rng| {
+        for (steps, groups) in [(521, 1025), (260, 2049), (130, 4097)] {
+            let x = Operand::<T>::random(context.device(), rng, &[steps, groups * unit])?;
+            let all = What::of(T::DTYPE).iter().enumerate();
+            for (at, &what) in all {
+                if T::DTYPE == DType::F32 && steps > 500 || at % 4 == steps % 4 {
+                    check(context, what, &x, &[0], false)?;
+                }
+            }
+        }
+        Ok(())
     })
 }
 

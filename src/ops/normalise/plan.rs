@@ -25,7 +25,7 @@ const HARD_ROWS: usize = 64 << 10;
 const HARD_SHARED_ROWS: usize = 512;
 /// Steps of rows on hardware: up to which one invocation has a row, and fewer rows than that are enough; that a lane takes at
 /// once; that are too many for a workgroup, where others have none.
-const ALONE: usize = 8;
+const ALONE: usize = 4;
 const FEW: usize = 16;
 const AT_ONCE: usize = 4;
 const LONG: usize = 4096;

@@ -323,11 +323,13 @@ mod tests {
         capabilities.max_workgroups = 65_535;
         capabilities.max_binding_bytes = 1 << 31;
         let square = Layout::contiguous([4096, 4096]);
+        let wide = Layout::contiguous([1 << 16, 1024]);
         let short = Layout::contiguous([1 << 18, 64]);
         // Launches, workgroups of the first and of the last.
         let cases = [
-            (Reduction::Sum, &square, &[0][..], (2, 1024, 32)),
-            (Reduction::LogSumExp, &square, &[0], (2, 1024, 128)),
+            (Reduction::Sum, &square, &[0][..], (1, 512, 512)),
+            (Reduction::LogSumExp, &square, &[0], (1, 512, 512)),
+            (Reduction::Sum, &wide, &[0], (2, 1024, 8)),
             (Reduction::Sum, &square, &[1], (1, 4096, 4096)),
             (Reduction::LogSumExp, &square, &[1], (1, 1024, 1024)),
             (Reduction::Sum, &square, &[0, 1], (2, 1024, 1)),

@@ -31,12 +31,16 @@ const HARD_INVOCATIONS: usize = 256 << 10;
 /// Invocations of a hardware GPU whose loads, four at once of 16 bytes, are as many as its memory takes: with more
 /// outputs than that each has an invocation to itself.
 const ENOUGH_INVOCATIONS: usize = 64 << 10;
+/// Those that read columns to their ends, without parts and a second launch for them: each has fewer loads under way.
+const COLUMN_INVOCATIONS: usize = 128 << 10;
+/// Loads that an invocation of hardware has under way.
+const AT_ONCE: usize = 4;
 /// Steps of an output from which on hardware shares them among lanes.
 const LEAST_TREE: usize = 8;
 /// Lanes of an output on hardware that are joined in workgroup memory: of neighbours along it, and of outputs that are
 /// neighbours. Each of the latter leaves a workgroup so many outputs that whole lines of memory are read.
 pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
-pub(super) const COLUMN_LANES: [usize; 2] = [8, 32];
+pub(super) const COLUMN_LANES: [usize; 4] = [8, 32, 64, 128];
 /// Workgroup memory that every adapter has.
 pub(super) const TREE_BYTES: usize = 16 << 10;
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
@@ -380,14 +384,20 @@ impl<'a> Planner<'a> {
             true if fits_columns => Tree::Columns,
             _ => Tree::None,
         };
+        // In one launch, where lanes enough to keep it busy have four loads each.
+        let mut fitting = COLUMN_LANES.into_iter();
+        let whole_columns = fitting
+            .find(|lanes| groups * lanes >= COLUMN_INVOCATIONS && steps >= AT_ONCE * lanes)
+            .filter(|_| tree == Tree::Columns);
         let lanes = match source {
             _ if tree == Tree::Rows => self.row_lanes(groups, steps),
             _ if tree == Tree::Columns => {
-                if groups >= 32 {
+                let least = if groups >= 32 {
                     COLUMN_LANES[0]
                 } else {
                     COLUMN_LANES[1]
-                }
+                };
+                whole_columns.unwrap_or(least)
             }
             Source::Values
                 if is_software
@@ -401,6 +411,7 @@ impl<'a> Planner<'a> {
         };
         let wanted = match source {
             Source::States => 1,
+            _ if whole_columns.is_some() => 1,
             Source::Values if is_software => SOFT_INVOCATIONS,
             Source::Values if tree == Tree::None => ENOUGH_INVOCATIONS,
             Source::Values => HARD_INVOCATIONS,
@@ -437,10 +448,10 @@ impl<'a> Planner<'a> {
     /// Lanes of rows on hardware: four loads at once for each, of states that take long to join four times as many, but
     /// where rows are few.
     fn row_lanes(&self, groups: usize, steps: usize) -> usize {
-        let each = if self.state.fields > 1 { 16 } else { 4 };
+        let each = if self.state.fields > 1 { 16 } else { AT_ONCE };
         let mut lanes = ROW_LANES[0];
         for wider in ROW_LANES {
-            let is_few = groups * lanes < ENOUGH_INVOCATIONS && steps >= 4 * wider;
+            let is_few = groups * lanes < ENOUGH_INVOCATIONS && steps >= AT_ONCE * wider;
             if steps >= each * wider || is_few {
                 lanes = wider;
             }
