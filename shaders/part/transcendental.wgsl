@@ -5,7 +5,7 @@
 {% for name in names %}{% if name ~ "_F(" in body %}1{% endif %}{% endfor %}
 {%- endmacro -%}
 {% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu_tanh", "softplus", "erf", "pow"]) -%}
-{% set logarithms = asks(["log", "log2", "log1p", "softplus"]) -%}
+{% set logarithms = asks(["log", "log2", "log1p"]) -%}
 {% if exponentials or logarithms or asks(["sin", "cos", "gelu"]) -%}
 // The same number, which no compiler takes apart: a minimum that changes none. Not for what is never negative: LLVM sees
 // that its bits are lower.
@@ -19,9 +19,9 @@ fn exp_tail(r: F) -> F {
     let p = ((((F(1.9875691500e-4) * r + 1.3981999507e-3) * r + 8.3334519073e-3) * r + 4.1665795894e-2) * r + 1.6666665459e-1) * r;
     return (p + 5.0000001201e-1) * (r * r);
 }
-// 2^k for whole k from -126 to 127.
+// 2^k for whole k from -126 to 127, which is in the last bits of the sum.
 fn power_of_two(k: F) -> F {
-    return bitcast<F>((I(k) + I(127)) << U(23u));
+    return bitcast<F>(bitcast<U>(k + 12583039.0) << U(23u));
 }
 // x 2^k, in two steps: into subnormals and infinity.
 fn scaled(x: F, k: F) -> F {
@@ -105,7 +105,7 @@ fn log2_F(x: F) -> F {
     return log_special(x, y);
 }
 {% endif -%}
-{% if asks(["log1p", "softplus"]) -%}
+{% if asks(["log1p"]) -%}
 // With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
 fn log1p_F(x: F) -> F {
     let u = 1.0 + x;
@@ -160,8 +160,15 @@ fn gelu_tanh_F(x: F) -> F {
 }
 {% endif -%}
 {% if asks(["softplus"]) -%}
+// log(1 + e) as a polynomial of e = e^-|x|, whose power of two is 2^64 of itself at first: a normal number.
 fn softplus_F(x: F) -> F {
-    return select(max(x, F()) + log1p_F(exp_F(-abs(x))), x, is_nan_F(x));
+    let y = max(-abs(x), F(-110.0));
+    let k = round(y * 1.44269504);
+    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
+    let near = (((((F(1.3933658e-3) * r + 8.369163e-3) * r + 4.1666463e-2) * r + 1.6666505e-1) * r + 0.5) * r + 1.0) * r + 1.0;
+    let e = near * power_of_two(k + 64.0) * 0x1p-64;
+    let p = (((((((F(-3.256378463e-3) * e + 2.003451623e-2) * e - 5.757864192e-2) * e + 1.069882289e-1) * e - 1.538438499e-1) * e + 1.971266717e-1) * e - 2.496352941e-1) * e + 3.33311528e-1) * e - 4.999996126e-1;
+    return select(max(x, F()) + (e * e * p + e), x, is_nan_F(x));
 }
 {% endif -%}
 {% if asks(["erf"]) -%}
@@ -291,57 +298,22 @@ fn cos_F(x: F) -> F {
 }
 {% endif -%}
 {% if asks(["pow"]) -%}
-fn upper(x: F) -> F {
-    return bitcast<F>(bitcast<U>(x) & U(0xfffff000u));
+// The bits of a number that a mask has, few enough for exact products; with the last one alone cut off what is exact without
+// it, which no compiler takes apart.
+fn upper(x: F, mask: u32) -> F {
+    return bitcast<F>(bitcast<U>(x) & U(mask));
 }
-// y log2(x) in two parts, then 2 to that (FreeBSD's e_powf).
-fn pow_F(x: F, y: F) -> F {
+// What a power 2^v = near 2^round(v) is for any operands.
+fn any_power(x: F, y: F, v: F, near: F) -> F {
     let bits = bitcast<U>(x) & U(0x7fffffffu);
-    let is_small = bits < U(0x800000u);
-    let normal = select(bits, bitcast<U>(F(bits)), is_small);
-    let fraction = normal & U(0x7fffffu);
-    let is_middle = (fraction > U(0x1cc471u)) & (fraction < U(0x5db3d7u));
-    let is_upper = fraction >= U(0x5db3d7u);
-    let n = F(bitcast<I>(normal >> U(23u)) - I(127)) - select(F(), F(149.0), is_small) + select(F(), F(1.0), is_upper);
-    let mantissa = (fraction | U(0x3f800000u)) - select(U(0u), U(0x800000u), is_upper);
-    let m = bitcast<F>(mantissa);
-    let base = select(F(1.0), F(1.5), is_middle);
-    let u = m - base;
-    let v = 1.0 / (m + base);
-    let s = u * v;
-    let s_h = upper(s);
-    let t_h = bitcast<F>((((mantissa >> U(1u)) & U(0xfffff000u)) | U(0x20000000u)) + U(0x00400000u) + select(U(0u), U(0x200000u), is_middle));
-    let t_l = m - kept(t_h - base);
-    let s_l = v * (kept(u - s_h * t_h) - s_h * t_l);
-    let s2 = s * s;
-    let series = s2 * s2 * (6.0000002384e-1 + s2 * (4.2857143283e-1 + s2 * (3.3333334327e-1 + s2 * (2.7272811532e-1 + s2 * (2.3066075146e-1 + s2 * 2.0697501302e-1)))));
-    let r = series + s_l * (s_h + s);
-    let square = s_h * s_h;
-    let w_h = upper(3.0 + square + r);
-    let w_l = r - kept(kept(w_h - 3.0) - square);
-    let p = s_h * w_h;
-    let q = s_l * w_h + w_l * s;
-    let p_h = upper(p + q);
-    let p_l = q - kept(p_h - p);
-    let z_h = 9.6191406250e-1 * p_h;
-    let d_h = select(F(), F(5.84960938e-1), is_middle);
-    let z_l = -1.1736857402e-4 * p_h + p_l * 9.6179670095e-1 + select(F(), F(1.56322085e-6), is_middle);
-    let log_h = upper(((z_h + z_l) + d_h) + n);
-    let log_l = z_l - kept(kept(kept(log_h - n) - d_h) - z_h);
-    // What lies beyond overflows all the same.
-    let power = clamp(y, F(-1e30), F(1e30));
-    let y_h = upper(power);
-    let e_l = kept(power - y_h) * log_h + power * log_l;
-    let e_h = y_h * log_h;
-    let k = round(clamp(e_h + e_l, F(-160.0), F(130.0)));
-    let t = clamp(kept(e_h - k) + e_l, F(-1.0), F(1.0)) * 0.69314718;
-    var size = scaled(1.0 + (t + exp_tail(t)), k);
+    var size = scaled(select(near, F(1.0), abs(v) > F(1000.0)), round(clamp(v, F(-160.0), F(130.0))));
     // Zero and infinity; then signs.
     let y_bits = bitcast<U>(y);
     let falls = y_bits >= U(0x80000000u);
     size = select(size, select(F(), bitcast<F>(bits | U(0x7f800000u)), falls == (bits == U(0u))), (bits == U(0u)) | (bits >= U(0x7f800000u)));
-    let is_whole = (trunc(power) == power) | (abs(power) >= F(16777216.0));
-    let is_odd = is_whole & (abs(power) < F(16777216.0)) & (floor(power * 0.5) * 2.0 != power);
+    let is_large = abs(y) >= F(16777216.0);
+    let is_whole = is_large | (trunc(y) == y);
+    let is_odd = !is_large & is_whole & (floor(y * 0.5) * 2.0 != y);
     let is_minus = bitcast<U>(x) >= U(0x80000000u);
     size = select(size, bitcast<F>(bitcast<U>(size) | U(0x80000000u)), is_minus & is_odd);
     let is_finite = (bits < U(0x7f800000u)) & (bits > U(0u));
@@ -349,5 +321,52 @@ fn pow_F(x: F, y: F) -> F {
     size = select(size, x, is_nan_F(x));
     size = select(size, y, is_nan_F(y));
     return select(size, F(1.0), ((y_bits & U(0x7fffffffu)) == U(0u)) | (bitcast<U>(x) == U(0x3f800000u)));
+}
+// 2^(y log2 x), where the logarithm of x = m 2^e is e + (2 s + 2/3 s^3 + ...) / ln 2 with s = (m - 1) / (m + 1). Each of y, s and
+// 2 y / ln 2 is in two parts, and so is s^3: what is left of the exponent is within 2e-7.
+fn pow_F(x: F, y: F) -> F {
+    let bits = bitcast<U>(x);
+    // But for normal numbers above zero.
+    let is_special = ((bits - U(0x800000u)) >= U(0x7f000000u)) | is_nan_F(y);
+    var size = bits;
+    if any(is_special) {
+        // Subnormals as whole numbers, with exponents below zero.
+        let whole = bits & U(0x7fffffffu);
+        size = select(whole, bitcast<U>(F(whole)) - U(0x4a800000u), whole < U(0x800000u));
+    }
+    // m from sqrt(1/2) to sqrt 2; e times 2^23.
+    let e_bits = (size - U(0x3f3504f3u)) & U(0xff800000u);
+    let e = F(bitcast<I>(e_bits));
+    let m = bitcast<F>(size - e_bits);
+    let f = upper(m - 1.0, 0xfffffffeu);
+    // 1 / (m + 1) within 1e-7, which s_l makes up for.
+    let inverse = (((((F(6.67696679e-3) * f - 1.618911512e-2) * f + 3.143359348e-2) * f - 6.247634813e-2) * f + 1.249934062e-1) * f - 2.500002682e-1) * f + 5.000000596e-1;
+    let s_h = upper(f * inverse, 0xffffe000u);
+    let m_h = upper(m, 0xffffe000u);
+    let s_l = (upper(f - s_h * (m_h + 1.0), 0xfffffffeu) - s_h * (m - m_h)) * inverse;
+    let s = s_h + s_l;
+    // s^3 and a third of what follows it, of a series whose first coefficient is 0.96.
+    let cube = s_h * (s_h * s_h);
+    let z = s * s;
+    let series = ((F(1.121982262e-1) * z + 1.373003423e-1) * z + 1.923599243e-1) * z - 1.27344327e-2;
+    let rest = s * (z * series) + s_l * (s_h * s);
+    // What lies beyond overflows all the same.
+    let power = clamp(y, F(-1e30), F(1e30));
+    let y_e = power * 0x1p-23;
+    let y_h = upper(y_e, 0xfffffe00u);
+    let y_l = y_e - y_h;
+    let c = power * 2.88539008;
+    let c_h = upper(c, 0xfffff800u);
+    let c_l = upper(y_h * 24182784.0 - c_h, 0xfffffffeu) + (y_h * 21622.3223 + y_l * 24204406.3);
+    let low = y_l * e + (c_l * s_h + (c * s_l + (power * 3.0) * rest));
+    let v = y_h * e + (c_h * s_h + (power * cube + low));
+    let k = round(v);
+    let t = (kept(upper(y_h * e - k, 0xfffffffeu) + c_h * s_h) + power * cube) + low;
+    let near = (((((F(1.5453182e-4) * t + 1.33908866e-3) * t + 9.61808208e-3) * t + 5.55035695e-2) * t + 2.40226507e-1) * t + 6.93147182e-1) * t + 1.0;
+    var result = near * power_of_two(k);
+    if any(is_special | (abs(v) > F(125.0))) {
+        result = any_power(x, y, v, near);
+    }
+    return result;
 }
 {% endif -%}

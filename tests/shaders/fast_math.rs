@@ -240,10 +240,11 @@ fn operands(name: &str) -> Vec<[f32; 2]> {
         let mut between =
             |low: f32, high: f32| low + (high - low) * (next() as f32 * 2f32.powi(-32));
         let y = between(-9.0, 9.0);
-        pairs.push(if name == "pow" && at % 5 < 4 {
-            [x.abs(), y]
-        } else {
-            [x, y]
+        pairs.push(match at % 5 {
+            // To where the logarithm's last bits count most.
+            2 if name == "pow" => [x, 13.8 * y / x.log2()],
+            0..=3 if name == "pow" => [x.abs(), y],
+            _ => [x, y],
         });
     }
     let edges = [
