@@ -68,7 +68,7 @@ fn is_software(name: &str) -> bool {
     }
     // Words of 64 bits; halves are loaded by eights everywhere.
     let of_words = by_eights && (is("elementwise") || is("turned") || has(" element=f32 "));
-    of_words || has(" lanes=8 ") && !has(" tree=1") || has(" workgroup=8 ") || has(" each=2")
+    of_words || has(" lanes=8 ") && has(" tree=none") || has(" workgroup=8 ") || has(" each=2")
 }
 
 /// In the names of what drivers count that tells of memory in the place of registers: Mesa's; others', as far as known.

@@ -82,7 +82,8 @@ fn main(
     {%- for name in ["out", "index", "source"] %}
     at_{{ name }} += rest * params.{{ name }}_stride_0;
     {%- endfor %}
-    for (var start = params.first_j; start < params.end_j; start += WIDTH) {
+    let given = params.end_j - params.first_j;
+    for (var start = 0u; start < given; start += WIDTH) {
         if local_index < 8u {
             atomicStore(&are_mine[local_index], 0u);
         }
@@ -90,8 +91,8 @@ fn main(
         var entry = 0u;
         var is_mine = false;
         let j = start + local_index;
-        if j < params.end_j {
-            entry = indices[at_index + (j - params.first_j) * params.index_axis];
+        if j < given {
+            entry = indices[at_index + j * params.index_axis];
             {%- if signed == 1 %}
             entry += select(0u, params.axis_size, entry >= 0x80000000u);
             {%- endif %}
@@ -111,7 +112,7 @@ fn main(
             count += countOneBits(bits);
         }
         if is_mine {
-            mine[before] = j - params.first_j;
+            mine[before] = j;
             entries[before] = entry;
         }
         workgroupBarrier();

@@ -364,7 +364,7 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     {%- endfor %}
     let seen = SeenOne({{ "max(above_0, above_1), max(below_0, below_1)" if quads == 2 else "above_0, below_0" }});
 {%- endmacro -%}
-{# The state of numbers that `params.steps` loads have, `held` at most. Declares it as `state`, where a unit's elements are -#}
+{# The state of numbers that `params.steps` loads have, `held` for each lane at most. Declares it as `state`, where a unit's elements are -#}
 {# all of one (`per_state` and `unit` above 1), else as `state`_0 and _1; the numbers as x0_0, x0_1, x1_0, ... and their -#}
 {# exponentials as e0_0, ...; `is_there_1`, ...; and what it takes to come there. `load` is a macro of a name and a step. Several `lanes` share a row's -#}
 {# `steps` (0: none) by `tops_` and `sums_`, of a Top and a number for each invocation; they have `is_there_0` too. -#}

@@ -19,7 +19,7 @@ fn exp_tail(r: F) -> F {
     let p = ((((F(1.9875691500e-4) * r + 1.3981999507e-3) * r + 8.3334519073e-3) * r + 4.1665795894e-2) * r + 1.6666665459e-1) * r;
     return (p + 5.0000001201e-1) * (r * r);
 }
-// 2^k for whole k from -126 to 127, which is in the last bits of the sum.
+// 2^k for whole k from -126 to 127, which is in the last bits of the sum; of others it is any number.
 fn power_of_two(k: F) -> F {
     return bitcast<F>(bitcast<U>(k + 12583039.0) << U(23u));
 }
@@ -345,7 +345,7 @@ fn pow_F(x: F, y: F) -> F {
     let m_h = upper(m, 0xffffe000u);
     let s_l = (upper(f - s_h * (m_h + 1.0), 0xfffffffeu) - s_h * (m - m_h)) * inverse;
     let s = s_h + s_l;
-    // s^3 and a third of what follows it, of a series whose first coefficient is 0.96.
+    // s^3, of which the series takes back what 2 / (3 ln 2) lacks of 1, and a third of what follows it.
     let cube = s_h * (s_h * s_h);
     let z = s * s;
     let series = ((F(1.121982262e-1) * z + 1.373003423e-1) * z + 1.923599243e-1) * z - 1.27344327e-2;

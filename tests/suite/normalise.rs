@@ -218,6 +218,7 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         for (rows, columns) in [
             (1, 1),
             (1, 5000),
+            (2, 12_000),
             (5001, 1),
             (40, 64),
             (64, 40),

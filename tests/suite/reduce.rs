@@ -680,8 +680,13 @@ fn whole_columns<T: Number>(context: &Context) -> Result<()> {
     }
     let unit = if size_of::<T>() == 2 { 8 } else { 4 };
     cases(1, |rng| {
-        for (steps, groups) in [(521, 1025), (260, 2049), (130, 4097)] {
-            let x = Operand::<T>::random(context.device(), rng, &[steps, groups * unit])?;
+        for (steps, columns) in [
+            (521, 1025 * unit),
+            (260, 2049 * unit),
+            (130, 4097 * unit),
+            (130, 4099),
+        ] {
+            let x = Operand::<T>::random(context.device(), rng, &[steps, columns])?;
             let all = What::of(T::DTYPE).iter().enumerate();
             for (at, &what) in all {
                 if T::DTYPE == DType::F32 && steps > 500 || at % 4 == steps % 4 {

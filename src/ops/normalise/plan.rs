@@ -23,11 +23,13 @@ const MOST_STEPS: usize = 16 << 10;
 const SOFT_ROWS: usize = 32;
 const HARD_ROWS: usize = 64 << 10;
 const HARD_SHARED_ROWS: usize = 512;
-/// Steps of rows on hardware: up to which one invocation has a row, and fewer rows than that are enough; that a lane takes at
-/// once; that are too many for a workgroup, where others have none.
+/// Steps of a row on hardware up to which one invocation has it, where they are neighbours.
 const ALONE: usize = 4;
+/// Up to which it has one, however few rows there are.
 const FEW: usize = 16;
+/// Steps that each of several lanes should take.
 const AT_ONCE: usize = 4;
+/// Steps of a row up to which a workgroup has it, however few rows there are.
 const LONG: usize = 4096;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
 const MANY_ROWS: usize = 4096;

@@ -280,6 +280,7 @@ mod tests {
         let listed: HashSet<KernelKey> = specialisations().into_iter().collect();
         let mut capabilities = Capabilities::cpu();
         capabilities.max_workgroups = 65_535;
+        capabilities.workgroup_memory_bytes = 48 << 10;
         let mut asked = HashSet::new();
         for (kind, int64, binding) in [
             (DeviceKind::Software, true, 1 << 27),
@@ -314,22 +315,25 @@ mod tests {
         }
     }
 
-    /// A large matrix fills hardware's multiprocessors by its rows, its columns and as a whole, and states of columns are joined by
-    /// many workgroups.
+    /// A large matrix fills hardware's multiprocessors by its rows, its columns and as a whole.
     #[test]
     fn hardware_is_filled() {
         let mut capabilities = Capabilities::cpu();
         capabilities.kind = DeviceKind::DiscreteGpu;
         capabilities.max_workgroups = 65_535;
+        capabilities.workgroup_memory_bytes = 48 << 10;
         capabilities.max_binding_bytes = 1 << 31;
         let square = Layout::contiguous([4096, 4096]);
         let wide = Layout::contiguous([1 << 16, 1024]);
+        let odd = Layout::contiguous([8192, 1025]);
         let short = Layout::contiguous([1 << 18, 64]);
         // Launches, workgroups of the first and of the last.
         let cases = [
             (Reduction::Sum, &square, &[0][..], (1, 512, 512)),
             (Reduction::LogSumExp, &square, &[0], (1, 512, 512)),
             (Reduction::Sum, &wide, &[0], (2, 1024, 8)),
+            // Neighbours of 32 bytes and more are read at once.
+            (Reduction::Sum, &odd, &[0], (2, 1025, 33)),
             (Reduction::Sum, &square, &[1], (1, 4096, 4096)),
             (Reduction::LogSumExp, &square, &[1], (1, 1024, 1024)),
             (Reduction::Sum, &square, &[0, 1], (2, 1024, 1)),

@@ -31,17 +31,21 @@ const HARD_INVOCATIONS: usize = 256 << 10;
 /// Invocations of a hardware GPU whose loads, four at once of 16 bytes, are as many as its memory takes: with more
 /// outputs than that each has an invocation to itself.
 const ENOUGH_INVOCATIONS: usize = 64 << 10;
-/// Those that read columns to their ends, without parts and a second launch for them: each has fewer loads under way.
+/// Invocations of a hardware GPU that read columns to their ends, without parts of them and a second launch that joins those.
 const COLUMN_INVOCATIONS: usize = 128 << 10;
 /// Loads that an invocation of hardware has under way.
 const AT_ONCE: usize = 4;
 /// Steps of an output from which on hardware shares them among lanes.
 const LEAST_TREE: usize = 8;
 /// Lanes of an output on hardware that are joined in workgroup memory: of neighbours along it, and of outputs that are
-/// neighbours. Each of the latter leaves a workgroup so many outputs that whole lines of memory are read.
+/// neighbours, of which a workgroup has the fewer the more lanes each has.
 pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
 pub(super) const COLUMN_LANES: [usize; 4] = [8, 32, 64, 128];
-/// Workgroup memory that every adapter has.
+/// Bytes of neighbouring outputs that a workgroup reads at a time, at least: what memory gives at once.
+const SECTOR: usize = 32;
+/// Invocations of a workgroup whose lanes are joined.
+const TREE_INVOCATIONS: usize = 256;
+/// Workgroup memory of trees, at most, where an adapter has so much.
 pub(super) const TREE_BYTES: usize = 16 << 10;
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
@@ -59,7 +63,7 @@ pub(super) fn least_held(what: Reduction) -> usize {
 
 /// Workgroup memory of a tree of states of up to four neighbours: fields are as far apart as the widest is wide.
 pub(super) fn tree_bytes(state: State, unit: usize) -> usize {
-    256 * state.bytes() * unit.min(4)
+    TREE_INVOCATIONS * state.bytes() * unit.min(4)
 }
 
 /// What a pass reads.
@@ -378,16 +382,22 @@ impl<'a> Planner<'a> {
         let fits_columns = !is_innermost
             && groups < ENOUGH_INVOCATIONS
             && (unit == 1 || !along_reduced)
-            && tree_bytes(self.state, unit) <= TREE_BYTES;
+            && tree_bytes(self.state, unit)
+                <= TREE_BYTES.min(self.capabilities.workgroup_memory_bytes as usize);
         let tree = match steps >= LEAST_TREE && !is_software {
             true if is_innermost && along_reduced => Tree::Rows,
             true if fits_columns => Tree::Columns,
             _ => Tree::None,
         };
+        let step_bytes = match source {
+            Source::Values => self.element.size(),
+            Source::States => self.state.bytes(),
+        };
         // In one launch, where lanes enough to keep it busy have four loads each.
         let mut fitting = COLUMN_LANES.into_iter();
         let whole_columns = fitting
             .find(|lanes| groups * lanes >= COLUMN_INVOCATIONS && steps >= AT_ONCE * lanes)
+            .filter(|lanes| TREE_INVOCATIONS / lanes * unit * step_bytes >= SECTOR)
             .filter(|_| tree == Tree::Columns);
         let lanes = match source {
             _ if tree == Tree::Rows => self.row_lanes(groups, steps),
@@ -537,7 +547,10 @@ impl<'a> Planner<'a> {
         sizes(&mut words, &reduced, reduced_unit);
         strides(&mut words, &reduced_strides, unit, reduced_unit > 1);
         let invocations = (groups * shares.chunks * shares.lanes) as u64;
-        let per_workgroup = if shares.tree == Tree::None { 64 } else { 256 };
+        let per_workgroup = match shares.tree {
+            Tree::None => 64,
+            Tree::Rows | Tree::Columns => TREE_INVOCATIONS as u64,
+        };
         let limit = self.capabilities.max_workgroups;
         let elements = (space.outputs() * length) as f64;
         let size = match source {
