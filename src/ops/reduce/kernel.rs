@@ -1,10 +1,8 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{
-    COLUMN_LANES, HELD, KEPT_RANKS, REDUCED_RANKS, ROW_LANES, SOFT_LANES, Source, TREE_BYTES,
-    least_held, tree_bytes,
-};
+use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, least_held};
+use super::shares::{COLUMN_LANES, ROW_LANES, SOFT_LANES, Source, TREE_BYTES, tree_bytes};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 

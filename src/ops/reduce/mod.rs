@@ -9,6 +9,7 @@ mod lanes;
 mod methods;
 mod number;
 mod plan;
+mod shares;
 mod space;
 
 pub(super) use axes::Along;

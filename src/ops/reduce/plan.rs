@@ -4,6 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Name, State, Tree};
+use super::shares::{Pass, Shares, Source, TREE_INVOCATIONS};
 use super::space::{Sizes, Space};
 use super::{Along, Reduce, Reduction};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
@@ -15,38 +16,6 @@ use crate::ops::plan;
 use crate::road::window::{self, Limits, Walked};
 use crate::road::{Operand, Problem};
 
-/// Steps that one invocation takes at most: 64 blocks of 64, far below the loops that llvmpipe ends.
-const MOST_STEPS: usize = 4096;
-/// Below it a part of a reduction is not worth an invocation.
-const LEAST_STEPS: usize = 16;
-/// Steps at once of a software adapter that go from row to row of what its caches do not hold: next to each other
-/// invocations read next to each other in memory, before the rows are gone from there.
-const FAR_STEPS: usize = 128;
-/// Lanes that share a chunk on software adapters: those of lavapipe's vectors.
-pub(super) const SOFT_LANES: usize = 8;
-/// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
-const SOFT_INVOCATIONS: usize = 512;
-/// Those of a hardware GPU, one for each place in its multiprocessors.
-const HARD_INVOCATIONS: usize = 256 << 10;
-/// Invocations of a hardware GPU whose loads, four at once of 16 bytes, are as many as its memory takes: with more
-/// outputs than that each has an invocation to itself.
-const ENOUGH_INVOCATIONS: usize = 64 << 10;
-/// Invocations of a hardware GPU that read columns to their ends, without parts of them and a second launch that joins those.
-const COLUMN_INVOCATIONS: usize = 128 << 10;
-/// Loads that an invocation of hardware has under way.
-const AT_ONCE: usize = 4;
-/// Steps of an output from which on hardware shares them among lanes.
-const LEAST_TREE: usize = 8;
-/// Lanes of an output on hardware that are joined in workgroup memory: of neighbours along it, and of outputs that are
-/// neighbours, of which a workgroup has the fewer the more lanes each has.
-pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
-pub(super) const COLUMN_LANES: [usize; 4] = [8, 32, 64, 128];
-/// Bytes of neighbouring outputs that a workgroup reads at a time, at least: what memory gives at once.
-const SECTOR: usize = 32;
-/// Invocations of a workgroup whose lanes are joined.
-const TREE_INVOCATIONS: usize = 256;
-/// Workgroup memory of trees, at most, where an adapter has so much.
-pub(super) const TREE_BYTES: usize = 16 << 10;
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
@@ -59,19 +28,6 @@ pub(super) const HELD: [usize; 5] = [1, 2, 4, 8, 16];
 /// make 0 of what may be infinite.
 pub(super) fn least_held(what: Reduction) -> usize {
     if what.kernel() == "moment" { 2 } else { 1 }
-}
-
-/// Workgroup memory of a tree of states of up to four neighbours: fields are as far apart as the widest is wide.
-pub(super) fn tree_bytes(state: State, unit: usize) -> usize {
-    TREE_INVOCATIONS * state.bytes() * unit.min(4)
-}
-
-/// What a pass reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    Values,
-    /// Those of a pass before.
-    States,
 }
 
 /// What becomes of outputs.
@@ -106,27 +62,6 @@ struct Planner<'a> {
     /// The operand that scratch is.
     scratch: usize,
     launches: Launches,
-}
-
-/// How the steps of a pass are shared.
-#[derive(Clone, Copy)]
-struct Shares {
-    unit: usize,
-    along_reduced: bool,
-    lanes: usize,
-    tree: Tree,
-    chunks: usize,
-    per_chunk: usize,
-}
-
-impl Shares {
-    /// States of each output.
-    fn parts(&self) -> usize {
-        match self.tree {
-            Tree::None => self.chunks * self.lanes,
-            Tree::Rows | Tree::Columns => self.chunks,
-        }
-    }
 }
 
 pub(super) fn launches(
@@ -324,7 +259,16 @@ impl<'a> Planner<'a> {
         first: usize,
         parts_from: u64,
     ) -> Result<()> {
-        let shares = self.shares(space, source.0, target);
+        let pass = Pass {
+            capabilities: self.capabilities,
+            element: self.element,
+            state: self.state,
+            space,
+            source: source.0,
+            offset: target.offset,
+            is_placed: target.strides.is_some(),
+        };
+        let shares = pass.shares();
         // Outputs that are written by units cannot be placed one by one at the same time.
         let is_placed = target.strides.is_some() && !shares.along_reduced;
         if shares.parts() == 1 && !is_placed {
@@ -350,123 +294,6 @@ impl<'a> Planner<'a> {
             states.kept_strides = Layout::contiguous(&space.kept[..]).strides().into();
         }
         self.passes(&states, (Source::States, bound), target, 0, from + bytes)
-    }
-
-    fn shares(&self, space: &Space, source: Source, target: &Target) -> Shares {
-        let is_software = plan::is_software(self.capabilities);
-        let binding = self.capabilities.max_binding_bytes as usize;
-        let state_bytes = space.outputs() * self.state.bytes();
-        let widest = match source {
-            Source::Values
-                if is_software && self.capabilities.int64 && self.element == DType::F32 =>
-            {
-                8
-            }
-            Source::Values if self.element.size() == 2 => 8,
-            Source::States if self.state.fields > 1 => 1,
-            _ => 4,
-        };
-        let (mut unit, mut along_reduced) = space.unit(widest);
-        if !along_reduced
-            && (!target.offset.is_multiple_of(unit)
-                || (target.strides.is_some()
-                    && (source == Source::States || state_bytes > binding)))
-        {
-            (unit, along_reduced) = (1, true);
-        }
-        let (groups, steps) = match along_reduced {
-            true => (space.outputs(), space.length().div_ceil(unit)),
-            false => (space.outputs() / unit, space.length()),
-        };
-        let is_innermost = space.reduced_strides.last() == Some(&1);
-        let fits_columns = !is_innermost
-            && groups < ENOUGH_INVOCATIONS
-            && (unit == 1 || !along_reduced)
-            && tree_bytes(self.state, unit)
-                <= TREE_BYTES.min(self.capabilities.workgroup_memory_bytes as usize);
-        let tree = match steps >= LEAST_TREE && !is_software {
-            true if is_innermost && along_reduced => Tree::Rows,
-            true if fits_columns => Tree::Columns,
-            _ => Tree::None,
-        };
-        let step_bytes = match source {
-            Source::Values => self.element.size(),
-            Source::States => self.state.bytes(),
-        };
-        // In one launch, where lanes enough to keep it busy have four loads each.
-        let mut fitting = COLUMN_LANES.into_iter();
-        let whole_columns = fitting
-            .find(|lanes| groups * lanes >= COLUMN_INVOCATIONS && steps >= AT_ONCE * lanes)
-            .filter(|lanes| TREE_INVOCATIONS / lanes * unit * step_bytes >= SECTOR)
-            .filter(|_| tree == Tree::Columns);
-        let lanes = match source {
-            _ if tree == Tree::Rows => self.row_lanes(groups, steps),
-            _ if tree == Tree::Columns => {
-                let least = if groups >= 32 {
-                    COLUMN_LANES[0]
-                } else {
-                    COLUMN_LANES[1]
-                };
-                whole_columns.unwrap_or(least)
-            }
-            Source::Values
-                if is_software
-                    && is_innermost
-                    && steps >= LEAST_STEPS * SOFT_LANES
-                    && state_bytes * SOFT_LANES <= binding =>
-            {
-                SOFT_LANES
-            }
-            _ => 1,
-        };
-        let wanted = match source {
-            Source::States => 1,
-            _ if whole_columns.is_some() => 1,
-            Source::Values if is_software => SOFT_INVOCATIONS,
-            Source::Values if tree == Tree::None => ENOUGH_INVOCATIONS,
-            Source::Values => HARD_INVOCATIONS,
-        };
-        // Far apart, steps go in parts whose memory the adapter's caches hold.
-        let bytes = space.outputs() * space.length() * self.element.size();
-        let goes_far = is_software
-            && source == Source::Values
-            && !is_innermost
-            && bytes > plan::SOFT_CACHE_BYTES;
-        let at_once = if goes_far {
-            FAR_STEPS
-        } else {
-            MOST_STEPS * lanes
-        };
-        let least = steps.div_ceil(at_once);
-        let most = steps / (LEAST_STEPS * lanes);
-        let wanted = wanted.div_ceil((groups * lanes).max(1));
-        // The states of a pass lie in one binding.
-        let states = if tree == Tree::None { lanes } else { 1 };
-        let room = binding / (state_bytes * states).max(1);
-        let chunks = least.max(most.min(wanted)).min(room).max(1);
-        let per_chunk = steps.div_ceil(chunks).next_multiple_of(lanes);
-        Shares {
-            unit,
-            along_reduced,
-            lanes,
-            tree,
-            chunks: steps.div_ceil(per_chunk),
-            per_chunk,
-        }
-    }
-
-    /// Lanes of rows on hardware: four loads at once for each, of states that take long to join four times as many, but
-    /// where rows are few.
-    fn row_lanes(&self, groups: usize, steps: usize) -> usize {
-        let each = if self.state.fields > 1 { 16 } else { AT_ONCE };
-        let mut lanes = ROW_LANES[0];
-        for wider in ROW_LANES {
-            let is_few = groups * lanes < ENOUGH_INVOCATIONS && steps >= AT_ONCE * wider;
-            if steps >= each * wider || is_few {
-                lanes = wider;
-            }
-        }
-        lanes
     }
 
     fn launch(
