@@ -45,6 +45,24 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> source: array<{{ element }}>;
 @group(0) @binding(2) var<storage, read_write> out: array<{{ element }}>;
 
+{# Where a line starts in out, and its first j in the index and the source. -#}
+{% macro places_of_line() %}
+    var rest = params.first + line;
+    var at_out = params.out_first;
+    var at_index = params.index_first + params.first_j * params.index_axis;
+    var at_source = params.source_first + params.first_j * params.source_axis;
+    {%- for d in range(1, rank) | reverse %}
+    let quotient_{{ d }} = rest / params.size_{{ d }};
+    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
+    rest = quotient_{{ d }};
+    {%- for name in ["out", "index", "source"] %}
+    at_{{ name }} += index_{{ d }} * params.{{ name }}_stride_{{ d }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- for name in ["out", "index", "source"] %}
+    at_{{ name }} += rest * params.{{ name }}_stride_0;
+    {%- endfor %}
+{%- endmacro %}
 {%- if shared == 1 %}
 const WIDTH = 256u;
 
@@ -67,21 +85,7 @@ fn main(
     let part = block / blocks;
     // None leaves before the barriers.
     let is_there = line < lines;
-    var rest = params.first + line;
-    var at_out = params.out_first;
-    var at_index = params.index_first + params.first_j * params.index_axis;
-    var at_source = params.source_first + params.first_j * params.source_axis;
-    {%- for d in range(1, rank) | reverse %}
-    let quotient_{{ d }} = rest / params.size_{{ d }};
-    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
-    rest = quotient_{{ d }};
-    {%- for name in ["out", "index", "source"] %}
-    at_{{ name }} += index_{{ d }} * params.{{ name }}_stride_{{ d }};
-    {%- endfor %}
-    {%- endfor %}
-    {%- for name in ["out", "index", "source"] %}
-    at_{{ name }} += rest * params.{{ name }}_stride_0;
-    {%- endfor %}
+    {{- places_of_line() }}
     let given = params.end_j - params.first_j;
     for (var start = 0u; start < given; start += WIDTH) {
         if local_index < 8u {
@@ -158,21 +162,7 @@ fn main(
     if part >= params.parts {
         return;
     }
-    var rest = params.first + line;
-    var at_out = params.out_first;
-    var at_index = params.index_first + params.first_j * params.index_axis;
-    var at_source = params.source_first + params.first_j * params.source_axis;
-    {%- for d in range(1, rank) | reverse %}
-    let quotient_{{ d }} = rest / params.size_{{ d }};
-    let index_{{ d }} = rest - quotient_{{ d }} * params.size_{{ d }};
-    rest = quotient_{{ d }};
-    {%- for name in ["out", "index", "source"] %}
-    at_{{ name }} += index_{{ d }} * params.{{ name }}_stride_{{ d }};
-    {%- endfor %}
-    {%- endfor %}
-    {%- for name in ["out", "index", "source"] %}
-    at_{{ name }} += rest * params.{{ name }}_stride_0;
-    {%- endfor %}
+    {{- places_of_line() }}
     for (var j = params.first_j; j < params.end_j; j++) {
         {%- if signed == 1 %}
         let given = indices[at_index];
