@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::gpu::templates::{self, ParamsSpace};
+use crate::gpu::{Conversions, halves};
 use crate::ops;
 
 /// One specialisation of a kernel template.
@@ -18,6 +19,8 @@ pub struct KernelSource {
     pub f64: bool,
     /// It computes with 64-bit integers.
     pub int64: bool,
+    /// It leaves conversions of f16 to `unpack2x16float` and `pack2x16float`.
+    pub own_conversions: bool,
     /// It uses subgroups.
     pub subgroups: bool,
     /// It uses cooperative matrices.
@@ -26,14 +29,14 @@ pub struct KernelSource {
     pub immediates: bool,
 }
 
-/// Every specialisation that plans can ask for, each with immediates and with a uniform buffer
-/// (ranks up to 6 after merging; higher ones follow the same templates).
+/// Every specialisation that plans can ask for, each with immediates and with a uniform buffer, and those of f16 with
+/// conversions of the GPU's own (ranks up to 6 after merging; higher ones follow the same templates).
 ///
 /// # Errors
 /// [`Error::KernelCompile`](crate::Error::KernelCompile) when a template does not render.
 pub fn sources() -> Result<Vec<KernelSource>> {
     let mut all = Vec::new();
-    for key in ops::specialisations() {
+    for key in ops::specialisations().into_iter().chain([halves::key()]) {
         // A value, or a word of one: `f32/0/1 f64/1/1`.
         let has = |text: &str| {
             let mut values = key.values.iter().map(|(_, value)| value.to_string());
@@ -44,17 +47,26 @@ pub fn sources() -> Result<Vec<KernelSource>> {
             if space == ParamsSpace::Immediate && key.words > 32 {
                 continue;
             }
-            let wgsl = templates::render(&key, space)?;
-            all.push(KernelSource {
-                name: key.to_string(),
-                f16: wgsl.contains("enable f16;"),
-                f64: has("f64"),
-                int64: wgsl.contains("u64"),
-                subgroups: wgsl.contains("subgroup"),
-                cooperative: wgsl.contains("coopMultiplyAdd"),
-                immediates: space == ParamsSpace::Immediate,
-                wgsl,
-            });
+            let by_bits = templates::render(&key, space, Conversions::default())?;
+            let own = match has("f16") {
+                true => Some(templates::render(&key, space, Conversions::OWN)?),
+                false => None,
+            };
+            let own = own.filter(|own| *own != by_bits);
+            let named = own.map(|own| (format!("{key} own conversions"), own));
+            for (name, wgsl) in [(key.to_string(), by_bits)].into_iter().chain(named) {
+                all.push(KernelSource {
+                    name,
+                    f16: wgsl.contains("enable f16;"),
+                    f64: has("f64"),
+                    int64: wgsl.contains("u64"),
+                    own_conversions: wgsl.contains("pack2x16float"),
+                    subgroups: wgsl.contains("subgroup"),
+                    cooperative: wgsl.contains("coopMultiplyAdd"),
+                    immediates: space == ParamsSpace::Immediate,
+                    wgsl,
+                });
+            }
         }
     }
     Ok(all)

@@ -143,9 +143,9 @@ fn f32_of_U(x: U) -> F {
 {% if "rounded_" ~ dtype in body -%}
 fn rounded_{{ dtype }}(x: F) -> F {
     {%- if vector > 1 %}
-    return widened_{{ dtype }}(narrowed_{{ dtype }}(x));
+    return four_{{ dtype }}(packed_{{ dtype }}(x));
     {%- else %}
-    return widened_{{ dtype }}(narrowed_{{ dtype }}(vec4<f32>(x))).x;
+    return one_{{ dtype }}(bits_{{ dtype }}(x));
     {%- endif %}
 }
 {% endif -%}

@@ -71,8 +71,8 @@ bits_{{ dtype }}({{ value }})
 {%- if count == 8 %}
             let {{ name }} = {{ buffer }}[{{ index }}];
             {%- if dtype in ["f16", "bf16"] %}
-            let {{ name }}_0 = widened_{{ dtype }}({{ name }} & vec4<u32>(0xffffu));
-            let {{ name }}_1 = widened_{{ dtype }}({{ name }} >> vec4<u32>(16u));
+            let {{ name }}_0 = even_{{ dtype }}({{ name }});
+            let {{ name }}_1 = odd_{{ dtype }}({{ name }});
             {%- elif dtype == "bits16" %}
             let {{ name }}_0 = {{ name }} & vec4<u32>(0xffffu);
             let {{ name }}_1 = {{ name }} >> vec4<u32>(16u);
@@ -99,7 +99,7 @@ bits_{{ dtype }}({{ value }})
 
 {# Four values, or eight in two halves as `load_unit` gives them, as they are stored. -#}
 {% macro stored_unit(dtype, count, name) -%}
-{% if count == 8 and dtype in ["f16", "bf16"] %}narrowed_{{ dtype }}({{ name }}_0) | (narrowed_{{ dtype }}({{ name }}_1) << vec4<u32>(16u)){% elif count == 8 and dtype == "bits16" %}{{ name }}_0 | ({{ name }}_1 << vec4<u32>(16u)){% elif count == 8 and dtype in ["bool", "bits8"] %}eight_{{ dtype }}({{ name }}_0, {{ name }}_1){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
+{% if count == 8 and dtype in ["f16", "bf16", "bool", "bits8"] %}eight_{{ dtype }}({{ name }}_0, {{ name }}_1){% elif count == 8 and dtype == "bits16" %}{{ name }}_0 | ({{ name }}_1 << vec4<u32>(16u)){% elif count == 8 %}vec4<u64>(bitcast<vec4<u32>>({{ name }}_0)) | (vec4<u64>(bitcast<vec4<u32>>({{ name }}_1)) << vec4<u32>(32u)){% elif count == 4 %}{{ stored4(dtype, name ~ "_0") }}{% else %}{{ name }}_0{% endif %}
 {%- endmacro -%}
 
 {# One value narrower than a word into a buffer of atomic words; its neighbours in the word belong to others. -#}
@@ -116,7 +116,44 @@ bits_{{ dtype }}({{ value }})
 {% if count == 8 and dtype in ["i32", "u32"] %} ^ vec4<{{ dtype }}>(vec4<u32>({{ place }} >> 31u)){% endif %}
 {%- endmacro -%}
 
-{# What the macros above call, for one dtype narrower than a word. -#}
+{# Conversions by bits: WGSL leaves open how pack2x16float rounds, what it makes of infinities, and what becomes of -#}
+{# subnormals. -#}
+{% macro widened(dtype) -%}
+fn widened_{{ dtype }}(halves: vec4<u32>) -> vec4<f32> {
+    {%- if dtype == "bf16" %}
+    return bitcast<vec4<f32>>(halves << vec4<u32>(16u));
+    {%- else %}
+    // Subnormals, infinities and NaN, all others.
+    let size = halves & vec4<u32>(0x7fffu);
+    let normal = (size << vec4<u32>(13u)) + select(vec4<u32>(0x38000000u), vec4<u32>(0x70000000u), size >= vec4<u32>(0x7c00u));
+    let small = bitcast<vec4<u32>>(vec4<f32>(size) * 0x1p-24f);
+    return bitcast<vec4<f32>>(select(normal, small, size < vec4<u32>(0x400u)) | ((halves & vec4<u32>(0x8000u)) << vec4<u32>(16u)));
+    {%- endif %}
+}
+{%- endmacro -%}
+
+{% macro narrowed(dtype) -%}
+// Rounded to nearest, ties to even; NaN stays NaN.
+fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(values);
+    let size = bits & vec4<u32>(0x7fffffffu);
+    {%- if dtype == "bf16" %}
+    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
+    let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
+    return select(rounded, quiet, size > vec4<u32>(0x7f800000u));
+    {%- else %}
+    let normal = (size - vec4<u32>(0x37fff001u) + ((size >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
+    // Adding 0.5 leaves the bits of a subnormal at the end.
+    let small = bitcast<vec4<u32>>(bitcast<vec4<f32>>(size) + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
+    let finite = select(normal, small, size < vec4<u32>(0x38800000u));
+    let limited = select(finite, vec4<u32>(0x7c00u), size >= vec4<u32>(0x477ff000u));
+    return select(limited, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
+    {%- endif %}
+}
+{%- endmacro -%}
+
+{# What the macros above call, for one dtype narrower than a word. `unpacks` and `packs`: the GPU's own conversions of -#}
+{# f16 are as good as ours (`halves.wgsl` asks it). -#}
 {% macro functions(dtype) -%}
 {% if dtype == "bool" -%}
 fn one_bool(bits: u32) -> bool {
@@ -170,41 +207,53 @@ fn packed_bits16(values: vec4<u32>) -> vec2<u32> {
     return vec2<u32>(values.x | (values.y << 16u), values.z | (values.w << 16u));
 }
 {%- else -%}
-fn widened_{{ dtype }}(halves: vec4<u32>) -> vec4<f32> {
-    {%- if dtype == "bf16" %}
-    return bitcast<vec4<f32>>(halves << vec4<u32>(16u));
-    {%- else %}
-    // By bits, where unpack2x16float may be missing: subnormals, infinities and NaN, all others.
-    let size = halves & vec4<u32>(0x7fffu);
-    let normal = (size << vec4<u32>(13u)) + select(vec4<u32>(0x38000000u), vec4<u32>(0x70000000u), size >= vec4<u32>(0x7c00u));
-    let small = bitcast<vec4<u32>>(vec4<f32>(size) * 0x1p-24f);
-    return bitcast<vec4<f32>>(select(normal, small, size < vec4<u32>(0x400u)) | ((halves & vec4<u32>(0x8000u)) << vec4<u32>(16u)));
-    {%- endif %}
+{% if dtype == "f16" and unpacks -%}
+fn one_f16(bits: u32) -> f32 {
+    return unpack2x16float(bits).x;
 }
-// Rounded to nearest, ties to even; NaN stays NaN.
-fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
-    let bits = bitcast<vec4<u32>>(values);
-    let size = bits & vec4<u32>(0x7fffffffu);
-    {%- if dtype == "bf16" %}
-    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
-    let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
-    return select(rounded, quiet, size > vec4<u32>(0x7f800000u));
-    {%- else %}
-    // By bits: pack2x16float may round either way, and what it makes of infinities is open.
-    let normal = (size - vec4<u32>(0x37fff001u) + ((size >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
-    // Adding 0.5 leaves the bits of a subnormal at the end.
-    let small = bitcast<vec4<u32>>(bitcast<vec4<f32>>(size) + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
-    let finite = select(normal, small, size < vec4<u32>(0x38800000u));
-    let limited = select(finite, vec4<u32>(0x7c00u), size >= vec4<u32>(0x477ff000u));
-    return select(limited, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
-    {%- endif %}
+fn four_f16(words: vec2<u32>) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
+// Every other one of eight.
+fn even_f16(words: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(one_f16(words.x), one_f16(words.y), one_f16(words.z), one_f16(words.w));
+}
+fn odd_f16(words: vec4<u32>) -> vec4<f32> {
+    return even_f16(words >> vec4<u32>(16u));
+}
+{%- else -%}
+{{ widened(dtype) }}
 fn one_{{ dtype }}(bits: u32) -> f32 {
     return widened_{{ dtype }}(vec4<u32>(bits & 0xffffu)).x;
 }
 fn four_{{ dtype }}(words: vec2<u32>) -> vec4<f32> {
     return widened_{{ dtype }}(vec4<u32>(words.x & 0xffffu, words.x >> 16u, words.y & 0xffffu, words.y >> 16u));
 }
+// Every other one of eight.
+fn even_{{ dtype }}(words: vec4<u32>) -> vec4<f32> {
+    return widened_{{ dtype }}(words & vec4<u32>(0xffffu));
+}
+fn odd_{{ dtype }}(words: vec4<u32>) -> vec4<f32> {
+    return widened_{{ dtype }}(words >> vec4<u32>(16u));
+}
+{%- endif %}
+{% if dtype == "f16" and packs -%}
+fn bits_f16(value: f32) -> u32 {
+    return pack2x16float(vec2<f32>(value, 0.0));
+}
+fn packed_f16(values: vec4<f32>) -> vec2<u32> {
+    return vec2<u32>(pack2x16float(values.xy), pack2x16float(values.zw));
+}
+fn eight_f16(even: vec4<f32>, odd: vec4<f32>) -> vec4<u32> {
+    return vec4<u32>(
+        pack2x16float(vec2<f32>(even.x, odd.x)),
+        pack2x16float(vec2<f32>(even.y, odd.y)),
+        pack2x16float(vec2<f32>(even.z, odd.z)),
+        pack2x16float(vec2<f32>(even.w, odd.w)),
+    );
+}
+{%- else -%}
+{{ narrowed(dtype) }}
 fn bits_{{ dtype }}(value: f32) -> u32 {
     return narrowed_{{ dtype }}(vec4<f32>(value)).x;
 }
@@ -212,5 +261,9 @@ fn packed_{{ dtype }}(values: vec4<f32>) -> vec2<u32> {
     let halves = narrowed_{{ dtype }}(values);
     return vec2<u32>(halves.x | (halves.y << 16u), halves.z | (halves.w << 16u));
 }
+fn eight_{{ dtype }}(even: vec4<f32>, odd: vec4<f32>) -> vec4<u32> {
+    return narrowed_{{ dtype }}(even) | (narrowed_{{ dtype }}(odd) << vec4<u32>(16u));
+}
+{%- endif %}
 {%- endif %}
 {%- endmacro -%}

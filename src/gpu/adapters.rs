@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::halves::Conversions;
 use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::MatmulKernel;
@@ -18,6 +19,8 @@ pub(crate) struct Adapter {
     pub vendor: u32,
     pub pci: String,
     pub capabilities: Capabilities,
+    /// Known once a device has asked it.
+    pub conversions: OnceLock<Conversions>,
 }
 
 impl Adapter {
@@ -182,6 +185,7 @@ pub(super) fn describe(
         vendor: info.vendor,
         pci: info.device_pci_bus_id,
         capabilities,
+        conversions: OnceLock::new(),
         adapter,
     })
 }

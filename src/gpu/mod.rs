@@ -10,6 +10,7 @@ mod block;
 mod encode;
 mod exit;
 mod hal;
+pub(crate) mod halves;
 mod health;
 mod lent;
 mod pipelines;
@@ -31,6 +32,7 @@ pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory};
+pub(crate) use halves::Conversions;
 pub(crate) use lent::Lent;
 pub(crate) use spill::{Access, Held, Pin};
 
@@ -214,13 +216,15 @@ impl Gpu {
         // Mesa's, or one like it.
         let settles = cfg!(not(orlop_model))
             && (serial.is_some() || capabilities.kind == crate::capabilities::DeviceKind::Software);
+        let mut pipelines = Pipelines::new(
+            device.clone(),
+            Arc::clone(&health),
+            options.kernel_checks,
+            capabilities.immediate_bytes,
+        );
+        pipelines.conversions = halves::conversions(adapter, &device, &queue, &pipelines);
         let gpu = Arc::new(Self {
-            pipelines: Pipelines::new(
-                device.clone(),
-                Arc::clone(&health),
-                options.kernel_checks,
-                capabilities.immediate_bytes,
-            ),
+            pipelines,
             stream: Mutex::new(Stream::new(
                 &options.name,
                 device.clone(),

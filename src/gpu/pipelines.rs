@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::halves::Conversions;
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
 use super::texels;
@@ -28,6 +29,7 @@ pub(crate) struct Pipelines {
     /// naga's bounds, division and loop checks; our own kernels guard themselves.
     checks: bool,
     immediate_bytes: u32,
+    pub(super) conversions: Conversions,
     kernels: Mutex<FxHashMap<KernelKey, Arc<Kernel>>>,
 }
 
@@ -43,6 +45,7 @@ impl Pipelines {
             health,
             checks,
             immediate_bytes,
+            conversions: Conversions::default(),
             kernels: Mutex::default(),
         }
     }
@@ -69,7 +72,7 @@ impl Pipelines {
         } else {
             ParamsSpace::Uniform
         };
-        let source = templates::render(key, space)?;
+        let source = templates::render(key, space, self.conversions)?;
         let started = std::time::Instant::now();
         let compiled = health::scoped(&self.device, || self.build(key, space, source));
         tracing::debug!(

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use minijinja::value::Rest;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja};
 
+use super::halves::Conversions;
 use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Value};
 
@@ -19,6 +20,7 @@ macro_rules! templates {
 const TEMPLATES: &[(&str, &str)] = &templates![
     "elementwise",
     "fill",
+    "halves",
     "index/scatter",
     "index/take",
     "normalise/apply",
@@ -84,11 +86,11 @@ pub(crate) enum ParamsSpace {
     Uniform,
 }
 
-/// The WGSL of one specialisation.
+/// The WGSL of one specialisation, with conversions of the GPU's own.
 ///
 /// # Errors
 /// [`Error::KernelCompile`] with the template's line when it does not render.
-pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
+pub(crate) fn render(key: &KernelKey, space: ParamsSpace, own: Conversions) -> Result<String> {
     if key.is_users() {
         let wanted = match space {
             ParamsSpace::Immediate => "immediate",
@@ -115,6 +117,8 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace) -> Result<String> {
         ("enables", Jinja::from(enables)),
         ("params_var", Jinja::from(params_var)),
         ("bindings", Jinja::from(key.bindings)),
+        ("unpacks", Jinja::from(own.unpacks)),
+        ("packs", Jinja::from(own.packs)),
     ]));
     environment(key)?
         .get_template(key.template)

@@ -97,6 +97,7 @@ impl Profile {
             && (!source.f64 || has(Capabilities::FLOAT64))
             && (!source.int64 || has(Capabilities::SHADER_INT64))
             && (!source.subgroups || self.subgroups)
+            && (!source.own_conversions || has(Capabilities::SHADER_FLOAT16_IN_FLOAT32))
             && (!source.cooperative || has(Capabilities::COOPERATIVE_MATRIX))
             && (!source.immediates || facts.params <= self.immediates)
             && facts.invocations <= self.invocations
@@ -199,7 +200,9 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
         let module = parse(source);
         let facts = Facts::of(&module);
         let params = facts.params;
-        assert!(params > 0 && params.is_multiple_of(4), "{name}");
+        // The question how f16 are converted has none.
+        assert!(params > 0 || name == "halves", "{name}");
+        assert!(params.is_multiple_of(4), "{name}");
         assert!(
             !source.immediates || params <= IMMEDIATES,
             "{name}: {params} bytes"
@@ -250,6 +253,9 @@ fn every_kernel_passes_every_profile_that_asks_for_it() {
                     .capabilities
                     .contains(Capabilities::COOPERATIVE_MATRIX),
                 "matmul/pack" => words,
+                "halves" => profile
+                    .capabilities
+                    .contains(Capabilities::SHADER_FLOAT16_IN_FLOAT32),
                 _ => profile.subgroups || !family.contains("subgroup"),
             };
             let validated = counts.contains_key(&(profile.name, *family));
@@ -332,6 +338,9 @@ fn profiles_refuse_what_they_lack() {
             );
         };
         refuses(Capabilities::FLOAT64, |source| source.f64);
+        refuses(Capabilities::SHADER_FLOAT16_IN_FLOAT32, |source| {
+            source.own_conversions
+        });
         refuses(Capabilities::SHADER_INT64, |source| source.int64);
         refuses(Capabilities::IMMEDIATES, |source| source.immediates);
         refuses(Capabilities::SHADER_FLOAT16, |source| source.f16);

@@ -98,7 +98,12 @@ impl Pass<'_> {
             {
                 8
             }
-            Source::Values if self.element.size() == 2 => 8,
+            // As in norms: states of several fields for eight neighbours are too many registers.
+            Source::Values
+                if self.element.size() == 2 && (is_software || self.state.fields == 1) =>
+            {
+                8
+            }
             Source::States if self.state.fields > 1 => 1,
             _ => 4,
         };

@@ -1,0 +1,203 @@
+//! Whether a GPU's own conversions of f16 give what those by bits give. WGSL leaves open how they round and what becomes of
+//! subnormals, so an adapter is asked, once a process; by bits an instruction becomes ten.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::adapters::Adapter;
+use super::health;
+use super::pipelines::Pipelines;
+use super::wait::caught_poll;
+use crate::launch::KernelKey;
+
+/// Conversions that kernels leave to the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conversions {
+    /// `unpack2x16float` widens every f16.
+    pub unpacks: bool,
+    /// `pack2x16float` rounds to nearest even, and keeps subnormals and infinities.
+    pub packs: bool,
+}
+
+impl Conversions {
+    /// All of them.
+    pub(crate) const OWN: Self = Self {
+        unpacks: true,
+        packs: true,
+    };
+
+    /// By what `shaders/halves.wgsl` counts: f16 that are widened otherwise, f32 that are narrowed otherwise, invocations.
+    fn of([widened, narrowed, ran]: [u32; 3]) -> Self {
+        let have_run = ran == INVOCATIONS * GROUPS;
+        Self {
+            unpacks: have_run && widened == 0,
+            packs: have_run && narrowed == 0,
+        }
+    }
+}
+
+/// Invocations of `shaders/halves.wgsl` in a workgroup, and workgroups: one for each f16.
+const INVOCATIONS: u32 = 256;
+const GROUPS: u32 = (1 << 16) / INVOCATIONS;
+
+/// Looks, a millisecond apart, at what somebody else's poll may be about to tell.
+const TRIES: usize = 100;
+
+/// What the adapter says. By bits where nobody would gain: llvmpipe, which alone among software adapters has words of
+/// 64 bits; on GL, whose lock other devices may hold for long; and where the question fails.
+pub(super) fn conversions(
+    adapter: &Adapter,
+    device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    pipelines: &Pipelines,
+) -> Conversions {
+    if let Some(&known) = adapter.conversions.get() {
+        return known;
+    }
+    let capabilities = &adapter.capabilities;
+    let gains = capabilities.kind.is_gpu() || !capabilities.int64;
+    if cfg!(orlop_model) || adapter.is_gl() || !gains {
+        return Conversions::default();
+    }
+    let Some(counts) = ask(device, queue, pipelines) else {
+        return Conversions::default();
+    };
+    let found = Conversions::of(counts);
+    tracing::debug!(
+        adapter = adapter.name,
+        ?counts,
+        ?found,
+        "conversions of f16"
+    );
+    *adapter.conversions.get_or_init(|| found)
+}
+
+pub(crate) fn key() -> KernelKey {
+    KernelKey {
+        template: "halves",
+        values: SmallVec::new(),
+        bindings: 1,
+        words: 0,
+    }
+}
+
+/// The three counts of `shaders/halves.wgsl`; what fails here is for later work to tell.
+fn ask(device: &wgpu::Device, queue: &wgpu::Queue, pipelines: &Pipelines) -> Option<[u32; 3]> {
+    let kernel = pipelines.get(&key()).ok()?;
+    let (sender, told) = mpsc::channel();
+    let copied = health::scoped(device, || {
+        let buffer = |usage| {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("orlop asks how f16 are converted"),
+                size: 3 * 4,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        let counts = buffer(wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC);
+        let copied = buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+        let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &kernel.operands,
+            entries: &[wgpu::BindGroupEntry {
+                binding: 0,
+                resource: counts.as_entire_binding(),
+            }],
+        });
+        let mut encoder = device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&kernel.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(GROUPS, 1, 1);
+        drop(pass);
+        encoder.copy_buffer_to_buffer(&counts, 0, &copied, 0, copied.size());
+        queue.submit([encoder.finish()]);
+        // Nobody listens any more where it took too long.
+        copied.map_async(wgpu::MapMode::Read, .., move |mapped| {
+            _ = sender.send(mapped)
+        });
+        copied
+    })
+    .ok()?;
+    for _ in 0..TRIES {
+        caught_poll(device, wgpu::PollType::wait_indefinitely()).ok()?;
+        // Another thread's poll may be about to tell.
+        match told.recv_timeout(Duration::from_millis(1)) {
+            Ok(mapped) => mapped.ok()?,
+            Err(mpsc::RecvTimeoutError::Timeout) => continue,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+        }
+        let bytes = copied.get_mapped_range(..).ok()?;
+        return bytemuck::try_pod_read_unaligned(&bytes).ok();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::gpu::adapters::adapters;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn they_are_by_bits_where_nothing_has_run() {
+        assert_eq!(Conversions::of([0; 3]), Conversions::default());
+        let unpacks = Conversions::of([0, 1, 1 << 16]);
+        assert!(unpacks.unpacks && !unpacks.packs);
+        let packs = Conversions::of([1, 0, 1 << 16]);
+        assert!(packs.packs && !packs.unpacks);
+    }
+
+    /// Those that nobody asks in earnest too: each does something of it right (llvmpipe packs, SwiftShader unpacks).
+    #[test]
+    fn what_an_adapter_converts_by_itself_is_right() {
+        for adapter in adapters().iter().filter(|adapter| !adapter.is_gl()) {
+            let infos = Device::list().unwrap();
+            let same =
+                |backend: &str, name: &str| backend == adapter.backend && name == adapter.name;
+            let info = infos
+                .iter()
+                .find(|info| same(info.backend, &info.name))
+                .unwrap();
+            let open = || Device::builder().select(&info.selector).build().unwrap();
+            let first = open();
+            let gpu = first.gpu().unwrap();
+            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines).unwrap();
+            assert_eq!(counts[2], 1 << 16, "{info}");
+            let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
+            assert_eq!(found, Conversions::of(counts), "{info}");
+            let device = open();
+            assert_eq!(device.gpu().unwrap().pipelines.conversions, found, "{info}");
+            println!("{info}: {found:?}");
+
+            let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+            let same = |one: f32, other: f32| {
+                one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan())
+            };
+            let on = Tensor::from_slice(&device, &halves, [halves.len()]).unwrap();
+            let wide = on.cast(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            for (&half, &wide) in halves.iter().zip(&wide) {
+                assert!(same(half.to_f32(), wide), "{info}: {half:?} to {wide}");
+            }
+            for beside in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff] {
+                let between = |half: &f16| f32::from_bits(half.to_f32().to_bits() + beside);
+                let values: Vec<f32> = halves.iter().map(between).collect();
+                let on = Tensor::from_slice(&device, &values, [values.len()]).unwrap();
+                let cast = on.cast(DType::F16).unwrap().to_vec::<f16>().unwrap();
+                for (&value, &half) in values.iter().zip(&cast) {
+                    let right = f16::from_f32(value);
+                    assert!(
+                        same(right.to_f32(), half.to_f32()),
+                        "{info}: {value} to {half:?}"
+                    );
+                }
+            }
+        }
+    }
+}
