@@ -414,14 +414,7 @@ fn main(
     workgroupBarrier();
     {%- endif %}
     shared_[local_index] = {{ name }};
-    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] %}
-    {%- if apart < lanes %}
-    workgroupBarrier();
-    if lane < {{ apart }}u {
-        shared_[local_index] = join_{{ "many" if wide > 1 else "one" }}(shared_[local_index], shared_[local_index + {{ apart * pitch }}u]);
-    }
-    {%- endif %}
-    {%- endfor %}
+    {{- states.join_lanes("shared_", "join_" ~ ("many" if wide > 1 else "one") ~ "(x, y)", lanes, pitch) }}
     {{ name }} = shared_[local_index];
     {%- endfor %}
     if lane > 0u || !is_there {

@@ -278,12 +278,7 @@ fn main(
     {%- endif %}
     {%- if lanes > 1 %}
     shared_[local_index] = total;
-    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
-    workgroupBarrier();
-    if lane < {{ apart }}u {
-        shared_[local_index] = join_one(shared_[local_index], shared_[local_index + {{ apart }}u]);
-    }
-    {%- endfor %}
+    {{- states.join_lanes("shared_", "join_one(x, y)", lanes) }}
     workgroupBarrier();
     total = shared_[local_index - lane];
     {%- endif %}

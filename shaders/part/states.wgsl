@@ -305,6 +305,18 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
 }
 {%- endif %}
 {% endmacro -%}
+{# Joins what the `lanes` of a row have in `shared`, `pitch` from one to the next, in halves: lane 0 has it all in the -#}
+{# end. `joined` is what becomes of two, x and y. -#}
+{% macro join_lanes(shared, joined, lanes, pitch=1) -%}
+    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
+    workgroupBarrier();
+    if lane < {{ apart }}u {
+        let x = {{ shared }}[local_index];
+        let y = {{ shared }}[local_index + {{ apart * pitch }}u];
+        {{ shared }}[local_index] = {{ joined }};
+    }
+    {%- endfor %}
+{%- endmacro -%}
 {# Sums of exponentials from `step` to `end`, into `total`_0 and `total`_1, as if all numbers were finite; what was -#}
 {# not is put right after it. Software adapters go through both sides of every branch, so there is none. `load` is -#}
 {# a macro of a name and a step, `ahead` one that sees what eight steps will load. -#}
@@ -412,14 +424,7 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     let seen = seen_0;
     {%- endif %}
     tops_[local_index] = Top(top_0{{ ".x" if unit > 1 }}, seen.above, seen.below);
-    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
-    workgroupBarrier();
-    if lane < {{ apart }}u {
-        let x = tops_[local_index];
-        let y = tops_[local_index + {{ apart }}u];
-        tops_[local_index] = Top(max(x.top, y.top), max(x.above, y.above), max(x.below, y.below));
-    }
-    {%- endfor %}
+    {{- join_lanes("tops_", "Top(max(x.top, y.top), max(x.above, y.above), max(x.below, y.below))", lanes) }}
     workgroupBarrier();
     let of_lanes = tops_[local_index - lane];
     {%- for q in range(quads) %}
@@ -445,12 +450,7 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
     {%- endif %}
     {%- if lanes > 1 %}
     sums_[local_index] = {{ "sum" if unit > 1 else "sum_0" }};
-    {%- for apart in [128, 64, 32, 16, 8, 4, 2, 1] if apart < lanes %}
-    workgroupBarrier();
-    if lane < {{ apart }}u {
-        sums_[local_index] += sums_[local_index + {{ apart }}u];
-    }
-    {%- endfor %}
+    {{- join_lanes("sums_", "x + y", lanes) }}
     workgroupBarrier();
     let {{ "state" if unit > 1 else "state_0" }} = seen_one(One(of_lanes.top, sums_[local_index - lane]), SeenOne(of_lanes.above, of_lanes.below));
     {%- elif not (per_state and unit > 1) %}
