@@ -20,6 +20,15 @@ pub(super) const WORKGROUP: u64 = 256;
 /// Bytes that a software adapter's caches hold: what is larger is best gone through in the order of memory.
 pub(super) const SOFT_CACHE_BYTES: usize = 2_000_000;
 
+/// Invocations of a hardware GPU, one for each place in its multiprocessors (an H200 has 270,000).
+pub(super) const HARD_INVOCATIONS: usize = 256 << 10;
+/// Those whose loads, [`AT_ONCE`] of 16 bytes each, are as many as its memory takes.
+pub(super) const ENOUGH_INVOCATIONS: usize = 64 << 10;
+/// Loads that an invocation of hardware has under way.
+pub(super) const AT_ONCE: usize = 4;
+/// Invocations of a workgroup of hardware that share a row, joined in workgroup memory.
+pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
+
 thread_local! {
     static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
 use crate::layout::{Layout, Merged, SliceRange};
 use crate::ops::contiguous::Copy;
+use crate::ops::plan::{ENOUGH_INVOCATIONS, HARD_INVOCATIONS};
 use crate::ops::{plan, ranges};
 use crate::road::window::Limits;
 use crate::road::{HostInput, HostOutput, Op, Operand, Problem, check_walk, missing_dtype};
@@ -35,9 +36,8 @@ const ROWS: usize = 64;
 /// Invocations of a workgroup; those that look through the index together.
 const WORKGROUP: u64 = 64;
 const SHARED: usize = 256;
-/// Lines of one index from which on hardware has workgroups share it; invocations in all.
+/// Lines of one index from which on hardware has workgroups share it.
 const SHARED_LINES: usize = 32;
-const HARD_INVOCATIONS: usize = 256 << 10;
 
 /// `out = target; out[.., index[..], ..] += source[..]`, in the order of the axis.
 pub(in crate::ops) struct ScatterAdd {
@@ -484,7 +484,7 @@ impl Walk<'_> {
         let wide = lines.len().next_multiple_of(SHARED);
         let (wanted, each) = match (is_software, is_shared) {
             (true, _) => (16, lines.len()),
-            (false, false) => (64 << 10, lines.len()),
+            (false, false) => (ENOUGH_INVOCATIONS, lines.len()),
             (false, true) => (HARD_INVOCATIONS, wide),
         };
         let workgroup = if is_shared { SHARED as u64 } else { WORKGROUP };

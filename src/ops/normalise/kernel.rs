@@ -3,6 +3,7 @@
 use super::Norm;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
+use crate::ops::plan::ROW_LANES;
 use crate::ops::reduce::State;
 
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
@@ -10,8 +11,6 @@ pub(super) const RANKS: [usize; 4] = [1, 2, 3, 6];
 pub(super) const ROW_RANKS: [usize; 2] = [1, 6];
 /// Steps of the rows that kernels hold in registers: softmax, which then computes each exponential once.
 pub(super) const HELD: [usize; 4] = [2, 4, 8, 16];
-/// Lanes that share a row on hardware.
-pub(super) const LANES: [usize; 4] = [4, 16, 64, 256];
 /// Elements that an invocation of hardware holds: of 128, log_softmax keeps some of its 256 registers in memory.
 pub(super) const HARD_HELD: usize = 64;
 /// Rows that share loads of weight and bias.
@@ -208,7 +207,7 @@ fn ways(family: Family) -> Vec<KernelKey> {
         }
         let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
-            let shared = LANES.map(|lanes| (lanes as u32, 256));
+            let shared = ROW_LANES.map(|lanes| (lanes as u32, 256));
             for (lanes, workgroup) in [(1, 8), (1, 64)].into_iter().chain(shared) {
                 if lanes > 1 && (has_words || !along_reduced) {
                     continue;

@@ -4,13 +4,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::Normalise;
-use super::kernel::{Apply, Family, HARD_HELD, HELD, LANES, RANKS, ROW_RANKS, Rows, TOGETHER};
+use super::kernel::{Apply, Family, HARD_HELD, HELD, RANKS, ROW_RANKS, Rows, TOGETHER};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{Bound, Launch, Launches, Window, Words};
 use crate::layout::{Layout, Strides, merge};
-use crate::ops::plan;
+use crate::ops::plan::{self, AT_ONCE, ENOUGH_INVOCATIONS, ROW_LANES};
 use crate::ops::reduce::states;
 use crate::road::Problem;
 use crate::road::window::{self, Limits, Walked};
@@ -19,16 +19,13 @@ type Sizes = SmallVec<[usize; 6]>;
 
 /// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
 const MOST_STEPS: usize = 16 << 10;
-/// Rows, in units, from which on a software adapter is busy; hardware with one invocation a row, and with a workgroup.
+/// Rows, in units, from which on a software adapter is busy; hardware with a workgroup a row.
 const SOFT_ROWS: usize = 32;
-const HARD_ROWS: usize = 64 << 10;
 const HARD_SHARED_ROWS: usize = 512;
 /// Steps of a row on hardware up to which one invocation has it, where they are neighbours.
 const ALONE: usize = 4;
 /// Up to which it has one, however few rows there are.
 const FEW: usize = 16;
-/// Steps that each of several lanes should take.
-const AT_ONCE: usize = 4;
 /// Steps of a row up to which a workgroup has it, however few rows there are.
 const LONG: usize = 4096;
 /// Rows, in units, that give a software adapter enough workgroups of 64; with fewer they have 8.
@@ -151,14 +148,14 @@ impl Planner<'_, '_> {
         let is_software = plan::is_software(self.capabilities);
         let lanes = match is_software {
             false if along_reduced && x_step == 1 && steps > ALONE => {
-                let mut lanes = LANES.into_iter();
+                let mut lanes = ROW_LANES.into_iter();
                 lanes.find(|lanes| steps <= AT_ONCE * lanes).unwrap_or(256)
             }
             _ => 1,
         };
         let enough = match (is_software, lanes) {
             (true, _) => groups >= SOFT_ROWS || groups * steps <= FEW_STEPS,
-            (false, 1) => groups >= HARD_ROWS || steps <= FEW,
+            (false, 1) => groups >= ENOUGH_INVOCATIONS || steps <= FEW,
             (false, _) => groups >= HARD_SHARED_ROWS || steps <= LONG,
         };
         // States come first then, and after them all elements in the order of memory.

@@ -2,9 +2,10 @@
 
 use super::Reduction;
 use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, least_held};
-use super::shares::{COLUMN_LANES, ROW_LANES, SOFT_LANES, Source, TREE_BYTES, tree_bytes};
+use super::shares::{COLUMN_LANES, SOFT_LANES, Source, TREE_BYTES, tree_bytes};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
+use crate::ops::plan::ROW_LANES;
 
 /// What a kernel keeps of elements, for each output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

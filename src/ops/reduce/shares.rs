@@ -4,7 +4,7 @@ use super::kernel::{State, Tree};
 use super::space::Space;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
-use crate::ops::plan;
+use crate::ops::plan::{self, AT_ONCE, ENOUGH_INVOCATIONS, HARD_INVOCATIONS, ROW_LANES};
 
 /// Steps that one invocation takes at most: 64 blocks of 64, far below the loops that llvmpipe ends.
 const MOST_STEPS: usize = 4096;
@@ -17,20 +17,11 @@ const FAR_STEPS: usize = 128;
 pub(super) const SOFT_LANES: usize = 8;
 /// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
 const SOFT_INVOCATIONS: usize = 512;
-/// Those of a hardware GPU, one for each place in its multiprocessors.
-const HARD_INVOCATIONS: usize = 256 << 10;
-/// Invocations of a hardware GPU whose loads, four at once of 16 bytes, are as many as its memory takes: with more
-/// outputs than that each has an invocation to itself.
-const ENOUGH_INVOCATIONS: usize = 64 << 10;
 /// Invocations of a hardware GPU that read columns to their ends, without parts of them and a second launch that joins those.
 const COLUMN_INVOCATIONS: usize = 128 << 10;
-/// Loads that an invocation of hardware has under way.
-const AT_ONCE: usize = 4;
 /// Steps of an output from which on hardware shares them among lanes.
 const LEAST_TREE: usize = 8;
-/// Lanes of an output on hardware that are joined in workgroup memory: of neighbours along it, and of outputs that are
-/// neighbours, of which a workgroup has the fewer the more lanes each has.
-pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
+/// Lanes of an output on hardware where those are neighbours: a workgroup has the fewer of them the more lanes each has.
 pub(super) const COLUMN_LANES: [usize; 4] = [8, 32, 64, 128];
 /// Bytes of neighbouring outputs that a workgroup reads at a time, at least: what memory gives at once.
 const SECTOR: usize = 32;
