@@ -1,12 +1,9 @@
 //! The WGSL of every kernel that orlop can ask for: to read, and to validate with other compilers.
 
 use crate::error::Result;
-use crate::gpu::halves::{self, Conversions, Narrowing};
 use crate::gpu::templates::{self, ParamsSpace};
+use crate::gpu::{Conversions, halves};
 use crate::ops;
-
-/// Words of immediates that desktop adapters have.
-const IMMEDIATE_WORDS: u32 = 32;
 
 /// One specialisation of a kernel template.
 #[derive(Clone, Debug)]
@@ -22,7 +19,7 @@ pub struct KernelSource {
     pub f64: bool,
     /// It computes with 64-bit integers.
     pub int64: bool,
-    /// It leaves conversions of f16 to `unpack2x16float`, and to `pack2x16float` or a cast.
+    /// It leaves conversions of f16 to `unpack2x16float` and `pack2x16float`.
     pub own_conversions: bool,
     /// It uses subgroups.
     pub subgroups: bool,
@@ -39,30 +36,22 @@ pub struct KernelSource {
 /// [`Error::KernelCompile`](crate::Error::KernelCompile) when a template does not render.
 pub fn sources() -> Result<Vec<KernelSource>> {
     let mut all = Vec::new();
-    for key in ops::specialisations()
-        .into_iter()
-        .chain([false, true].map(halves::key))
-    {
+    for key in ops::specialisations().into_iter().chain([halves::key()]) {
         // A value, or a word of one: `f32/0/1 f64/1/1`.
         let has = |text: &str| {
             let mut values = key.values.iter().map(|(_, value)| value.to_string());
             values.any(|value| value.split([' ', '/']).any(|word| word == text))
         };
         for space in [ParamsSpace::Immediate, ParamsSpace::Uniform] {
-            if space == ParamsSpace::Immediate && key.words > IMMEDIATE_WORDS {
+            // 128 bytes of immediates are what desktop adapters have.
+            if space == ParamsSpace::Immediate && key.words > 32 {
                 continue;
             }
             let by_bits = templates::render(&key, space, Conversions::default())?;
-            // Either way to narrow, in one of the spaces: nothing else differs.
-            let narrowing = match space {
-                ParamsSpace::Immediate => Narrowing::Packed,
-                ParamsSpace::Uniform => Narrowing::Cast,
+            let own = match has("f16") {
+                true => Some(templates::render(&key, space, Conversions::OWN)?),
+                false => None,
             };
-            let is_first = space == ParamsSpace::Immediate || key.words > IMMEDIATE_WORDS;
-            let unpacks = true;
-            let own = (is_first && has("f16")).then_some(Conversions { unpacks, narrowing });
-            let own = own.map(|own| templates::render(&key, space, own));
-            let own = own.transpose()?;
             let own = own.filter(|own| *own != by_bits);
             let named = own.map(|own| (format!("{key} own conversions"), own));
             for (name, wgsl) in [(key.to_string(), by_bits)].into_iter().chain(named) {

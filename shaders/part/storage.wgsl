@@ -152,8 +152,8 @@ fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
 }
 {%- endmacro -%}
 
-{# What the macros above call, for one dtype narrower than a word. `unpacks` and `narrowing` ("bits", "packed", "cast"): -#}
-{# the GPU's own conversions of f16 are as good as ours (`halves.wgsl` asks it). -#}
+{# What the macros above call, for one dtype narrower than a word. `unpacks` and `packs`: the GPU's own conversions of -#}
+{# f16 are as good as ours (`halves.wgsl` asks it). -#}
 {% macro functions(dtype) -%}
 {% if dtype == "bool" -%}
 fn one_bool(bits: u32) -> bool {
@@ -237,22 +237,19 @@ fn odd_{{ dtype }}(words: vec4<u32>) -> vec4<f32> {
     return widened_{{ dtype }}(words >> vec4<u32>(16u));
 }
 {%- endif %}
-{% if dtype == "f16" and narrowing != "bits" -%}
-fn pair_f16(values: vec2<f32>) -> u32 {
-    return {{ "pack2x16float(values)" if narrowing == "packed" else "pack2x16float(vec2<f32>(vec2<f16>(values)))" }};
-}
+{% if dtype == "f16" and packs -%}
 fn bits_f16(value: f32) -> u32 {
-    return pair_f16(vec2<f32>(value, 0.0));
+    return pack2x16float(vec2<f32>(value, 0.0));
 }
 fn packed_f16(values: vec4<f32>) -> vec2<u32> {
-    return vec2<u32>(pair_f16(values.xy), pair_f16(values.zw));
+    return vec2<u32>(pack2x16float(values.xy), pack2x16float(values.zw));
 }
 fn eight_f16(even: vec4<f32>, odd: vec4<f32>) -> vec4<u32> {
     return vec4<u32>(
-        pair_f16(vec2<f32>(even.x, odd.x)),
-        pair_f16(vec2<f32>(even.y, odd.y)),
-        pair_f16(vec2<f32>(even.z, odd.z)),
-        pair_f16(vec2<f32>(even.w, odd.w)),
+        pack2x16float(vec2<f32>(even.x, odd.x)),
+        pack2x16float(vec2<f32>(even.y, odd.y)),
+        pack2x16float(vec2<f32>(even.z, odd.z)),
+        pack2x16float(vec2<f32>(even.w, odd.w)),
     );
 }
 {%- else -%}

@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use smallvec::smallvec;
+use smallvec::SmallVec;
 
 use super::adapters::Adapter;
 use super::health;
@@ -12,49 +12,28 @@ use super::pipelines::Pipelines;
 use super::wait::caught_poll;
 use crate::launch::KernelKey;
 
-/// How kernels convert f16.
+/// Conversions that kernels leave to the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conversions {
     /// `unpack2x16float` widens every f16.
     pub unpacks: bool,
-    pub narrowing: Narrowing,
-}
-
-/// How f32 become f16: rounded to nearest even, with subnormals and infinities.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Narrowing {
-    #[default]
-    ByBits,
-    /// By `pack2x16float`.
-    Packed,
-    /// Rounded by `vec2<f16>` before that: Mesa packs by an instruction of AMD's that cuts bits off.
-    Cast,
-}
-
-impl Narrowing {
-    /// Its name in templates.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Narrowing::ByBits => "bits",
-            Narrowing::Packed => "packed",
-            Narrowing::Cast => "cast",
-        }
-    }
+    /// `pack2x16float` rounds to nearest even, and keeps subnormals and infinities.
+    pub packs: bool,
 }
 
 impl Conversions {
-    /// By what `shaders/halves.wgsl` counts.
-    fn of([ran, widened, packed, cast]: [u32; 4], has_f16: bool) -> Self {
-        if ran != INVOCATIONS * GROUPS {
-            return Self::default();
-        }
+    /// All of them.
+    pub(crate) const OWN: Self = Self {
+        unpacks: true,
+        packs: true,
+    };
+
+    /// By what `shaders/halves.wgsl` counts: f16 that are widened otherwise, f32 that are narrowed otherwise, invocations.
+    fn of([widened, narrowed, ran]: [u32; 3]) -> Self {
+        let have_run = ran == INVOCATIONS * GROUPS;
         Self {
-            unpacks: widened == 0,
-            narrowing: match (packed, cast) {
-                (0, _) => Narrowing::Packed,
-                (_, 0) if has_f16 => Narrowing::Cast,
-                _ => Narrowing::ByBits,
-            },
+            unpacks: have_run && widened == 0,
+            packs: have_run && narrowed == 0,
         }
     }
 }
@@ -82,10 +61,10 @@ pub(super) fn conversions(
     if cfg!(orlop_model) || adapter.is_gl() || !gains {
         return Conversions::default();
     }
-    let Some(counts) = ask(device, queue, pipelines, capabilities.f16) else {
+    let Some(counts) = ask(device, queue, pipelines) else {
         return Conversions::default();
     };
-    let found = Conversions::of(counts, capabilities.f16);
+    let found = Conversions::of(counts);
     tracing::debug!(
         adapter = adapter.name,
         ?counts,
@@ -95,30 +74,24 @@ pub(super) fn conversions(
     *adapter.conversions.get_or_init(|| found)
 }
 
-/// The kernel that counts, on devices whose kernels have f16 or not.
-pub(crate) fn key(has_f16: bool) -> KernelKey {
+pub(crate) fn key() -> KernelKey {
     KernelKey {
         template: "halves",
-        values: smallvec![("casts", u32::from(has_f16).into())],
+        values: SmallVec::new(),
         bindings: 1,
         words: 0,
     }
 }
 
-/// The counts of `shaders/halves.wgsl`; what fails here is for later work to tell.
-fn ask(
-    device: &wgpu::Device,
-    queue: &wgpu::Queue,
-    pipelines: &Pipelines,
-    has_f16: bool,
-) -> Option<[u32; 4]> {
-    let kernel = pipelines.get(&key(has_f16)).ok()?;
+/// The three counts of `shaders/halves.wgsl`; what fails here is for later work to tell.
+fn ask(device: &wgpu::Device, queue: &wgpu::Queue, pipelines: &Pipelines) -> Option<[u32; 3]> {
+    let kernel = pipelines.get(&key()).ok()?;
     let (sender, told) = mpsc::channel();
     let copied = health::scoped(device, || {
         let buffer = |usage| {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop asks how f16 are converted"),
-                size: 4 * 4,
+                size: 3 * 4,
                 usage,
                 mapped_at_creation: false,
             })
@@ -173,16 +146,12 @@ mod tests {
     use crate::tensor::Tensor;
 
     #[test]
-    fn they_are_by_bits_where_nothing_else_is_right() {
-        const RAN: u32 = 1 << 16;
-        let found = |counts| {
-            let found = [false, true].map(|has_f16| Conversions::of(counts, has_f16));
-            (found[1].unpacks, found.map(|found| found.narrowing.name()))
-        };
-        assert_eq!(found([0; 4]), (false, ["bits", "bits"]));
-        assert_eq!(found([RAN, 0, 1, 1]), (true, ["bits", "bits"]));
-        assert_eq!(found([RAN, 1, 1, 0]), (false, ["bits", "cast"]));
-        assert_eq!(found([RAN, 0, 0, 1]), (true, ["packed", "packed"]));
+    fn they_are_by_bits_where_nothing_has_run() {
+        assert_eq!(Conversions::of([0; 3]), Conversions::default());
+        let unpacks = Conversions::of([0, 1, 1 << 16]);
+        assert!(unpacks.unpacks && !unpacks.packs);
+        let packs = Conversions::of([1, 0, 1 << 16]);
+        assert!(packs.packs && !packs.unpacks);
     }
 
     /// Those that nobody asks in earnest too: each does something of it right (llvmpipe packs, SwiftShader unpacks).
@@ -199,14 +168,13 @@ mod tests {
             let open = || Device::builder().select(&info.selector).build().unwrap();
             let first = open();
             let gpu = first.gpu().unwrap();
-            let has_f16 = gpu.capabilities.f16;
-            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines, has_f16).unwrap();
-            assert_eq!(counts[0], 1 << 16, "{info}");
-            let found = Conversions::of(counts, has_f16);
-            assert_eq!(*adapter.conversions.get_or_init(|| found), found, "{info}");
+            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines).unwrap();
+            assert_eq!(counts[2], 1 << 16, "{info}");
+            let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
+            assert_eq!(found, Conversions::of(counts), "{info}");
             let device = open();
             assert_eq!(device.gpu().unwrap().pipelines.conversions, found, "{info}");
-            println!("{info}: {counts:?}, {found:?}");
+            println!("{info}: {found:?}");
 
             let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
             let same = |one: f32, other: f32| {

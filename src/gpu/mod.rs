@@ -32,6 +32,7 @@ pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::GpuBlock;
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory};
+pub(crate) use halves::Conversions;
 pub(crate) use lent::Lent;
 pub(crate) use spill::{Access, Held, Pin};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use minijinja::value::Rest;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja};
 
-use super::halves::{Conversions, Narrowing};
+use super::halves::Conversions;
 use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Value};
 
@@ -86,14 +86,11 @@ pub(crate) enum ParamsSpace {
     Uniform,
 }
 
-/// What a kernel begins with that has f16.
-const ENABLE: &str = "enable f16;";
-
-/// The WGSL of one specialisation, for a device that converts f16 so.
+/// The WGSL of one specialisation, with conversions of the GPU's own.
 ///
 /// # Errors
 /// [`Error::KernelCompile`] with the template's line when it does not render.
-pub(crate) fn render(key: &KernelKey, space: ParamsSpace, halves: Conversions) -> Result<String> {
+pub(crate) fn render(key: &KernelKey, space: ParamsSpace, own: Conversions) -> Result<String> {
     if key.is_users() {
         let wanted = match space {
             ParamsSpace::Immediate => "immediate",
@@ -103,7 +100,7 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace, halves: Conversions) -
         return Ok(found.map(|(_, text)| text.to_string()).unwrap_or_default());
     }
     let f16 = key.values.iter().any(|(_, value)| *value == "f16".into());
-    let enables = if f16 { ENABLE } else { "" };
+    let enables = if f16 { "enable f16;" } else { "" };
     let params_var = match space {
         ParamsSpace::Immediate => "var<immediate> params: Params;",
         ParamsSpace::Uniform => "@group(1) @binding(0) var<uniform> params: Params;",
@@ -120,20 +117,13 @@ pub(crate) fn render(key: &KernelKey, space: ParamsSpace, halves: Conversions) -
         ("enables", Jinja::from(enables)),
         ("params_var", Jinja::from(params_var)),
         ("bindings", Jinja::from(key.bindings)),
-        ("unpacks", Jinja::from(halves.unpacks)),
-        ("narrowing", Jinja::from(halves.narrowing.name())),
+        ("unpacks", Jinja::from(own.unpacks)),
+        ("packs", Jinja::from(own.packs)),
     ]));
-    let rendered = environment(key)?
+    environment(key)?
         .get_template(key.template)
         .and_then(|template| template.render(context))
-        .map_err(|error| Error::kernel_compile(key.name(), format!("{error:#}")))?;
-    let is_missing = halves.narrowing == Narrowing::Cast
-        && rendered.contains("vec2<f16>")
-        && !rendered.contains(ENABLE);
-    Ok(match is_missing {
-        true => format!("{ENABLE}\n{rendered}"),
-        false => rendered,
-    })
+        .map_err(|error| Error::kernel_compile(key.name(), format!("{error:#}")))
 }
 
 /// All templates, parsed once.
