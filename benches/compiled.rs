@@ -46,7 +46,8 @@ struct Args {
 
 /// Whether plans give the kernel to software adapters alone.
 fn is_software(name: &str) -> bool {
-    let has = |part| name.contains(part);
+    let name = name.trim_end_matches(" own conversions");
+    let has = |part: &str| name.contains(part);
     let is = |template| name.starts_with(template);
     let of_matmul = [
         "register_tile",
@@ -66,9 +67,16 @@ fn is_software(name: &str) -> bool {
     if has(" unit=8 ") && has(" held=16 ") {
         return true;
     }
-    // Words of 64 bits; halves are loaded by eights everywhere.
-    let of_words = by_eights && (is("elementwise") || is("turned") || has(" element=f32 "));
-    of_words || has(" lanes=8 ") && has(" tree=none") || has(" workgroup=8 ") || has(" each=2")
+    // Hardware takes eight halves where their states have one field.
+    let fields = [
+        " op=place ",
+        " op=exponential ",
+        " op=square ",
+        " op=moment ",
+    ];
+    let of_many = is("normalise") || has(" element=f32 ") || fields.into_iter().any(has);
+    let of_eights = by_eights && (is("elementwise") || is("turned") || of_many);
+    of_eights || has(" lanes=8 ") && has(" tree=none") || has(" workgroup=8 ") || has(" each=2")
 }
 
 /// In the names of what drivers count that tells of memory in the place of registers: Mesa's; others', as far as known.

@@ -3,7 +3,9 @@
 // half of a word. Narrowing: f32 at, between and beside them, f32 of any bits, and there and back.
 //
 // Invocations: one for each f16, 256 workgroups.
-@group(0) @binding(0) var<storage, read_write> counts: array<atomic<u32>, 3>;
+
+// What is widened and what is narrowed otherwise, invocations, and 0.
+@group(0) @binding(0) var<storage, read_write> counts: array<atomic<u32>, 4>;
 
 {{ storage.widened("f16") }}
 {{ storage.narrowed("f16") }}
@@ -29,10 +31,26 @@ fn widens(half: u32) -> u32 {
 fn narrows(bits: u32) -> u32 {
     let value = bitcast<f32>(bits);
     let half = narrowed_f16(vec4<f32>(value)).x;
-    let low = pack2x16float(vec2<f32>(value, 1.0)) & 0xffffu;
+    let low = pack2x16float(vec2<f32>(value, 0.0));
     let high = pack2x16float(vec2<f32>(1.0, value)) >> 16u;
     let back = bitcast<u32>(unpack2x16float(pack2x16float(vec2<f32>(value))).y);
     return differ(half, low, 0x7c00u) + differ(half, high, 0x7c00u) + differ(bits_of(half), back, 0x7f800000u);
+}
+
+// From 2^-8 to 2^8, or as far below 0.
+fn number_of(bits: u32) -> f32 {
+    return bitcast<f32>((bits & 0x87ffffffu) + 0x3b800000u);
+}
+
+// A sum and a product are f32 before they are narrowed: no compiler may round them once where that is twice. Those by
+// bits are other ones, as far as it knows: `nothing` is 0.
+fn narrows_made(left: u32, right: u32, nothing: u32) -> u32 {
+    let made = vec2<f32>(number_of(left) + number_of(right), number_of(left) * number_of(right));
+    let a = number_of(left ^ nothing);
+    let b = number_of(right ^ nothing);
+    let expected = narrowed_f16(vec4<f32>(a + b, a * b, 0.0, 0.0));
+    let words = pack2x16float(made);
+    return differ(expected.x, words & 0xffffu, 0x7c00u) + differ(expected.y, words >> 16u, 0x7c00u);
 }
 
 @compute @workgroup_size(256)
@@ -41,11 +59,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let at = bits_of(half);
     // Between it and the next one from zero: of bits as of numbers, but beside zero. Then half of a last place, which
     // of the largest leads to infinity.
-    let between = select((at + bits_of(half + 1u)) / 2u, 0x33000000u, half == 0u);
+    let size = half & 0x7fffu;
+    let between = select((bits_of(size) + bits_of(size + 1u)) / 2u, 0x33000000u, size == 0u) | (at & 0x80000000u);
+    let nothing = atomicLoad(&counts[3]);
     var narrowing = 0u;
     for (var i = 0u; i < 3u; i++) {
         narrowing += narrows(at + i - 1u) + narrows(between + i - 1u) + narrows(at + 0xfffu + i);
-        narrowing += narrows((half * 3u + i) * 2654435769u);
+        let any = (half * 3u + i) * 2654435769u;
+        narrowing += narrows(any) + narrows_made(any, any * 2246822519u + 1u, nothing);
     }
     atomicAdd(&counts[0], widens(half));
     atomicAdd(&counts[1], narrowing);

@@ -48,7 +48,7 @@ pub fn sources() -> Result<Vec<KernelSource>> {
                 continue;
             }
             let by_bits = templates::render(&key, space, Conversions::default())?;
-            let own = match has("f16") {
+            let own = match has("f16") || has("packed_f16") {
                 true => Some(templates::render(&key, space, Conversions::OWN)?),
                 false => None,
             };

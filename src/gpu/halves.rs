@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::adapters::Adapter;
-use super::health;
+use super::health::{self, Health};
 use super::pipelines::Pipelines;
 use super::wait::caught_poll;
 use crate::launch::KernelKey;
@@ -52,6 +52,7 @@ pub(super) fn conversions(
     device: &wgpu::Device,
     queue: &wgpu::Queue,
     pipelines: &Pipelines,
+    health: &Health,
 ) -> Conversions {
     if let Some(&known) = adapter.conversions.get() {
         return known;
@@ -61,7 +62,7 @@ pub(super) fn conversions(
     if cfg!(orlop_model) || adapter.is_gl() || !gains {
         return Conversions::default();
     }
-    let Some(counts) = ask(device, queue, pipelines) else {
+    let Some(counts) = ask(device, queue, pipelines, health) else {
         return Conversions::default();
     };
     let found = Conversions::of(counts);
@@ -84,14 +85,19 @@ pub(crate) fn key() -> KernelKey {
 }
 
 /// The three counts of `shaders/halves.wgsl`; what fails here is for later work to tell.
-fn ask(device: &wgpu::Device, queue: &wgpu::Queue, pipelines: &Pipelines) -> Option<[u32; 3]> {
+fn ask(
+    device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    pipelines: &Pipelines,
+    health: &Health,
+) -> Option<[u32; 3]> {
     let kernel = pipelines.get(&key()).ok()?;
     let (sender, told) = mpsc::channel();
     let copied = health::scoped(device, || {
         let buffer = |usage| {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("orlop asks how f16 are converted"),
-                size: 3 * 4,
+                size: 4 * 4,
                 usage,
                 mapped_at_creation: false,
             })
@@ -122,7 +128,10 @@ fn ask(device: &wgpu::Device, queue: &wgpu::Queue, pipelines: &Pipelines) -> Opt
     })
     .ok()?;
     for _ in 0..TRIES {
-        caught_poll(device, wgpu::PollType::wait_indefinitely()).ok()?;
+        if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
+            health.lose(&message);
+            return None;
+        }
         // Another thread's poll may be about to tell.
         match told.recv_timeout(Duration::from_millis(1)) {
             Ok(mapped) => mapped.ok()?,
@@ -130,7 +139,8 @@ fn ask(device: &wgpu::Device, queue: &wgpu::Queue, pipelines: &Pipelines) -> Opt
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
         }
         let bytes = copied.get_mapped_range(..).ok()?;
-        return bytemuck::try_pod_read_unaligned(&bytes).ok();
+        let [widened, narrowed, ran, _] = bytemuck::try_pod_read_unaligned(&bytes).ok()?;
+        return Some([widened, narrowed, ran]);
     }
     None
 }
@@ -168,7 +178,7 @@ mod tests {
             let open = || Device::builder().select(&info.selector).build().unwrap();
             let first = open();
             let gpu = first.gpu().unwrap();
-            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines).unwrap();
+            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines, &gpu.health).unwrap();
             assert_eq!(counts[2], 1 << 16, "{info}");
             let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
             assert_eq!(found, Conversions::of(counts), "{info}");
@@ -185,8 +195,12 @@ mod tests {
             for (&half, &wide) in halves.iter().zip(&wide) {
                 assert!(same(half.to_f32(), wide), "{info}: {half:?} to {wide}");
             }
-            for beside in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff] {
-                let between = |half: &f16| f32::from_bits(half.to_f32().to_bits() + beside);
+            for beside in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, u32::MAX] {
+                let between = |half: &f16| match beside {
+                    // Exactly, subnormals too.
+                    u32::MAX => half.to_f32() + f32::from_bits(0x3300_0000),
+                    _ => f32::from_bits(half.to_f32().to_bits() + beside),
+                };
                 let values: Vec<f32> = halves.iter().map(between).collect();
                 let on = Tensor::from_slice(&device, &values, [values.len()]).unwrap();
                 let cast = on.cast(DType::F16).unwrap().to_vec::<f16>().unwrap();

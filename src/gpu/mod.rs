@@ -222,7 +222,7 @@ impl Gpu {
             options.kernel_checks,
             capabilities.immediate_bytes,
         );
-        pipelines.conversions = halves::conversions(adapter, &device, &queue, &pipelines);
+        pipelines.conversions = halves::conversions(adapter, &device, &queue, &pipelines, &health);
         let gpu = Arc::new(Self {
             pipelines,
             stream: Mutex::new(Stream::new(

@@ -205,11 +205,11 @@ fn ways(family: Family) -> Vec<KernelKey> {
                 }));
             }
         }
-        let has_words = unit == 8 && family.element == DType::F32;
         for kept_rank in ROW_RANKS {
             let shared = ROW_LANES.map(|lanes| (lanes as u32, 256));
             for (lanes, workgroup) in [(1, 8), (1, 64)].into_iter().chain(shared) {
-                if lanes > 1 && (has_words || !along_reduced) {
+                // Hardware takes four neighbours at most.
+                if lanes > 1 && (unit == 8 || !along_reduced) {
                     continue;
                 }
                 let held: &[usize] = match family.what.is_held() {

@@ -233,12 +233,13 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
             },
         )
         .filter(move |name| {
-            let has_words = name.unit == 8 && name.element.size() == 4;
+            // Hardware takes eight neighbours where they are halves, with states of one field.
+            let is_soft = name.unit == 8 && (name.element.size() == 4 || name.state.fields > 1);
             let fits = match name.tree {
                 Tree::None => true,
-                Tree::Rows => !has_words && name.along_reduced,
+                Tree::Rows => !is_soft && name.along_reduced,
                 Tree::Columns => {
-                    !has_words
+                    !is_soft
                         && (name.unit == 1 || !name.along_reduced)
                         && tree_bytes(name.state, name.unit as usize) <= TREE_BYTES
                 }
