@@ -1,15 +1,14 @@
 //! Whether a GPU's own conversions of f16 give what those by bits give. WGSL leaves open how they round and what becomes of
 //! subnormals, so an adapter is asked, once a process; by bits an instruction becomes ten.
 
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
 use super::adapters::Adapter;
-use super::health::{self, Health};
+use super::health::{self, Health, wait_until_told};
 use super::pipelines::Pipelines;
-use super::wait::caught_poll;
 use crate::launch::KernelKey;
 
 /// Conversions that kernels leave to the GPU.
@@ -42,9 +41,6 @@ impl Conversions {
 const INVOCATIONS: u32 = 256;
 const GROUPS: u32 = (1 << 16) / INVOCATIONS;
 
-/// Looks, a millisecond apart, at what somebody else's poll may be about to tell.
-const TRIES: usize = 100;
-
 /// What the adapter says. By bits where nobody would gain: llvmpipe, which alone among software adapters has words of
 /// 64 bits; on GL, whose lock other devices may hold for long; and where the question fails.
 pub(super) fn conversions(
@@ -75,6 +71,7 @@ pub(super) fn conversions(
     *adapter.conversions.get_or_init(|| found)
 }
 
+/// The kernel that counts.
 pub(crate) fn key() -> KernelKey {
     KernelKey {
         template: "halves",
@@ -92,7 +89,8 @@ fn ask(
     health: &Health,
 ) -> Option<[u32; 3]> {
     let kernel = pipelines.get(&key()).ok()?;
-    let (sender, told) = mpsc::channel();
+    let told = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&told);
     let copied = health::scoped(device, || {
         let buffer = |usage| {
             device.create_buffer(&wgpu::BufferDescriptor {
@@ -120,29 +118,19 @@ fn ask(
         drop(pass);
         encoder.copy_buffer_to_buffer(&counts, 0, &copied, 0, copied.size());
         queue.submit([encoder.finish()]);
-        // Nobody listens any more where it took too long.
-        copied.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            _ = sender.send(mapped)
+        // Where it failed, there is no range.
+        copied.map_async(wgpu::MapMode::Read, .., move |_| {
+            tells.store(true, Ordering::Release);
         });
         copied
     })
     .ok()?;
-    for _ in 0..TRIES {
-        if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
-            health.lose(&message);
-            return None;
-        }
-        // Another thread's poll may be about to tell.
-        match told.recv_timeout(Duration::from_millis(1)) {
-            Ok(mapped) => mapped.ok()?,
-            Err(mpsc::RecvTimeoutError::Timeout) => continue,
-            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-        }
-        let bytes = copied.get_mapped_range(..).ok()?;
-        let [widened, narrowed, ran, _] = bytemuck::try_pod_read_unaligned(&bytes).ok()?;
-        return Some([widened, narrowed, ran]);
-    }
-    None
+    wait_until_told(device, None, health, || told.load(Ordering::Acquire))
+        .ok()?
+        .then_some(())?;
+    let bytes = copied.get_mapped_range(..).ok()?;
+    let [widened, narrowed, ran, _] = bytemuck::try_pod_read_unaligned(&bytes).ok()?;
+    Some([widened, narrowed, ran])
 }
 
 #[cfg(test)]

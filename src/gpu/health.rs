@@ -1,10 +1,13 @@
-//! Is the device still there, and what did it say: the lost flag, errors outside any scope, and
-//! error scopes as results.
+//! Is the device still there, and what did it say: the lost flag, errors outside any scope,
+//! error scopes as results, and polls that meet a loss.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use super::serial::Serial;
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, thread};
 
 /// What wgpu reported about a device. Callbacks only store here and wake nobody.
 pub(crate) struct Health {
@@ -113,6 +116,56 @@ fn is_lost(device: &wgpu::Device) -> bool {
         mapped_at_creation: false,
     }));
     pollster::block_on(scope.pop()).is_none()
+}
+
+/// Polls; false when wgpu refused, and did nothing.
+///
+/// # Errors
+/// What wgpu panicked with when the driver said that the device is lost: it has no other way to tell.
+pub(super) fn caught_poll(
+    device: &wgpu::Device,
+    poll: wgpu::PollType,
+) -> std::result::Result<bool, String> {
+    let panic = match catch_unwind(AssertUnwindSafe(|| device.poll(poll))) {
+        Ok(polled) => return Ok(polled.is_ok()),
+        Err(panic) => panic,
+    };
+    match panic.downcast::<String>() {
+        Ok(message) if message.starts_with("Error in Device::poll") => Err(*message),
+        // A callback's of whoever else uses the device.
+        Ok(other) => resume_unwind(other),
+        Err(other) => resume_unwind(other),
+    }
+}
+
+/// Looks, a millisecond apart, at what another thread's poll may be about to tell.
+const LOOKS_AFTER: usize = 100;
+
+/// Polls a device that no `Gpu` has yet, to the end of all of its work, until a callback of that work has told; false
+/// where none does.
+///
+/// # Errors
+/// `DeviceLost`.
+pub(super) fn wait_until_told(
+    device: &wgpu::Device,
+    serial: Option<&'static Serial>,
+    health: &Health,
+    told: impl Fn() -> bool,
+) -> Result<bool> {
+    for _ in 0..LOOKS_AFTER {
+        {
+            let _hold = serial.map(Serial::hold);
+            if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
+                health.lose(&message);
+            }
+        }
+        if told() {
+            return Ok(true);
+        }
+        health.check()?;
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(false)
 }
 
 /// What an error scope caught.

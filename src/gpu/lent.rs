@@ -2,20 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::adapters::{self, Adapter};
 use super::block::GpuBlock;
-use super::health::Health;
+use super::health::{Health, wait_until_told};
 use super::serial::Serial;
 use super::spill::Pin;
-use super::wait::{Order, caught_poll};
+use super::wait::Order;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
-use crate::sync::thread;
-
-/// Polls until a queue that says nothing is another device's, a millisecond apart.
-const QUEUE_TRIES: usize = 100;
 
 /// A device of somebody else's with its queue, and what it can do: its features and limits count,
 /// not its adapter's.
@@ -132,21 +127,7 @@ fn belong_together(
         let _hold = serial.map(Serial::hold);
         queue.on_submitted_work_done(move || told.store(true, Ordering::Release));
     }
-    for _ in 0..QUEUE_TRIES {
-        {
-            let _hold = serial.map(Serial::hold);
-            if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
-                health.lose(&message);
-            }
-        }
-        if ran.load(Ordering::Acquire) {
-            return Ok(true);
-        }
-        health.check()?;
-        // A thread of the owner's that polls too may be about to run it.
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(false)
+    wait_until_told(device, serial, health, || ran.load(Ordering::Acquire))
 }
 
 fn unavailable(device: &str, reason: String) -> Error {

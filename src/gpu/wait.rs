@@ -1,6 +1,5 @@
 //! Waiting for the device: without the locks of GL, stream and memory, seeing a loss, within a time limit if there is one.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::Gpu;
 use super::block::GpuBlock;
 use super::exit::{self, Left};
+use super::health::caught_poll;
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
 use crate::error::{Error, Result};
@@ -67,26 +67,6 @@ impl Deadline {
             Some(limit) => Err(Error::timed_out(device, what, limit)),
             None => Ok(()),
         }
-    }
-}
-
-/// Polls; false when wgpu refused, and did nothing.
-///
-/// # Errors
-/// What wgpu panicked with when the driver said that the device is lost: it has no other way to tell.
-pub(super) fn caught_poll(
-    device: &wgpu::Device,
-    poll: wgpu::PollType,
-) -> std::result::Result<bool, String> {
-    let panic = match catch_unwind(AssertUnwindSafe(|| device.poll(poll))) {
-        Ok(polled) => return Ok(polled.is_ok()),
-        Err(panic) => panic,
-    };
-    match panic.downcast::<String>() {
-        Ok(message) if message.starts_with("Error in Device::poll") => Err(*message),
-        // A callback's of whoever else uses the device.
-        Ok(other) => resume_unwind(other),
-        Err(other) => resume_unwind(other),
     }
 }
 
