@@ -10,10 +10,13 @@
 {{ storage.widened("f16") }}
 {{ storage.narrowed("f16") }}
 
+// Of a format: all bits but the sign's, and those of infinity.
+const F32 = vec2<u32>(0x7fffffffu, 0x7f800000u);
+const F16 = vec2<u32>(0x7fffu, 0x7c00u);
+
 // One NaN is as good as another.
-fn differ(one: u32, other: u32, infinity: u32) -> u32 {
-    let sizes = infinity * 2u - 1u;
-    let are_nan = min(one & sizes, other & sizes) > infinity;
+fn differ(one: u32, other: u32, format: vec2<u32>) -> u32 {
+    let are_nan = min(one & format.x, other & format.x) > format.y;
     return select(1u, 0u, are_nan || one == other);
 }
 
@@ -25,7 +28,7 @@ fn widens(half: u32) -> u32 {
     let low = unpack2x16float(half | 0x3c000000u).x;
     let high = unpack2x16float((half << 16u) | 0x3c00u).y;
     let bits = bits_of(half);
-    return differ(bits, bitcast<u32>(low), 0x7f800000u) + differ(bits, bitcast<u32>(high), 0x7f800000u);
+    return differ(bits, bitcast<u32>(low), F32) + differ(bits, bitcast<u32>(high), F32);
 }
 
 fn narrows(bits: u32) -> u32 {
@@ -34,7 +37,7 @@ fn narrows(bits: u32) -> u32 {
     let low = pack2x16float(vec2<f32>(value, 0.0));
     let high = pack2x16float(vec2<f32>(1.0, value)) >> 16u;
     let back = bitcast<u32>(unpack2x16float(pack2x16float(vec2<f32>(value))).y);
-    return differ(half, low, 0x7c00u) + differ(half, high, 0x7c00u) + differ(bits_of(half), back, 0x7f800000u);
+    return differ(half, low, F16) + differ(half, high, F16) + differ(bits_of(half), back, F32);
 }
 
 fn any_of(half: u32, i: u32) -> u32 {
@@ -47,14 +50,15 @@ fn number_of(bits: u32) -> f32 {
 }
 
 // A sum and a product are f32 before they are narrowed: no compiler may round them once where that is twice. Those by
-// bits are other ones, as far as it knows: `nothing` is 0.
+// bits are other ones, as far as it knows, and of unknown bits before they are narrowed: `nothing` is 0.
 fn narrows_made(left: u32, right: u32, nothing: u32) -> u32 {
     let made = vec2<f32>(number_of(left) + number_of(right), number_of(left) * number_of(right));
     let a = number_of(left ^ nothing);
     let b = number_of(right ^ nothing);
-    let expected = narrowed_f16(vec4<f32>(a + b, a * b, 0.0, 0.0));
+    let kept = bitcast<vec2<f32>>(bitcast<vec2<u32>>(vec2<f32>(a + b, a * b)) ^ vec2<u32>(nothing));
+    let expected = narrowed_f16(kept.xyxy);
     let words = pack2x16float(made);
-    return differ(expected.x, words & 0xffffu, 0x7c00u) + differ(expected.y, words >> 16u, 0x7c00u);
+    return differ(expected.x, words & 0xffffu, F16) + differ(expected.y, words >> 16u, F16);
 }
 
 @compute @workgroup_size(256)

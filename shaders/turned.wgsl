@@ -8,8 +8,8 @@
 //               as the output's) or "one" (one value for a square); it counts where there are vectors and tiles
 // rank          dimensions: the outer ones, then the inner one, then the turned one, both in steps
 // side          elements of a square along each axis
-// unit          neighbours of a load and of a store: `side` of them, then sizes, strides, and offsets count in
-//               these but for "one"; or 1
+// unit          neighbours of a load and of a store: `side` of them or 2 (words of 16-bit elements, in tiles), then sizes,
+//               strides, and offsets count in these but for "one"; or 1
 // squares       squares of an invocation, one after another along the inner axis
 // tile          1: a workgroup has one square, which passes through its memory (hardware, where an invocation's
 //               neighbours should touch neighbours); 0: an invocation turns squares in its registers (software
@@ -50,7 +50,7 @@ struct Params {
 {% include "part/body" %}
 {# What workgroup memory holds of an element. -#}
 {% macro held(dtype) -%}
-{{ "u32" if dtype == "bool" else storage.value(dtype) }}
+{{ "u32" if dtype == "bool" or unit == 2 else storage.value(dtype) }}
 {%- endmacro -%}
 {%- if tile %}
 {%- for operand in inputs %}
@@ -58,7 +58,7 @@ struct Params {
 {%- if way == "turned" %}
 // With a column between rows, so that neither way goes through one bank. Booleans as numbers: arrays of bool in
 // workgroup memory come back wrong from NVIDIA's driver (580).
-var<workgroup> tile_{{ loop.index0 }}: array<{{ held(dtype) }}, {{ side * (side + 1) }}>;
+var<workgroup> tile_{{ loop.index0 }}: array<{{ held(dtype) }}, {{ side * (side // unit + 1) }}>;
 {%- endif %}
 {%- endfor %}
 {%- endif %}
@@ -102,7 +102,82 @@ fn main(
     {%- endfor %}
     {%- endif %}
     let turned_step = along_{{ turned }};
-{%- if tile %}
+{%- if tile and unit == 2 %}
+    {%- set words = side // 2 %}
+    // Two by two elements are words of rows of the input, and of those of the output. Even rows first and then odd ones,
+    // so that neither way goes through one bank.
+    {
+        let column = local_index % {{ words }}u;
+        let row = local_index / {{ words }}u;
+        let turned_unit = turned_step * {{ words }}u + column;
+        {%- for j in range(side * words // 256) %}
+        let row_{{ j }} = row + {{ j * 256 // words }}u;
+        let inner_{{ j }} = inner_step * {{ side }}u + row_{{ j }};
+        {%- for operand in inputs %}
+        {%- set _, slot, way = operand | split("/") %}
+        {%- if way == "turned" %}
+        var seen_{{ loop.index0 }}_{{ j }} = 0u;
+        if inner_{{ j }} / 2u <= params.inner_last && turned_unit <= params.turned_last {
+            seen_{{ loop.index0 }}_{{ j }} = buffer{{ slot }}[{{ at(loop.index0, "inner_" ~ j, "turned_unit") }}];
+        }
+        {%- endif %}
+        {%- endfor %}
+        {%- endfor %}
+        {%- for j in range(side * words // 256) %}
+        {%- for operand in inputs %}
+        {%- set _, _, way = operand | split("/") %}
+        {%- if way == "turned" %}
+        tile_{{ loop.index0 }}[(row_{{ j }} % 2u * {{ words }}u + row_{{ j }} / 2u) * {{ words + 1 }}u + column] = seen_{{ loop.index0 }}_{{ j }};
+        {%- endif %}
+        {%- endfor %}
+        {%- endfor %}
+    }
+    workgroupBarrier();
+    {%- for j in range(words * words // 256) %}
+    {
+        let column = local_index % {{ words }}u;
+        let row = local_index / {{ words }}u + {{ j * 256 // words }}u;
+        let inner_unit = inner_step * {{ words }}u + column;
+        let turned_unit = turned_step * {{ words }}u + row;
+        if inner_unit <= params.inner_last && turned_unit <= params.turned_last {
+            {%- for operand in inputs %}
+            {%- set _, _, way = operand | split("/") %}
+            {%- if way == "turned" %}
+            {%- set number = loop.index0 %}
+            {%- for lane in range(2) %}
+            let x{{ number }}_{{ lane }} = tile_{{ number }}[(column + {{ lane * words }}u) * {{ words + 1 }}u + row];
+            {%- endfor %}
+            {%- endif %}
+            {%- endfor %}
+            {%- for t in range(2) %}
+            {
+                let place = {{ at(out, "inner_unit", "(turned_unit * 2u + " ~ t ~ "u)") }};
+                {%- if reads_old == 1 %}
+                let old = buffer{{ out_slot }}[place];
+                {%- endif %}
+                {%- for operand in inputs %}
+                {%- set dtype, slot, way = operand | split("/") %}
+                {%- if way == "straight" %}
+                let x{{ loop.index0 }} = buffer{{ slot }}[{{ at(loop.index0, "inner_unit", "(turned_unit * 2u + " ~ t ~ "u)") }}];
+                {%- endif %}
+                {%- endfor %}
+                {%- for lane in range(2) %}
+                let y_{{ lane }} = apply(
+                {%- for operand in inputs %}
+                {%- set dtype, slot, way = operand | split("/") %}
+                {%- if way == "one" %}{{ storage.load1(dtype, "buffer" ~ slot, "base_" ~ loop.index0) }}
+                {%- elif way == "turned" %}one_{{ dtype }}(x{{ loop.index0 }}_{{ lane }} >> {{ t * 16 }}u)
+                {%- else %}one_{{ dtype }}(x{{ loop.index0 }} >> {{ lane * 16 }}u)
+                {%- endif %}{{ ", " if not loop.last or reads_old == 1 }}
+                {%- endfor %}{{ "one_" ~ out_dtype ~ "(old >> " ~ lane * 16 ~ "u)" if reads_old == 1 }});
+                {%- endfor %}
+                buffer{{ out_slot }}[place] = {{ storage.bits1(out_dtype, "y_0") }} | ({{ storage.bits1(out_dtype, "y_1") }} << 16u);
+            }
+            {%- endfor %}
+        }
+    }
+    {%- endfor %}
+{%- elif tile %}
     // Along the turned axis in, along the inner one out. All loads are under way before the first is waited for.
     {
         let column = local_index % {{ side }}u;

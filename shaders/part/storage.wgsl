@@ -142,12 +142,13 @@ fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
     let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
     return select(rounded, quiet, size > vec4<u32>(0x7f800000u));
     {%- else %}
-    let normal = (size - vec4<u32>(0x37fff001u) + ((size >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
-    // Adding 0.5 leaves the bits of a subnormal at the end.
-    let small = bitcast<vec4<u32>>(bitcast<vec4<f32>>(size) + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
-    let finite = select(normal, small, size < vec4<u32>(0x38800000u));
-    let limited = select(finite, vec4<u32>(0x7c00u), size >= vec4<u32>(0x477ff000u));
-    return select(limited, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
+    // NARROW
+    let limited = min(abs(values), vec4<f32>(65536.0));
+    let wide = bitcast<vec4<u32>>(limited);
+    let normal = (wide + vec4<u32>(0xc8000fffu) + ((wide >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
+    let small = bitcast<vec4<u32>>(limited + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
+    let finite = select(normal, small, limited < vec4<f32>(0x1p-14));
+    return select(finite, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
     {%- endif %}
 }
 {%- endmacro -%}

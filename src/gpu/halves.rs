@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::adapters::Adapter;
 use super::health::{self, Health, wait_until_told};
-use super::pipelines::Pipelines;
+use super::pipelines::{Kernel, Pipelines};
 use crate::launch::KernelKey;
 
 /// Conversions that kernels leave to the GPU.
@@ -58,7 +58,11 @@ pub(super) fn conversions(
     if cfg!(orlop_model) || adapter.is_gl() || !gains {
         return Conversions::default();
     }
-    let Some(counts) = ask(device, queue, pipelines, health) else {
+    let counts = pipelines
+        .get(&key())
+        .ok()
+        .and_then(|kernel| ask(device, queue, &kernel, health));
+    let Some(counts) = counts else {
         return Conversions::default();
     };
     let found = Conversions::of(counts);
@@ -85,10 +89,9 @@ pub(crate) fn key() -> KernelKey {
 fn ask(
     device: &wgpu::Device,
     queue: &wgpu::Queue,
-    pipelines: &Pipelines,
+    kernel: &Kernel,
     health: &Health,
 ) -> Option<[u32; 3]> {
-    let kernel = pipelines.get(&key()).ok()?;
     let told = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&told);
     let copied = health::scoped(device, || {
@@ -141,6 +144,7 @@ mod tests {
     use crate::device::Device;
     use crate::dtype::DType;
     use crate::gpu::adapters::adapters;
+    use crate::gpu::templates::{self, ParamsSpace};
     use crate::tensor::Tensor;
 
     #[test]
@@ -152,7 +156,129 @@ mod tests {
         assert!(packs.packs && !packs.unpacks);
     }
 
-    /// Those that nobody asks in earnest too: each does something of it right (llvmpipe packs, SwiftShader unpacks).
+    /// Names, and what becomes of the halves of a word and of what they are, `made`.
+    const WIDENED_WRONGLY: [(&str, &str); 8] = [
+        (
+            "subnormals are 0",
+            "return select(made, vec2<f32>(), (halves & vec2<u32>(0x7c00u)) == vec2<u32>());",
+        ),
+        (
+            "so are those below 0",
+            "return select(made, vec2<f32>(), halves > vec2<u32>(0x8000u) & halves < vec2<u32>(0x8400u));",
+        ),
+        (
+            "-0 is 0",
+            "return select(made, vec2<f32>(), halves == vec2<u32>(0x8000u));",
+        ),
+        (
+            "infinity is a number",
+            "return select(made, vec2<f32>(65536.0), halves == vec2<u32>(0x7c00u));",
+        ),
+        (
+            "minus infinity is one",
+            "return select(made, vec2<f32>(-65536.0), halves == vec2<u32>(0xfc00u));",
+        ),
+        (
+            "a NaN is infinity",
+            "return select(made, bitcast<vec2<f32>>(vec2<u32>(0x7f800000u)), halves == vec2<u32>(0x7e01u));",
+        ),
+        (
+            "one of all",
+            "return select(made, vec2<f32>(-1.0), halves == vec2<u32>(0xbc01u));",
+        ),
+        ("in the other half", "return made.yx;"),
+    ];
+
+    /// Names, and what becomes of the bits of f32 and of the halves that they are.
+    const NARROWED_WRONGLY: [(&str, &str); 9] = [
+        (
+            "cut off",
+            "halves = narrowed_f16(bitcast<vec4<f32>>(bits & vec4<u32>(0xffffe000u)));",
+        ),
+        (
+            "cut off below 0",
+            "halves = narrowed_f16(bitcast<vec4<f32>>(select(bits, bits & vec4<u32>(0xffffe000u), bits > vec4<u32>(0x80000000u))));",
+        ),
+        (
+            "ties away from 0",
+            "halves = narrowed_f16(bitcast<vec4<f32>>(select(bits, bits + vec4<u32>(1u), (bits & vec4<u32>(0x1fffu)) == vec4<u32>(0x1000u))));",
+        ),
+        (
+            "subnormals are 0",
+            "halves = select(halves, halves & vec4<u32>(0x8000u), (halves & vec4<u32>(0x7c00u)) == vec4<u32>(0u));",
+        ),
+        (
+            "so are those below 0",
+            "halves = select(halves, vec4<u32>(0x8000u), halves > vec4<u32>(0x8000u) & halves < vec4<u32>(0x8400u));",
+        ),
+        (
+            "-0 is 0",
+            "halves = select(halves, vec4<u32>(), halves == vec4<u32>(0x8000u));",
+        ),
+        (
+            "the largest for infinity",
+            "halves -= select(vec4<u32>(), vec4<u32>(1u), (halves & vec4<u32>(0x7fffu)) == vec4<u32>(0x7c00u));",
+        ),
+        (
+            "NaN for infinity",
+            "halves |= select(vec4<u32>(), vec4<u32>(0x3ffu), (halves & vec4<u32>(0x7fffu)) == vec4<u32>(0x7c00u));",
+        ),
+        (
+            "infinity for NaN",
+            "halves = select(halves, vec4<u32>(0x7c00u), (halves & vec4<u32>(0x7fffu)) > vec4<u32>(0x7c00u));",
+        ),
+    ];
+
+    /// Asks software adapters whose conversions are exchanged for those by bits, and for wrong ones.
+    #[test]
+    fn what_is_converted_otherwise_is_counted() {
+        let text =
+            templates::render(&key(), ParamsSpace::Immediate, Conversions::default()).unwrap();
+        let text = text
+            .replace("unpack2x16float(", "widened_two(")
+            .replace("pack2x16float(", "narrowed_two(");
+        for adapter in adapters()
+            .iter()
+            .filter(|adapter| !adapter.is_gl() && !adapter.capabilities.kind.is_gpu())
+        {
+            let device = Device::builder().select(&adapter.name).build().unwrap();
+            let gpu = device.gpu().unwrap();
+            let counts = |wide: &str, narrow: &str| {
+                let text = format!(
+                    "{text}
+fn widened_two(word: u32) -> vec2<f32> {{
+    let halves = vec2<u32>(word & 0xffffu, word >> 16u);
+    let made = widened_f16(halves.xyxy).xy;
+    {wide}
+    return made;
+}}
+fn narrowed_two(values: vec2<f32>) -> u32 {{
+    let bits = bitcast<vec4<u32>>(values.xyxy);
+    var halves = narrowed_f16(values.xyxy);
+    {narrow}
+    return halves.x | (halves.y << 16u);
+}}"
+                );
+                let kernel = gpu.pipelines.build(&key(), ParamsSpace::Immediate, text);
+                ask(&gpu.device, &gpu.queue, &kernel, &gpu.health).unwrap()
+            };
+            assert_eq!(counts("", ""), [0, 0, 1 << 16], "{}", adapter.name);
+            for (name, wrong) in WIDENED_WRONGLY {
+                let [widened, ..] = counts(wrong, "");
+                assert!(widened > 0, "{}: widened, {name}", adapter.name);
+            }
+            for (name, wrong) in NARROWED_WRONGLY {
+                let [widened, narrowed, _] = counts("", wrong);
+                assert!(
+                    widened == 0 && narrowed > 0,
+                    "{}: narrowed, {name}",
+                    adapter.name
+                );
+            }
+        }
+    }
+
+    /// Those that nobody asks in earnest too: llvmpipe does both right, SwiftShader unpacks.
     #[test]
     fn what_an_adapter_converts_by_itself_is_right() {
         for adapter in adapters().iter().filter(|adapter| !adapter.is_gl()) {
@@ -166,7 +292,8 @@ mod tests {
             let open = || Device::builder().select(&info.selector).build().unwrap();
             let first = open();
             let gpu = first.gpu().unwrap();
-            let counts = ask(&gpu.device, &gpu.queue, &gpu.pipelines, &gpu.health).unwrap();
+            let kernel = gpu.pipelines.get(&key()).unwrap();
+            let counts = ask(&gpu.device, &gpu.queue, &kernel, &gpu.health).unwrap();
             assert_eq!(counts[2], 1 << 16, "{info}");
             let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
             assert_eq!(found, Conversions::of(counts), "{info}");

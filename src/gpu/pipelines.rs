@@ -85,7 +85,7 @@ impl Pipelines {
     }
 
     #[allow(unsafe_code)]
-    fn build(&self, key: &KernelKey, space: ParamsSpace, source: String) -> Kernel {
+    pub(super) fn build(&self, key: &KernelKey, space: ParamsSpace, source: String) -> Kernel {
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(key.name()),
             source: wgpu::ShaderSource::Wgsl(source.into()),

@@ -20,6 +20,7 @@ pub fn tests() -> Vec<Test> {
             hardware_copies::<bool>,
         ),
         Test::new("turned::in_place", Scope::Kernels, in_place),
+        Test::new("turned::words", Scope::Gpu, words),
         Test::new("turned::fused", Scope::Gpu, fused),
         Test::new("turned::order", Scope::Device, order),
         Test::new("turned::many_workgroups", Scope::Large, many_workgroups),
@@ -309,6 +310,62 @@ fn in_place(context: &Context) -> Result<()> {
             let want = |at: usize| (at + (at % columns) * rows + at / columns) as i32;
             let want: Vec<i32> = (0..rows * columns).map(want).collect();
             assert_eq!(a.to_vec::<i32>()?, want, "{rows} x {columns}");
+        }
+        Ok(())
+    };
+    body()?;
+    with_hardware_plans(body)
+}
+
+/// Squares of words of two elements, whole ones and parts: what lies straight, in another order or is one value beside
+/// what lies turned, within larger ones, and in place. All sums are exact.
+fn words(context: &Context) -> Result<()> {
+    let device = context.device();
+    let body = || {
+        let sizes = [(32, 34), (62, 64), (66, 130), (128, 62), (65, 64), (64, 33)];
+        for (at, (rows, columns)) in sizes.into_iter().enumerate() {
+            let of = |count: usize, by: usize| -> Vec<bf16> {
+                let values = (0..count).map(|i| (i * by % 97) as f32 - 40.0);
+                values.map(bf16::from_f32).collect()
+            };
+            // Columns of a larger one: whole words begin at even ones alone.
+            let (batch, wide, first) = (2, rows + 6, at % 3);
+            let a = of(batch * columns * wide, 31);
+            let b = of(batch * rows * columns, 17);
+            let c = of(batch, 5);
+            let x = Tensor::from_slice(device, &a, [batch, columns, wide])?
+                .slice((.., .., first..first + rows))?
+                .transpose(1, 2)?;
+            let y = Tensor::from_slice(device, &b, [batch, rows, columns])?;
+            let one = Tensor::from_slice(device, &c, [batch, 1, 1])?;
+            let parts = |i: usize| {
+                let (batch, row, column) = (i / columns / rows, i / columns % rows, i % columns);
+                let turned = a[(batch * columns + column) * wide + first + row];
+                (turned.to_f32(), b[i].to_f32(), c[batch].to_f32())
+            };
+            let is = |got: &Tensor, f: &dyn Fn(f32, f32, f32) -> f32| -> Result<()> {
+                for (i, got) in got.to_vec::<bf16>()?.into_iter().enumerate() {
+                    let (x, y, c) = parts(i);
+                    assert_eq!(got.to_f32(), f(x, y, c), "{rows} x {columns}, {i}");
+                }
+                Ok(())
+            };
+            is(&x.copy()?, &|x, _, _| x)?;
+            is(&x.add(&y)?, &|x, y, _| x + y)?;
+            is(&y.sub(&x)?, &|x, y, _| y - x)?;
+            is(&x.sub(&one)?, &|x, _, c| x - c)?;
+            is(
+                &one.broadcast_to([batch, rows, columns])?.sub(&x)?,
+                &|x, _, c| c - x,
+            )?;
+            let twice = x.copy()?.transpose(1, 2)?.copy()?.transpose(1, 2)?;
+            is(&twice.add(&y)?, &|x, y, _| x + y)?;
+            // The same numbers as f16, and numbers of the expression.
+            let halves = (x.cast(DType::F16)?, y.cast(DType::F16)?);
+            let fused = orlop::fused(|e| e.input(&halves.0) * 0.5 + e.input(&halves.1))?;
+            is(&fused.mul(2.0)?.cast(DType::BF16)?, &|x, y, _| x + 2.0 * y)?;
+            y.add_assign(&x)?;
+            is(&y, &|x, y, _| x + y)?;
         }
         Ok(())
     };

@@ -89,9 +89,11 @@ fn turned(
     let sizes = || dtypes.iter().map(|dtype| dtype.size());
     let has_vectors = !body.bits || sizes().all(|size| size <= 4);
     let has_eights = sizes().all(|size| size == 2 || size == 4);
+    let are_halves = sizes().all(|size| size == 2);
     let is_word = storages[inputs] != "bool" && dtypes[inputs].size() >= 4;
     let forms = [
         (32, 1, 1, true, true),
+        (64, 2, 1, true, are_halves),
         (8, 8, 2, false, has_eights),
         (4, 4, 1, false, has_vectors),
         (4, 1, 1, false, is_word),
@@ -113,7 +115,12 @@ fn turned(
                 if shared == 1 {
                     slots.insert(0, 0);
                 }
+                let turned = ways.iter().filter(|&&way| way == Way::Turned).count();
                 for (side, unit, squares, tile, _) in forms.into_iter().filter(|form| form.4) {
+                    // Plans have no two of these in workgroup memory.
+                    if unit == 2 && turned > 1 {
+                        continue;
+                    }
                     let shape = Squares {
                         side,
                         unit,

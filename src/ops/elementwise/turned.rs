@@ -13,8 +13,9 @@ use crate::road::Operand;
 
 /// Below it along either axis squares do not pay.
 const LEAST: usize = 8;
-/// A hardware workgroup's square, and the bytes of workgroup memory that every adapter has.
+/// A hardware workgroup's square, that of 16-bit elements, and the bytes of workgroup memory that every adapter has.
 const TILE: usize = 32;
+const WORDS_TILE: usize = 64;
 const TILE_BYTES: usize = 16 << 10;
 /// Operations that a kernel may have for each element of a square, one after another.
 const LIGHT: f64 = 6.0;
@@ -216,7 +217,7 @@ impl Squares {
                 ("buffers", buffers.into()),
                 ("reads_old", u32::from(body.reads_old).into()),
                 ("scalars", (body.scalars.len() as u32).into()),
-                ("vector", if self.unit > 1 { 4 } else { 1 }.into()),
+                ("vector", if self.unit > 2 { 4 } else { 1 }.into()),
                 ("rank", self.rank.into()),
                 ("side", self.side.into()),
                 ("unit", self.unit.into()),
@@ -249,6 +250,15 @@ impl Square<'_> {
         let output = self.operands.last()?.dtype.size();
         let least = self.sizes[0].min(self.sizes[1]);
         if !plan::is_software(capabilities) {
+            let are_halves = self
+                .operands
+                .iter()
+                .all(|operand| operand.dtype.size() == 2);
+            let turned = self.ways.iter().filter(|&&way| way == Way::Turned).count();
+            let fits = 4 * turned * WORDS_TILE * (WORDS_TILE / 2 + 1) <= TILE_BYTES;
+            if are_halves && fits && least >= WORDS_TILE / 2 && self.is_whole(2) {
+                return Some((WORDS_TILE, 2, true));
+            }
             let turned = self.ways.iter().zip(self.operands);
             let turned = turned.filter(|(way, _)| **way == Way::Turned);
             let bytes: usize = turned.map(|(_, operand)| operand.dtype.size().max(4)).sum();
