@@ -25,6 +25,7 @@
 {% from "part/states" import is_arg, is_extreme, is_moment, scales, wide_float, divides, roots, fields, names, count, span, word, value, typed, stored, restored, one_of, operations -%}
 {% import "part/storage" as storage -%}
 {% import "part/states" as states -%}
+{% import "part/held" as held_rows -%}
 {% set again = scales and source == "values" -%}
 {% set is_based = is_moment and source == "values" and not wide_float -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
@@ -305,7 +306,7 @@ fn main(
     {%- endif %}
     {%- endif %}
     {%- if held and op == "exponential" %}
-    {{- states.held_exponential(load_step, held, quads, unit, per_state) }}
+    {{- held_rows.held_exponential(load_step, held, quads, unit, per_state) }}
     {%- if per_state and unit > 1 %}
     let total = state;
     {%- else %}

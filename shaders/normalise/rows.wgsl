@@ -9,7 +9,8 @@
 // lanes         invocations of a row: 1, or 4 to 256, each of which takes every `lanes`th step (hardware)
 // workgroup     invocations of a workgroup
 // each          rows of an invocation, which share loads of weight and bias (one lane, not held)
-// held          steps that a lane has at most, all of which are held in registers (softmax, log_softmax); 0: any
+// held          steps that a lane has at most, all of which are held in registers (softmax, log_softmax; hardware: all norms);
+//               0: any
 {% from "part/states" import wide_float, is_moment, scales, fields, names, count, value, typed, one_of, operations -%}
 {% from "part/normal" import normalising, of_rows, row_members -%}
 {% set quads = unit // 4 if unit > 1 else 1 -%}
@@ -17,6 +18,7 @@
 {% set Many = "Many" if unit > 1 else "One" -%}
 {% import "part/storage" as storage -%}
 {% import "part/states" as states -%}
+{% import "part/held" as held_rows -%}
 {% set is_based = is_moment and not wide_float -%}
 {% set loaded = storage.unit_of(element, unit) -%}
 {% set narrow = storage.lanes(element) | int > 1 -%}
@@ -62,7 +64,7 @@ struct Params {
 {%- if unit > 1 %}
 {{ normalising("many", 4) }}
 {%- endif %}
-{%- if lanes > 1 and held %}
+{%- if lanes > 1 and held and op == "exponential" %}
 struct Top {
     top: f32,
     above: i32,
@@ -71,6 +73,11 @@ struct Top {
 
 var<workgroup> tops_: array<Top, 256>;
 var<workgroup> sums_: array<f32, 256>;
+{%- elif lanes > 1 and held and is_moment %}
+var<workgroup> means_: array<f32, 256>;
+var<workgroup> sums_: array<vec2<f32>, 256>;
+{%- elif lanes > 1 and held %}
+var<workgroup> sums_: array<{{ "vec3<f32>" if scales else "f32" }}, 256>;
 {%- elif lanes > 1 %}
 var<workgroup> shared_: array<One, 256>;
 {%- endif %}
@@ -165,7 +172,13 @@ fn main(
     {%- endfor %}
     {%- if held %}
     let base = start_0.base;
-    {{- states.held_exponential(load_step, held, quads, unit, per_state, lanes) }}
+    {%- if op == "exponential" %}
+    {{- held_rows.held_exponential(load_step, held, quads, unit, per_state, lanes) }}
+    {%- elif is_moment %}
+    {{- held_rows.held_moment(load_step, held, unit, per_state, lanes) }}
+    {%- else %}
+    {{- held_rows.held_square(load_step, held, unit, per_state, lanes) }}
+    {%- endif %}
     {%- if per_state and unit > 1 %}
     let of_row = normal_one(state);
     {%- for q in range(quads) %}
@@ -176,17 +189,23 @@ fn main(
     let normal_{{ q }} = normal_{{ many }}(state_{{ q }});
     {%- endfor %}
     {%- endif %}
-    {%- for i in range(held) %}
+    {%- for first in range(0, held, 4) %}
+    {%- set steps = range(first, first + 4 if held > 4 else held) %}
+    {%- for i in steps %}
+    {{- load_shared(i, (i ~ "u" if lanes == 1 and i == 0 else "min(" ~ (i ~ "u" if lanes == 1 else "lane + " ~ i * lanes ~ "u") ~ ", params.steps - 1u)")) }}
+    {%- endfor %}
+    {%- for i in steps %}
     {{ "if is_there_" ~ i ~ " " if i > 0 or lanes > 1 }}{
         {%- for q in range(quads) %}
         {%- if norm == "softmax" %}
         let y_{{ q }} = e{{ i }}_{{ q }} * normal_{{ q }}.factor;
         {%- else %}
-        let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ q }});
+        let y_{{ q }} = apply_{{ many }}(x{{ i }}_{{ q }}, normal_{{ q }}){{ " * weight" ~ i ~ "_" ~ q if weight }}{{ " + bias" ~ i ~ "_" ~ q if bias }};
         {%- endif %}
         {%- endfor %}
         {{- store("start_0.place + " ~ (i ~ "u" if lanes == 1 else "(lane + " ~ i * lanes ~ "u)") ~ " * params.out_step") }}
     }
+    {%- endfor %}
     {%- endfor %}
     {%- else %}
     {%- for r in range(each) %}

@@ -28,6 +28,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "part/body",
     "part/exp",
     "part/functions",
+    "part/held",
     "part/normal",
     "part/states",
     "part/steps",

@@ -498,6 +498,41 @@ fn far_from_zero(context: &Context) -> Result<()> {
             }
         }
     }
+    // One that is far from all others, and numbers of which each is the mean.
+    for length in [3, 16, 40, 1000, 4096] {
+        let mut row: Vec<f32> = (0..length).map(|at| (at % 7) as f32).collect();
+        row[0] = 1e6;
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / length as f64;
+        let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2));
+        let deviation = (squares.sum::<f64>() / length as f64).sqrt();
+        let equal = vec![1e30f32; length];
+        for copies in [1, 40] {
+            let apart = Tensor::from_slice(device, &row.repeat(copies), [copies, length])?;
+            let equal = Tensor::from_slice(device, &equal.repeat(copies), [copies, length])?;
+            let turned = |x: &Tensor| x.transpose(0, 1)?.contiguous();
+            let by_columns = turned(&apart)?.layer_norm(0, None, None, 0.0)?;
+            for result in [
+                apart.layer_norm(1, None, None, 0.0)?,
+                by_columns.transpose(0, 1)?,
+            ] {
+                for (at, y) in result.to_vec::<f32>()?.into_iter().enumerate() {
+                    let want = (f64::from(row[at % length]) - mean) / deviation;
+                    assert!(
+                        (f64::from(y) - want).abs() <= 1e-6 * want.abs() + 1e-7,
+                        "{length}, {copies} rows, element {at}: {y}, not {want}"
+                    );
+                }
+            }
+            let by_columns = turned(&equal)?.layer_norm(0, None, None, 1e-5)?;
+            for result in [equal.layer_norm(1, None, None, 1e-5)?, by_columns] {
+                assert_eq!(
+                    result.to_vec::<f32>()?,
+                    vec![0.0; length * copies],
+                    "{length}"
+                );
+            }
+        }
+    }
     Ok(())
 }
 

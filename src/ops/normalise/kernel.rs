@@ -212,13 +212,15 @@ fn ways(family: Family) -> Vec<KernelKey> {
                 if lanes > 1 && (unit == 8 || !along_reduced) {
                     continue;
                 }
-                let held: &[usize] = match family.what.is_held() {
-                    true => &HELD,
-                    false => &[],
+                // Hardware takes no eights, and no workgroups of 8; software adapters take one lane.
+                let may_be = [unit != 8 && workgroup != 8, lanes == 1];
+                let fits = |&held: &usize| {
+                    let small = held * unit as usize <= HARD_HELD;
+                    let holds = |is_software| family.what.is_held(family.element, is_software);
+                    may_be[0] && small && holds(false) || may_be[1] && holds(true)
                 };
                 let together = (lanes == 1 && family.is_shared()).then_some((0, TOGETHER));
-                let fits = |held: &&usize| lanes == 1 || **held * unit as usize <= HARD_HELD;
-                let held = held.iter().filter(fits).map(|&held| (held as u32, 1));
+                let held = HELD.into_iter().filter(fits).map(|held| (held as u32, 1));
                 all.extend(held.chain([(0, 1)]).chain(together).map(|(held, each)| {
                     family.rows(Rows {
                         unit,

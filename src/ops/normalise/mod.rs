@@ -51,9 +51,13 @@ impl Norm {
         }
     }
 
-    /// Whether kernels hold short rows in registers.
-    fn is_held(self) -> bool {
-        matches!(self, Norm::Softmax | Norm::LogSoftmax)
+    /// Whether kernels hold short rows of these elements in registers: of exponentials for all; of others, whose rows caches
+    /// have for the second time, it pays on hardware.
+    fn is_held(self, element: DType, is_software: bool) -> bool {
+        match self {
+            Norm::Softmax | Norm::LogSoftmax => true,
+            Norm::Layer | Norm::Rms => !is_software && element != DType::F64,
+        }
     }
 
     /// The reduction whose states rows need.

@@ -206,7 +206,7 @@ impl Planner<'_, '_> {
             (1, _) => 64,
             _ => 256,
         };
-        let may_hold = self.op.what.is_held();
+        let may_hold = self.op.what.is_held(self.family.element, is_software);
         let fits = |held: usize| is_software || held * unit <= HARD_HELD;
         let mut held = HELD.into_iter().filter(|&held| may_hold && fits(held));
         let held = held.find(|&held| steps.div_ceil(lanes) <= held);
