@@ -8,7 +8,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit, repeats};
+use args::{Args, or_exit, repeats, warming};
 use orlop::memory::Growth;
 use orlop::{DType, Device, Result, Tensor, fused};
 
@@ -181,7 +181,8 @@ impl Table<'_> {
         let copy = || from.copy();
         let repeat = repeats(self.device);
         let mut seconds = [Vec::new(), Vec::new()];
-        for round in 0..=self.runs {
+        let (mut compiled, mut round) = (None, 0);
+        while round <= self.runs {
             for (is_copy, seconds) in seconds.iter_mut().enumerate() {
                 self.device.synchronize()?;
                 let start = Instant::now();
@@ -195,6 +196,10 @@ impl Table<'_> {
                     seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
                 }
                 drop(result);
+            }
+            let compiled = *compiled.get_or_insert_with(Instant::now);
+            if round > 0 || compiled.elapsed() >= warming(self.device) {
+                round += 1;
             }
         }
         let [op, copy] = seconds.map(|mut seconds| {

@@ -31,12 +31,13 @@ fn widens(half: u32) -> u32 {
     return differ(bits, bitcast<u32>(low), F32) + differ(bits, bitcast<u32>(high), F32);
 }
 
+// There and back as part/functions rounds.
 fn narrows(bits: u32) -> u32 {
     let value = bitcast<f32>(bits);
     let half = narrowed_f16(vec4<f32>(value)).x;
     let low = pack2x16float(vec2<f32>(value, 0.0));
     let high = pack2x16float(vec2<f32>(1.0, value)) >> 16u;
-    let back = bitcast<u32>(unpack2x16float(pack2x16float(vec2<f32>(value))).y);
+    let back = bitcast<u32>(unpack2x16float(min(pack2x16float(vec2<f32>(value)), 0xfffffffeu)).y);
     return differ(half, low, F16) + differ(half, high, F16) + differ(bits_of(half), back, F32);
 }
 

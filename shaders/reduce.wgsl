@@ -12,8 +12,8 @@
 //               offsets of the source count in them
 // along         "reduced" or "kept": the dimensions along which these neighbours lie
 // kept_rank, reduced_rank   dimensions after merging; the outermost sizes are not needed
-// held          steps that an output has at most, without a loop (software adapters, whose loops go through their bodies
-//               once more than there are steps; one lane, one chunk, no tail); 0: any
+// held          steps that a lane has at most, without a loop (one chunk, no tail; one lane on software adapters, whose loops go
+//               through their bodies once more than there are steps; on hardware exponentials and moments alone, by rows); 0: any
 // lanes         invocations that share a chunk of steps, each taking every `lanes`th
 // tree          "rows", "columns": lanes are joined in workgroup memory (hardware), neighbours are lanes of one output
 //               or those of neighbouring ones, so that they read neighbours either way; "none": each writes a state of its own
@@ -33,6 +33,8 @@
 {# Whether a unit's elements are all of one output. -#}
 {% set per_state = along == "reduced" or unit == 1 -%}
 {% set is_tree = tree != "none" -%}
+{# Whether all numbers are in registers, and their state is made in several passes over them. -#}
+{% set in_passes = held and op in ["exponential", "moment"] and not wide_float -%}
 {% set workgroup = 256 if is_tree else 64 -%}
 {# From a lane to the next. -#}
 {% set pitch = 256 // lanes if tree == "columns" else 1 -%}
@@ -133,7 +135,14 @@ fn divisor() -> {{ accumulator }} {
 {%- if unit > 1 %}
 {{ operations("many", 4) }}
 {%- endif %}
-{%- if is_tree %}
+{%- if in_passes and is_moment %}
+fn length() -> f32 {
+    return f32(params.steps{{ " * " ~ unit ~ "u" if along == "reduced" and unit > 1 }});
+}
+{%- endif %}
+{%- if is_tree and in_passes %}
+{{ held_rows.shared() }}
+{%- elif is_tree %}
 var<workgroup> shared_: array<{{ "Many" if wide > 1 else "One" }}, 256>;
 {%- endif %}
 
@@ -297,6 +306,9 @@ fn main(
 
     {%- if held %}
     let end = params.steps;
+    {%- if is_tree %}
+    let steps = select(0u, params.steps, is_there);
+    {%- endif %}
     {%- else %}
     let first = chunk * params.per_chunk;
     {%- if is_tree %}
@@ -305,8 +317,12 @@ fn main(
     let end = min(first + params.per_chunk, params.steps);
     {%- endif %}
     {%- endif %}
-    {%- if held and op == "exponential" %}
-    {{- held_rows.held_exponential(load_step, held, quads, unit, per_state) }}
+    {%- if in_passes %}
+    {%- if is_moment %}
+    {{- held_rows.held_moment(load_step, held, quads, unit, per_state, lanes) }}
+    {%- else %}
+    {{- held_rows.held_exponential(load_step, held, quads, unit, per_state, lanes) }}
+    {%- endif %}
     {%- if per_state and unit > 1 %}
     let total = state;
     {%- else %}
@@ -334,11 +350,6 @@ fn main(
     {{- begin("0u") }}
     {%- for i in range(held) %}
     {{- absorb_held(i) }}
-    {%- if is_based and i % 4 == 3 and i + 1 < held %}
-    {%- for q in range(quads) %}
-    part_{{ q }} = based_{{ many }}(part_{{ q }});
-    {%- endfor %}
-    {%- endif %}
     {%- endfor %}
     {%- for q in range(quads) %}
     total_{{ q }} = part_{{ q }};
@@ -377,7 +388,7 @@ fn main(
     }
     {%- endif %}
     {%- endif %}
-    {%- set is_total = held and op == "exponential" and unit > 1 and per_state %}
+    {%- set is_total = in_passes and unit > 1 and per_state %}
     {%- if along == "reduced" and unit > 1 and not is_total %}
     {%- if quads == 2 %}
     total_0 = join_many(total_0, total_1);
@@ -409,6 +420,7 @@ fn main(
     var total = total_0;
     {%- endif %}
     {%- if is_tree %}
+    {%- if not in_passes %}
     {%- set total_names = ["total_0", "total_1"] if wide == 8 else ["total_0"] if wide == 4 else ["total"] %}
     {%- for name in total_names %}
     {%- if not loop.first %}
@@ -418,6 +430,7 @@ fn main(
     {{- states.join_lanes("shared_", "join_" ~ ("many" if wide > 1 else "one") ~ "(x, y)", lanes, pitch) }}
     {{ name }} = shared_[local_index];
     {%- endfor %}
+    {%- endif %}
     if lane > 0u || !is_there {
         return;
     }

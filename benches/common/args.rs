@@ -1,6 +1,8 @@
 //! The arguments that benches on devices share: `[--device NAME]...
 //! [--only LINE]... [--dtype NAME] [--quick] [--json]`.
 
+use std::time::Duration;
+
 use orlop::{DType, Device, Result};
 
 /// What was asked for.
@@ -69,6 +71,16 @@ pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
         eprintln!("{bench}: {error}");
         std::process::exit(2);
     })
+}
+
+/// How long hardware works untimed before it is timed: while kernels compile it idles, and an H200's clock falls from 1980 to 345 MHz
+/// within a second.
+#[allow(dead_code)]
+pub fn warming(device: &Device) -> Duration {
+    match device.info().kind().is_gpu() {
+        true => Duration::from_millis(200),
+        false => Duration::ZERO,
+    }
 }
 
 /// How many ops are timed between two waits: hardware finishes one in less than a wait takes.

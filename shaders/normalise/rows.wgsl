@@ -64,20 +64,8 @@ struct Params {
 {%- if unit > 1 %}
 {{ normalising("many", 4) }}
 {%- endif %}
-{%- if lanes > 1 and held and op == "exponential" %}
-struct Top {
-    top: f32,
-    above: i32,
-    below: u32,
-}
-
-var<workgroup> tops_: array<Top, 256>;
-var<workgroup> sums_: array<f32, 256>;
-{%- elif lanes > 1 and held and is_moment %}
-var<workgroup> means_: array<f32, 256>;
-var<workgroup> sums_: array<vec2<f32>, 256>;
-{%- elif lanes > 1 and held %}
-var<workgroup> sums_: array<{{ "vec3<f32>" if scales else "f32" }}, 256>;
+{%- if lanes > 1 and held %}
+{{ held_rows.shared() }}
 {%- elif lanes > 1 %}
 var<workgroup> shared_: array<One, 256>;
 {%- endif %}
@@ -175,7 +163,7 @@ fn main(
     {%- if op == "exponential" %}
     {{- held_rows.held_exponential(load_step, held, quads, unit, per_state, lanes) }}
     {%- elif is_moment %}
-    {{- held_rows.held_moment(load_step, held, unit, per_state, lanes) }}
+    {{- held_rows.held_moment(load_step, held, quads, unit, per_state, lanes) }}
     {%- else %}
     {{- held_rows.held_square(load_step, held, unit, per_state, lanes) }}
     {%- endif %}

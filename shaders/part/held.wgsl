@@ -3,8 +3,26 @@
 {# above 1), else as `state`_0 and _1; the numbers as x0_0, x0_1, x1_0, ...; and `is_there_1`, ..., of several lanes `is_there_0` too. -#}
 {# `load` is a macro of a name and a step. -#}
 {% from "part/states" import typed, scales, join_lanes, seen_of_unit, kept -%}
-{# The loads, all under way together; what is not there is `nothing`. -#}
-{% macro held_loads(load, held, quads, lanes, nothing) -%}
+{# What several lanes join their parts in. -#}
+{% macro shared() -%}
+    {%- if op == "exponential" %}
+struct Top {
+    top: f32,
+    above: i32,
+    below: u32,
+}
+
+var<workgroup> tops_: array<Top, 256>;
+var<workgroup> sums_: array<f32, 256>;
+    {%- elif op == "moment" %}
+var<workgroup> means_: array<f32, 256>;
+var<workgroup> sums_: array<vec2<f32>, 256>;
+    {%- else %}
+var<workgroup> sums_: array<{{ "vec3<f32>" if scales else "f32" }}, 256>;
+    {%- endif %}
+{%- endmacro -%}
+{# The loads, all under way together; what is not there is `nothing`, of each quad with its number where `each`. -#}
+{% macro held_loads(load, held, quads, lanes, nothing, each=false) -%}
     {%- for i in range(held) %}
     {%- if i == 0 and lanes == 1 %}
     {{- load("x0", "0u") }}
@@ -13,10 +31,20 @@
     let is_there_{{ i }} = {{ step }} < {{ "params.steps" if lanes == 1 else "steps" }};
     {{- load("loaded" ~ i, "min(" ~ step ~ ", params.steps - 1u)") }}
     {%- for q in range(quads) %}
-    let x{{ i }}_{{ q }} = select({{ nothing }}, loaded{{ i }}_{{ q }}, is_there_{{ i }});
+    let x{{ i }}_{{ q }} = select({{ nothing ~ q if each else nothing }}, loaded{{ i }}_{{ q }}, is_there_{{ i }});
     {%- endfor %}
     {%- endif %}
     {%- endfor %}
+{%- endmacro -%}
+{# The sums of a lane, `name`_0 and _1, as `name`_of_0 and _1: where a unit's elements are all of one state (`joins`), one number. -#}
+{% macro joined(name, quads, joins) -%}
+    {%- if joins %}
+    let {{ name }}_of_0 = {% for q in range(quads) %}(({{ name }}_{{ q }}.x + {{ name }}_{{ q }}.y) + ({{ name }}_{{ q }}.z + {{ name }}_{{ q }}.w)){{ " + " if not loop.last }}{% endfor %};
+    {%- else %}
+    {%- for q in range(quads) %}
+    let {{ name }}_of_{{ q }} = {{ name }}_{{ q }};
+    {%- endfor %}
+    {%- endif %}
 {%- endmacro -%}
 {# Of exponentials, which are e0_0, ...: several lanes join them by `tops_` and `sums_`, of a Top and a number for each invocation. -#}
 {% macro held_exponential(load, held, quads, unit, per_state, lanes=1) -%}
@@ -95,24 +123,24 @@
 {% set parts = ["as_is", "large", "small"] if scales else ["as_is"] -%}
     {{- held_loads(load, held, 1, lanes, T ~ "()") }}
     {%- for part in parts %}
-    var {{ part }}_squares = {{ T }}();
+    var {{ part }}_0 = {{ T }}();
     {%- endfor %}
     {%- for i in range(held) %}
-    as_is_squares += x{{ i }}_0 * x{{ i }}_0;
+    as_is_0 += x{{ i }}_0 * x{{ i }}_0;
     {%- if scales %}
     {
         let large = {{ kept(many, "x" ~ i ~ "_0 * 0x1p-80f") }};
         let small = {{ kept(many, "x" ~ i ~ "_0 * 0x1p80f") }};
-        large_squares += large * large;
-        small_squares += small * small;
+        large_0 += large * large;
+        small_0 += small * small;
     }
     {%- endif %}
     {%- endfor %}
     {%- for part in parts %}
-    let {{ part }}_of_lane = {{ "(" ~ part ~ "_squares.x + " ~ part ~ "_squares.y) + (" ~ part ~ "_squares.z + " ~ part ~ "_squares.w)" if joins else part ~ "_squares" }};
+    {{- joined(part, 1, joins) }}
     {%- endfor %}
     {%- if lanes > 1 %}
-    sums_[local_index] = {{ "vec3<f32>(as_is_of_lane, large_of_lane, small_of_lane)" if scales else "as_is_of_lane" }};
+    sums_[local_index] = {{ "vec3<f32>(as_is_of_0, large_of_0, small_of_0)" if scales else "as_is_of_0" }};
     {{- join_lanes("sums_", "x + y", lanes) }}
     workgroupBarrier();
     let of_lanes = sums_[local_index - lane];
@@ -121,7 +149,7 @@
     {%- endfor %}
     {%- else %}
     {%- for part in parts %}
-    let {{ part }} = {{ part }}_of_lane;
+    let {{ part }} = {{ part }}_of_0;
     {%- endfor %}
     {%- endif %}
     {%- set S = T if not joins else accumulator %}
@@ -133,64 +161,63 @@
     {%- endif %}
 {%- endmacro -%}
 {# Of distances from the mean, by `means_` of a number and `sums_` of two. The mean is found by distances from the row's first number, which is exact of -#}
-{# equal ones; what it is off by is found with the squares. -#}
-{% macro held_moment(load, held, unit, per_state, lanes=1) -%}
+{# equal ones; what it is off by is found with the squares. `length()` is how many numbers there are. -#}
+{% macro held_moment(load, held, quads, unit, per_state, lanes=1) -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set T = typed(accumulator, unit) -%}
 {% set joins = per_state and unit > 1 -%}
 {% set S = T if not joins else accumulator -%}
+{% set U = typed("u32", 1 if joins else unit) -%}
     {{- load("near", "0u") }}
-    let near = {{ T ~ "(near_0.x)" if joins else "near_0" }};
-    {{- held_loads(load, held, 1, lanes, "near") }}
+    {%- for q in range(quads) %}
+    let from_{{ q }} = {{ T ~ "(near_0.x)" if joins else "near_" ~ q }};
+    {%- endfor %}
+    {{- held_loads(load, held, quads, lanes, "from_", true) }}
     // Shares of the mean: the sum may go over.
     let share = 1.0 / length();
-    var apart = {{ T }}();
+    {%- for q in range(quads) %}
+    var apart_{{ q }} = {{ T }}();
     {%- for i in range(held) %}
-    apart += {{ kept(many, "x" ~ i ~ "_0 - near") }} * share;
+    apart_{{ q }} += {{ kept(many, "x" ~ i ~ "_" ~ q ~ " - from_" ~ q) }} * share;
     {%- endfor %}
-    let apart_of_lane = {{ "(apart.x + apart.y) + (apart.z + apart.w)" if joins else "apart" }};
+    {%- endfor %}
+    {{- joined("apart", quads, joins) }}
     {%- if lanes > 1 %}
-    means_[local_index] = apart_of_lane;
+    means_[local_index] = apart_of_0;
     {{- join_lanes("means_", "x + y", lanes) }}
     workgroupBarrier();
-    let mean = near + means_[local_index - lane];
-    {%- else %}
-    let mean = near + apart_of_lane;
+    let apart_of_row = means_[local_index - lane];
     {%- endif %}
-    var left = {{ T }}();
-    var squares = {{ T }}();
+    {%- for q in range(quads) %}
+    let mean_{{ q }} = from_{{ q }} + {{ "apart_of_row" if lanes > 1 else "apart_of_0" if joins else "apart_of_" ~ q }};
+    var left_{{ q }} = {{ T }}();
+    var squares_{{ q }} = {{ T }}();
     {%- for i in range(held) %}
     {
-        let distance = {{ kept(many, "x" ~ i ~ "_0 - mean") }};
+        let distance = {{ kept(many, "x" ~ i ~ "_" ~ q ~ " - mean_" ~ q) }};
         {%- if i > 0 or lanes > 1 %}
         let there = select({{ T }}(), distance, is_there_{{ i }});
         {%- else %}
         let there = distance;
         {%- endif %}
-        left += there;
-        squares += there * there;
+        left_{{ q }} += there;
+        squares_{{ q }} += there * there;
     }
     {%- endfor %}
-    {%- if joins %}
-    let left_of_lane = (left.x + left.y) + (left.z + left.w);
-    let squares_of_lane = (squares.x + squares.y) + (squares.z + squares.w);
-    {%- else %}
-    let left_of_lane = left;
-    let squares_of_lane = squares;
-    {%- endif %}
+    {%- endfor %}
+    {{- joined("left", quads, joins) }}
+    {{- joined("squares", quads, joins) }}
     {%- if lanes > 1 %}
-    sums_[local_index] = vec2<f32>(left_of_lane, squares_of_lane);
+    sums_[local_index] = vec2<f32>(left_of_0, squares_of_0);
     {{- join_lanes("sums_", "x + y", lanes) }}
     workgroupBarrier();
     let of_lanes = sums_[local_index - lane];
-    let all_left = of_lanes.x;
-    let all_squares = of_lanes.y;
-    {%- else %}
-    let all_left = left_of_lane;
-    let all_squares = squares_of_lane;
     {%- endif %}
-    let rest = all_left / length();
-    // Never below 0; NaN stays.
-    let about = all_squares - all_left * rest;
-    let {{ "state" if joins else "state_0" }} = {{ "One" if joins or unit == 1 else "Many" }}({{ S }}(length()), rest, select(about, {{ S }}(), about < {{ S }}()), mean{{ ".x" if joins }});
+    {%- for q in range(1 if joins else quads) %}
+    {%- set left, squares = ("of_lanes.x", "of_lanes.y") if lanes > 1 else ("left_of_" ~ q, "squares_of_" ~ q) %}
+    let rest_{{ q }} = {{ left }} / length();
+    // Never below 0. By bits: of a comparison compilers make a maximum, which loses NaN.
+    let about_{{ q }} = {{ squares }} - {{ left }} * rest_{{ q }};
+    let {{ "state" if joins else "state_" ~ q }} = {{ "One" if joins or unit == 1 else "Many" }}({{ S }}(length()), rest_{{ q }}, select(about_{{ q }}, {{ S }}(), (bitcast<{{ U }}>(about_{{ q }}) - {{ U }}(0x80000001u)) < {{ U }}(0x7f800000u)), mean_{{ q }}{{ ".x" if joins }});
+    {%- endfor %}
 {%- endmacro -%}

@@ -668,6 +668,11 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
             large_columns::<T>(context)?;
             whole_columns::<T>(context)?;
         }
+        if T::DTYPE == DType::F32 {
+            short::<T>(context)?;
+            far_from_zero(context)?;
+            squares_beyond(context)?;
+        }
         random::<T>(context)
     })
 }

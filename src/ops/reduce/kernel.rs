@@ -1,7 +1,7 @@
 //! The names of the kernels that reductions ask for.
 
 use super::Reduction;
-use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, least_held};
+use super::plan::{HELD, KEPT_RANKS, REDUCED_RANKS, is_held_by_lanes, least_held};
 use super::shares::{COLUMN_LANES, SOFT_LANES, Source, TREE_BYTES, tree_bytes};
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
@@ -251,8 +251,9 @@ fn shared(name: Name) -> impl Iterator<Item = Name> {
                 && (is_values || name.reduced_rank == 1 && (name.placed || name.kept_rank == 1))
         })
         .flat_map(move |name| {
-            let may_hold = is_values && name.lanes == 1 && !name.placed;
-            let least = least_held(name.what);
+            let by_lanes = name.tree == Tree::Rows && is_held_by_lanes(name.what, name.state);
+            let may_hold = is_values && (name.lanes == 1 || by_lanes) && !name.placed;
+            let least = if name.lanes == 1 { least_held(name.what) } else { 2 };
             let held = HELD.iter().filter(move |&&held| may_hold && held >= least);
             let held = held.map(|&held| held as u32);
             std::iter::once(0)

@@ -20,9 +20,14 @@ use crate::road::{Operand, Problem};
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
 pub(super) const REDUCED_RANKS: [usize; 3] = [1, 2, 6];
 
-/// Steps that outputs of software adapters' kernels without loops have at most: those go through a loop's body once more than
-/// there are steps, and through what it does four at a time.
+/// Steps that a lane of kernels without loops has at most. Software adapters go through a loop's body once more than there are
+/// steps, and through what it does four at a time; on hardware states of several fields take longer to join than to make anew.
 pub(super) const HELD: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Whether hardware holds numbers in registers, those of several lanes too, and goes through them twice.
+pub(super) fn is_held_by_lanes(what: Reduction, state: State) -> bool {
+    matches!(what.kernel(), "exponential" | "moment") && state.accumulator == DType::F32
+}
 
 /// Steps that a kernel without loops is for at least: of one alone compilers see that an element is taken from itself, and
 /// make 0 of what may be infinite.
@@ -325,21 +330,26 @@ impl<'a> Planner<'a> {
             words.push(u32::from(target.kind == Kind::Join));
         }
         words.extend(self.what.words(self.element, self.length));
-        let may_hold = plan::is_software(self.capabilities)
+        let may_share = match plan::is_software(self.capabilities) {
+            true => shares.lanes == 1,
+            false => is_held_by_lanes(self.what, self.state) && shares.tree != Tree::Columns,
+        };
+        let may_hold = may_share
             && source == Source::Values
-            && (shares.lanes, shares.chunks) == (1, 1)
+            && shares.chunks == 1
             && target.strides.is_none()
             && steps >= least_held(self.what)
             && length.is_multiple_of(reduced_unit);
         // Of the others more is more to compile, and no faster. Exponentials are computed once so, instead of for each join.
         let most = match (self.what.kernel(), unit, along_reduced) {
             ("exponential", ..) | (_, 1, _) => 16,
+            _ if !plan::is_software(self.capabilities) => 16,
             (_, _, false) => 8,
             (_, _, true) => 4,
         };
         let held = HELD
             .into_iter()
-            .find(|&held| may_hold && steps <= held && held <= most);
+            .find(|&held| may_hold && steps.div_ceil(shares.lanes) <= held && held <= most);
         let name = Name {
             what: self.what,
             element: self.element,
