@@ -421,6 +421,8 @@ impl Driver {
                     match one.format {
                         Format::FLOAT64 => one.value.f64,
                         Format::INT64 => one.value.i64 as f64,
+                        // NVIDIA's (580) counts of 32 bits have 16 in their upper halves.
+                        Format::UINT64 if one.value.u64 >> 32 == 16 => one.value.u64 as u32 as f64,
                         Format::UINT64 => one.value.u64 as f64,
                         _ => f64::from(one.value.b32),
                     }

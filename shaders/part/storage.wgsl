@@ -136,19 +136,20 @@ fn widened_{{ dtype }}(halves: vec4<u32>) -> vec4<f32> {
 // Rounded to nearest, ties to even; NaN stays NaN.
 fn narrowed_{{ dtype }}(values: vec4<f32>) -> vec4<u32> {
     let bits = bitcast<vec4<u32>>(values);
-    let size = bits & vec4<u32>(0x7fffffffu);
+    let is_nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
     {%- if dtype == "bf16" %}
     let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
     let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
-    return select(rounded, quiet, size > vec4<u32>(0x7f800000u));
+    return select(rounded, quiet, is_nan);
     {%- else %}
-    // NARROW
+    // What is larger rounds to infinity too.
     let limited = min(abs(values), vec4<f32>(65536.0));
-    let wide = bitcast<vec4<u32>>(limited);
-    let normal = (wide + vec4<u32>(0xc8000fffu) + ((wide >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
+    let size = bitcast<vec4<u32>>(limited);
+    let normal = (size + vec4<u32>(0xc8000fffu) + ((size >> vec4<u32>(13u)) & vec4<u32>(1u))) >> vec4<u32>(13u);
+    // Adding 0.5 leaves the bits of a subnormal at the end.
     let small = bitcast<vec4<u32>>(limited + vec4<f32>(0.5)) - vec4<u32>(0x3f000000u);
     let finite = select(normal, small, limited < vec4<f32>(0x1p-14));
-    return select(finite, vec4<u32>(0x7e00u), size > vec4<u32>(0x7f800000u)) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
+    return select(finite, vec4<u32>(0x7e00u), is_nan) | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
     {%- endif %}
 }
 {%- endmacro -%}
