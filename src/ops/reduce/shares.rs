@@ -17,7 +17,8 @@ const FAR_STEPS: usize = 128;
 pub(super) const SOFT_LANES: usize = 8;
 /// Invocations that a software adapter is given, if there is work: 64 vectors of eight.
 const SOFT_INVOCATIONS: usize = 512;
-/// Invocations of a hardware GPU that read columns to their ends, without parts of them and a second launch that joins those.
+/// Invocations of a hardware GPU that read columns to their ends, without parts of them and a second launch that joins those;
+/// of 16-bit elements, whose second launch is as long beside half of the bytes, half as many.
 const COLUMN_INVOCATIONS: usize = 128 << 10;
 /// Steps of an output from which on hardware shares them among lanes.
 const LEAST_TREE: usize = 8;
@@ -125,9 +126,13 @@ impl Pass<'_> {
             Source::States => self.state.bytes(),
         };
         // In one launch, where lanes enough to keep it busy have four loads each.
+        let busy = match step_bytes {
+            2 => COLUMN_INVOCATIONS / 2,
+            _ => COLUMN_INVOCATIONS,
+        };
         let mut fitting = COLUMN_LANES.into_iter();
         let whole_columns = fitting
-            .find(|lanes| groups * lanes >= COLUMN_INVOCATIONS && steps >= AT_ONCE * lanes)
+            .find(|lanes| groups * lanes >= busy && steps >= AT_ONCE * lanes)
             .filter(|lanes| TREE_INVOCATIONS / lanes * unit * step_bytes >= SECTOR)
             .filter(|_| tree == Tree::Columns);
         let lanes = match source {
