@@ -8,7 +8,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit, repeats};
+use args::{Args, or_exit, repeats, warm};
 use orlop::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -313,7 +313,7 @@ fn timed(
     repeat: usize,
     mut op: impl FnMut() -> Result<Tensor>,
 ) -> Result<f64> {
-    device.synchronize()?;
+    warm(device, || op().map(drop))?;
     let mut result = Ok(());
     let seconds = median(runs, || {
         let mut done = Ok(());

@@ -8,7 +8,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit, repeats, warming};
+use args::{Args, or_exit, repeats, warm};
 use orlop::memory::Growth;
 use orlop::{DType, Device, Result, Tensor, fused};
 
@@ -180,26 +180,22 @@ impl Table<'_> {
         from.fill(1.0)?;
         let copy = || from.copy();
         let repeat = repeats(self.device);
-        let mut seconds = [Vec::new(), Vec::new()];
-        let (mut compiled, mut round) = (None, 0);
-        while round <= self.runs {
-            for (is_copy, seconds) in seconds.iter_mut().enumerate() {
-                self.device.synchronize()?;
-                let start = Instant::now();
-                let mut result = None;
-                for _ in 0..repeat {
-                    result = Some(if is_copy == 1 { copy()? } else { op()? });
-                }
-                self.device.synchronize()?;
-                // The first compiles.
-                if round > 0 {
-                    seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
-                }
-                drop(result);
+        let run = |is_copy: bool| -> Result<()> {
+            let mut result = None;
+            for _ in 0..repeat {
+                result = Some(if is_copy { copy()? } else { op()? });
             }
-            let compiled = *compiled.get_or_insert_with(Instant::now);
-            if round > 0 || compiled.elapsed() >= warming(self.device) {
-                round += 1;
+            self.device.synchronize()?;
+            drop(result);
+            Ok(())
+        };
+        warm(self.device, || run(false).and_then(|()| run(true)))?;
+        let mut seconds = [Vec::new(), Vec::new()];
+        for _ in 0..self.runs {
+            for (seconds, is_copy) in seconds.iter_mut().zip([false, true]) {
+                let start = Instant::now();
+                run(is_copy)?;
+                seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
             }
         }
         let [op, copy] = seconds.map(|mut seconds| {

@@ -9,7 +9,7 @@ mod args;
 
 use std::time::Instant;
 
-use args::{Args, or_exit, repeats};
+use args::{Args, or_exit, repeats, warm};
 use orlop::{Activation, DType, Device, HostMatrix, Result, Tensor, matmul_streamed};
 
 const BENCH: &str = "products";
@@ -139,19 +139,19 @@ impl Table {
         apart: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         let repeat = repeats(device);
+        let mut run = |is_apart: bool| -> Result<()> {
+            for _ in 0..repeat {
+                if is_apart { apart()? } else { one()? }
+            }
+            device.synchronize()
+        };
+        warm(device, || run(false).and_then(|()| run(true)))?;
         let mut seconds = [Vec::new(), Vec::new()];
-        for round in 0..=self.runs {
-            for (is_apart, seconds) in seconds.iter_mut().enumerate() {
-                device.synchronize()?;
+        for _ in 0..self.runs {
+            for (seconds, is_apart) in seconds.iter_mut().zip([false, true]) {
                 let start = Instant::now();
-                for _ in 0..repeat {
-                    if is_apart == 1 { apart()? } else { one()? }
-                }
-                device.synchronize()?;
-                // The first compiles.
-                if round > 0 {
-                    seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
-                }
+                run(is_apart)?;
+                seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
             }
         }
         let [one, apart] = seconds.map(|mut seconds| {

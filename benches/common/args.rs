@@ -1,9 +1,11 @@
 //! The arguments that benches on devices share: `[--device NAME]...
 //! [--only LINE]... [--dtype NAME] [--quick] [--json]`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orlop::{DType, Device, Result};
+
+const WARMING: Duration = Duration::from_millis(200);
 
 /// What was asked for.
 pub struct Args {
@@ -73,13 +75,18 @@ pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
     })
 }
 
-/// How long hardware works untimed before it is timed: while kernels compile it idles, and an H200's clock falls from 1980 to 345 MHz
-/// within a second.
+/// Runs what is timed next until it has compiled, and for 0.2 s more on hardware: it idles while kernels compile, and an H200's
+/// clock falls from 1980 to 345 MHz within a second.
 #[allow(dead_code)]
-pub fn warming(device: &Device) -> Duration {
-    match device.info().kind().is_gpu() {
-        true => Duration::from_millis(200),
-        false => Duration::ZERO,
+pub fn warm(device: &Device, mut work: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut compiled = None;
+    loop {
+        work()?;
+        device.synchronize()?;
+        let compiled = *compiled.get_or_insert_with(Instant::now);
+        if !device.info().kind().is_gpu() || compiled.elapsed() >= WARMING {
+            return Ok(());
+        }
     }
 }
 

@@ -62,6 +62,14 @@ pub(crate) fn vectorised<L: Loops>(loops: L) {
     loops.run::<{ cfg!(target_arch = "aarch64") }>();
 }
 
+/// Whether the processor has 32 registers for vectors, not 16.
+pub(super) fn has_many_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return pulp::x86::V4::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    return cfg!(target_arch = "aarch64");
+}
+
 /// A float type with its loops.
 pub(crate) trait Floats: Copy + std::ops::AddAssign + Send + Sync + 'static {
     const ZERO: Self;
@@ -237,44 +245,77 @@ macro_rules! floats {
 
                 #[inline(always)]
                 fn with_simd<S: Simd>(mut self, simd: S) {
-                    let lanes = S::$lanes;
+                    let (lanes, n) = (S::$lanes, self.n);
                     let mut column = 0;
-                    while column + 2 * lanes <= self.n {
+                    while column + 2 * lanes <= n {
                         rows::<S, 2, false>(&mut self, simd, column);
                         column += 2 * lanes;
                     }
-                    if column + lanes <= self.n {
-                        rows::<S, 1, false>(&mut self, simd, column);
-                        column += lanes;
-                    }
-                    if column < self.n {
-                        rows::<S, 1, true>(&mut self, simd, column);
+                    // What is left, with columns before it that were there already, rather than a part of a vector.
+                    match n - column {
+                        0 => {}
+                        left if left > lanes && n >= 2 * lanes => {
+                            rows::<S, 2, false>(&mut self, simd, n - 2 * lanes);
+                        }
+                        left if left <= lanes && n >= lanes => {
+                            rows::<S, 1, false>(&mut self, simd, n - lanes);
+                        }
+                        left => {
+                            if left > lanes {
+                                rows::<S, 1, false>(&mut self, simd, column);
+                                column += lanes;
+                            }
+                            rows::<S, 1, true>(&mut self, simd, column);
+                        }
                     }
                 }
             }
 
-            /// All rows of `V` vectors of columns, or of a part of one.
+            /// All rows of `V` vectors of columns, or of a part of one. Sums have half of the registers for vectors, or
+            /// three quarters where there are 16: `a` and the vectors of `b` need some as well.
             #[inline(always)]
             fn rows<S: Simd, const V: usize, const PART: bool>(
                 product: &mut Small<'_, $float>,
                 simd: S,
                 column: usize,
             ) {
+                if S::REGISTER_COUNT < 32 {
+                    blocks::<S, 6, V, PART>(product, simd, column);
+                } else {
+                    blocks::<S, 8, V, PART>(product, simd, column);
+                }
+            }
+
+            /// Blocks of `R` rows, and of four where those leave fewer; the last one takes rows that were there already.
+            #[inline(always)]
+            fn blocks<S: Simd, const R: usize, const V: usize, const PART: bool>(
+                product: &mut Small<'_, $float>,
+                simd: S,
+                column: usize,
+            ) {
+                let m = product.m;
                 let mut row = 0;
-                while row + 8 <= product.m {
-                    block::<S, 8, V, PART>(product, simd, row, column);
-                    row += 8;
-                }
-                if row + 4 <= product.m {
-                    block::<S, 4, V, PART>(product, simd, row, column);
-                    row += 4;
-                }
-                if row + 2 <= product.m {
-                    block::<S, 2, V, PART>(product, simd, row, column);
-                    row += 2;
-                }
-                if row < product.m {
-                    block::<S, 1, V, PART>(product, simd, row, column);
+                while row < m {
+                    let left = m - row;
+                    let leaves_few = left > R && matches!(left % R, 1 | 2);
+                    match left {
+                        5.. if m >= R && !leaves_few => {
+                            block::<S, R, V, PART>(product, simd, row.min(m - R), column);
+                            row += R;
+                        }
+                        3.. if m >= 4 => {
+                            block::<S, 4, V, PART>(product, simd, row.min(m - 4), column);
+                            row += 4;
+                        }
+                        2.. => {
+                            block::<S, 2, V, PART>(product, simd, row, column);
+                            row += 2;
+                        }
+                        _ => {
+                            block::<S, 1, V, PART>(product, simd, row, column);
+                            row += 1;
+                        }
+                    }
                 }
             }
 

@@ -38,9 +38,11 @@ struct Owner {
 
 /// An instance for each: on GL two enumerations of one share its context behind two locks.
 fn adapter(info: &DeviceInfo) -> wgpu::Adapter {
-    let instance =
-        wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
-    pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()))
+    let backends = wgpu::Backends::from_comma_list(&info.backend);
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
+    descriptor.backends = backends;
+    let instance = wgpu::Instance::new(descriptor);
+    pollster::block_on(instance.enumerate_adapters(backends))
         .into_iter()
         .find(|adapter| {
             let found = adapter.get_info();
