@@ -257,16 +257,13 @@ macro_rules! floats {
                         left if left > lanes && n >= 2 * lanes => {
                             rows::<S, 2, false>(&mut self, simd, n - 2 * lanes);
                         }
-                        left if left <= lanes && n >= lanes => {
-                            rows::<S, 1, false>(&mut self, simd, n - lanes);
-                        }
-                        left => {
+                        left if n >= lanes => {
                             if left > lanes {
                                 rows::<S, 1, false>(&mut self, simd, column);
-                                column += lanes;
                             }
-                            rows::<S, 1, true>(&mut self, simd, column);
+                            rows::<S, 1, false>(&mut self, simd, n - lanes);
                         }
+                        _ => rows::<S, 1, true>(&mut self, simd, 0),
                     }
                 }
             }
