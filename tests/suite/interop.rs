@@ -38,7 +38,7 @@ struct Owner {
 
 /// An instance for each: on GL two enumerations of one share its context behind two locks.
 fn adapter(info: &DeviceInfo) -> wgpu::Adapter {
-    let backends = wgpu::Backends::from_comma_list(&info.backend);
+    let backends = wgpu::Backends::from_comma_list(info.backend);
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
     descriptor.backends = backends;
     let instance = wgpu::Instance::new(descriptor);
