@@ -93,6 +93,18 @@ fn clamp_D(x: D, low: D, high: D) -> D {
 fn sign_D(x: D) -> D {
     return select(select(select(D(), D(1.0lf), x > D()), D(-1.0lf), x < D()), x, is_nan_D(x));
 }
+// lavapipe's own, where the processor has no vectors of 512 bits, rounds 1.5 to 1 and leaves large numbers as they are.
+fn trunc_D(x: D) -> D {
+    return select(floor(x), ceil(x), x < D());
+}
+// To the even one of two whole numbers that are as near.
+fn round_D(x: D) -> D {
+    let below = floor(x);
+    let rest = x - below;
+    let is_odd = floor(below * D(0.5lf)) * D(2.0lf) != below;
+    let near = select(below, below + D(1.0lf), (rest > D(0.5lf)) | ((rest == D(0.5lf)) & is_odd));
+    return select(near, -near, (near == D()) & (x < D()));
+}
 fn relu_D(x: D) -> D {
     return select(x, D(), x < D());
 }

@@ -228,6 +228,9 @@ impl Function {
             Function::Relu if kind == Kind::I32 => format!("max({a}, I(0))"),
             Function::Recip => format!("{of}(1.0) / {a}"),
             Function::Rsqrt => format!("{of}(1.0) / sqrt({a})"),
+            Function::Round | Function::Trunc if kind == Kind::F64 => {
+                format!("{}_D({a})", self.name())
+            }
             Function::Sqrt
             | Function::Floor
             | Function::Ceil
