@@ -6,9 +6,7 @@
 #[path = "common/args.rs"]
 mod args;
 
-use std::time::Instant;
-
-use args::{Args, or_exit, repeats, warm};
+use args::{Args, in_turns, or_exit};
 use orlop::memory::Growth;
 use orlop::{DType, Device, Result, Tensor, fused};
 
@@ -178,30 +176,10 @@ impl Table<'_> {
         }
         let from = Tensor::empty(self.device, [bytes / 8], DType::F32)?;
         from.fill(1.0)?;
-        let copy = || from.copy();
-        let repeat = repeats(self.device);
-        let run = |is_copy: bool| -> Result<()> {
-            let mut result = None;
-            for _ in 0..repeat {
-                result = Some(if is_copy { copy()? } else { op()? });
-            }
-            self.device.synchronize()?;
-            drop(result);
-            Ok(())
-        };
-        warm(self.device, || run(false).and_then(|()| run(true)))?;
-        let mut seconds = [Vec::new(), Vec::new()];
-        for _ in 0..self.runs {
-            for (seconds, is_copy) in seconds.iter_mut().zip([false, true]) {
-                let start = Instant::now();
-                run(is_copy)?;
-                seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
-            }
-        }
-        let [op, copy] = seconds.map(|mut seconds| {
-            seconds.sort_by(f64::total_cmp);
-            seconds[seconds.len() / 2]
-        });
+        let [op, copy] = in_turns(self.device, self.runs, |is_copy| match is_copy {
+            true => from.copy(),
+            false => op(),
+        })?;
         let speed = |seconds: f64| bytes as f64 / seconds / 1e9;
         if self.json {
             println!(

@@ -7,9 +7,7 @@
 #[path = "common/args.rs"]
 mod args;
 
-use std::time::Instant;
-
-use args::{Args, or_exit, repeats, warm};
+use args::{Args, in_turns, or_exit};
 use orlop::{Activation, DType, Device, HostMatrix, Result, Tensor, matmul_streamed};
 
 const BENCH: &str = "products";
@@ -138,26 +136,10 @@ impl Table {
         one: &mut dyn FnMut() -> Result<()>,
         apart: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
-        let repeat = repeats(device);
-        let mut run = |is_apart: bool| -> Result<()> {
-            for _ in 0..repeat {
-                if is_apart { apart()? } else { one()? }
-            }
-            device.synchronize()
-        };
-        warm(device, || run(false).and_then(|()| run(true)))?;
-        let mut seconds = [Vec::new(), Vec::new()];
-        for _ in 0..self.runs {
-            for (seconds, is_apart) in seconds.iter_mut().zip([false, true]) {
-                let start = Instant::now();
-                run(is_apart)?;
-                seconds.push(start.elapsed().as_secs_f64() / repeat as f64);
-            }
-        }
-        let [one, apart] = seconds.map(|mut seconds| {
-            seconds.sort_by(f64::total_cmp);
-            seconds[seconds.len() / 2]
-        });
+        let [one, apart] = in_turns(device, self.runs, |is_apart| match is_apart {
+            true => apart(),
+            false => one(),
+        })?;
         if self.json {
             println!(
                 "{}",

@@ -79,15 +79,45 @@ pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
 /// clock falls from 1980 to 345 MHz within a second.
 #[allow(dead_code)]
 pub fn warm(device: &Device, mut work: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut compiled = None;
-    loop {
-        work()?;
+    let mut once = || work().and_then(|()| device.synchronize());
+    once()?;
+    let compiled = Instant::now();
+    while device.info().kind().is_gpu() && compiled.elapsed() < WARMING {
+        once()?;
+    }
+    Ok(())
+}
+
+/// Median seconds of two ops that take turns: of `op(false)` and of `op(true)`.
+#[allow(dead_code)]
+pub fn in_turns<T>(
+    device: &Device,
+    runs: usize,
+    mut op: impl FnMut(bool) -> Result<T>,
+) -> Result<[f64; 2]> {
+    let repeat = repeats(device);
+    let mut run = |is_second: bool| -> Result<f64> {
+        let start = Instant::now();
+        let mut last = None;
+        for _ in 0..repeat {
+            last = Some(op(is_second)?);
+        }
         device.synchronize()?;
-        let compiled = *compiled.get_or_insert_with(Instant::now);
-        if !device.info().kind().is_gpu() || compiled.elapsed() >= WARMING {
-            return Ok(());
+        let seconds = start.elapsed().as_secs_f64() / repeat as f64;
+        drop(last);
+        Ok(seconds)
+    };
+    warm(device, || run(false).and(run(true)).map(drop))?;
+    let mut seconds = [Vec::new(), Vec::new()];
+    for _ in 0..runs {
+        for (seconds, is_second) in seconds.iter_mut().zip([false, true]) {
+            seconds.push(run(is_second)?);
         }
     }
+    Ok(seconds.map(|mut seconds| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[seconds.len() / 2]
+    }))
 }
 
 /// How many ops are timed between two waits: hardware finishes one in less than a wait takes.
