@@ -22,10 +22,11 @@ use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, time
 pub(crate) const ALONE: usize = 100 * 100 * 100;
 /// Multiply-adds above which `gemm` spreads the work itself; below, pieces by hand start sooner.
 const LARGE: usize = 400 * 400 * 400;
-/// Multiply-adds up to which packing costs more than it gives, where there are 32 registers for vectors.
-pub(crate) const SMALL: usize = 64 * 64 * 64;
-/// The same where there are 16, which loops that check every index leave to less than `gemm`'s do.
-const SMALL_OF_FEW_REGISTERS: usize = 24 * 24 * 24;
+/// Multiply-adds up to which packing costs more than it gives: where there are 32 registers for vectors or k is short, and
+/// elsewhere, where the loops of [`Small`] wait for the checks of their indices.
+const SMALL: [usize; 2] = [64 * 64 * 64, 24 * 24 * 24];
+/// Terms of a short k.
+const SHORT: usize = 8;
 /// Terms up to which `gemm`'s parts of k, of 512 or more, are added one to the other.
 const LONGEST: usize = 1 << 20;
 /// Elements of a right operand that the first cache holds for a small product.
@@ -83,12 +84,9 @@ impl GemmElement for f64 {
     }
 }
 
-/// Multiply-adds up to which the loops of [`Small`] are ahead of `gemm` here.
-fn small() -> usize {
-    match simd::has_many_registers() {
-        true => SMALL,
-        false => SMALL_OF_FEW_REGISTERS,
-    }
+/// Multiply-adds up to which a product of k terms, B by rows, goes to the loops of [`Small`].
+pub(crate) fn most_small(k: usize) -> usize {
+    SMALL[usize::from(k > SHORT && simd::registers() < 32)]
 }
 
 /// `c = a x b`, `c` row-major without gaps; on several cores if asked and where that is faster.
@@ -118,7 +116,7 @@ pub(crate) fn multiply<T: GemmElement>(
     if m == 1 && times_vector(c, b.turned(), (a.elements, a.column), [n, k], on_all_cores) {
         return;
     }
-    if b.column == 1 && n > 1 && size.work() <= small() && k * n <= SMALL_RIGHT {
+    if b.column == 1 && n > 1 && size.work() <= most_small(k) && k * n <= SMALL_RIGHT {
         if k > longest_run(k) {
             return in_parts(c, a, b, size, longest_run(k), on_all_cores);
         }

@@ -62,12 +62,20 @@ pub(crate) fn vectorised<L: Loops>(loops: L) {
     loops.run::<{ cfg!(target_arch = "aarch64") }>();
 }
 
-/// Whether the processor has 32 registers for vectors, not 16.
-pub(super) fn has_many_registers() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return pulp::x86::V4::is_available();
-    #[cfg(not(target_arch = "x86_64"))]
-    return cfg!(target_arch = "aarch64");
+/// Registers for vectors that the processor has.
+pub(super) fn registers() -> usize {
+    struct Registers;
+
+    impl WithSimd for Registers {
+        type Output = usize;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::REGISTER_COUNT
+        }
+    }
+
+    Arch::new().dispatch(Registers)
 }
 
 /// A float type with its loops.

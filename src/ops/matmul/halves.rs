@@ -7,7 +7,7 @@ use crate::cpu::host_vec;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
-use crate::cpu::product::{self, ALONE, SMALL};
+use crate::cpu::product::{self, ALONE};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -123,10 +123,10 @@ fn sums<'a, T: Half>(
 /// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
 /// columns, or rows times few columns, and what is not worth packing.
 fn is_small<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) -> bool {
-    let Size { m, n, .. } = size;
+    let Size { m, k, n } = size;
     let is_straight = if n <= m { a.column == 1 } else { b.row == 1 };
     let most = if is_straight { FEW } else { 1 };
-    m.min(n) <= most || size.work() <= SMALL
+    m.min(n) <= most || size.work() <= product::most_small(k)
 }
 
 /// A matrix in f32, without gaps, along the way that its elements lie, or its longer side.

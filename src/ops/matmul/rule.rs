@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::capabilities::DeviceKind;
-use crate::cpu::product::SMALL;
+use crate::cpu::product::most_small;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -192,7 +192,7 @@ impl Form<'_> {
         let is_one = !batch.is_empty()
             && repeats.all(|(&size, &stride)| size == 1 || size > 0 && stride == 0);
         // The CPU has loops of its own for these, where rows are enough.
-        let is_small = (16..=SMALL / k.saturating_mul(n).max(1)).contains(&m)
+        let is_small = (16..=most_small(k) / k.saturating_mul(n).max(1)).contains(&m)
             && self.right.layout().strides().last() == Some(&1)
             && self.left.device().capabilities().kind == DeviceKind::Cpu;
         if !is_one || is_small {
