@@ -49,7 +49,7 @@ fn main(
     {% if threads_n % 8 == 0 and threads_m % 4 == 0 -%}
     // 32 neighbours, which most hardware runs together, have 4 x 8 blocks: their reads of workgroup memory
     // touch 4 and 8 vec4. Bits of both take turns, so that of any four neighbours pairs read the same of A, and pairs the
-    // same of B: NVIDIA's hardware serves 16 such reads at a time instead of 8.
+    // same of B: faster on an H200 (docs/matmul.md), which seems to join such reads.
     let part = local_index / 32u;
     let local_m = part / {{ threads_n // 8 }}u * 4u + local_index / 2u % 2u + local_index / 16u % 2u * 2u;
     let local_n = part % {{ threads_n // 8 }}u * 8u + local_index % 2u + local_index / 4u % 4u * 2u;
