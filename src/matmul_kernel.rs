@@ -12,8 +12,8 @@ use crate::launch::TEXEL_ROWS;
 /// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
-    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, `stages` of them at a
-    /// time, each invocation sums `thread_m x thread_n`: hardware.
+    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, `stages` of them at a time (of two, one is
+    /// written while the other is summed), each invocation sums `thread_m x thread_n`: hardware.
     Workgroup {
         tile_k: u32,
         thread_m: u32,
@@ -47,8 +47,6 @@ pub(crate) enum Kernel {
         edge: u32,
         lanes: u32,
         subgroups: [u32; 2],
-        /// Steps of k in workgroup memory: of two, one is loaded while the other is summed.
-        stages: u32,
     },
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
@@ -118,20 +116,13 @@ const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
     }
 }
 
-const fn cooperative(
-    tile: [u32; 3],
-    edge: u32,
-    lanes: u32,
-    subgroups: [u32; 2],
-    stages: u32,
-) -> MatmulKernel {
+const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2]) -> MatmulKernel {
     MatmulKernel {
         kind: Kernel::Cooperative {
             tile_k: tile[2],
             edge,
             lanes,
             subgroups,
-            stages,
         },
         tile_m: tile[0],
         tile_n: tile[1],
@@ -188,14 +179,15 @@ const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
 pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [8, 4], 1);
 pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup([128, 128, 16], [8, 8], 2);
 pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 16], [8, 8], 1);
+pub(crate) const HARDWARE_BROAD: MatmulKernel = workgroup([64, 128, 16], [8, 8], 1);
 pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
-pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([256, 16, 16], [4, 4], 1);
+pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([128, 16, 32], [4, 4], 1);
 pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
-pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 256, 32], 16, 32, [2, 4], 1);
-pub(crate) const COOPERATIVE_MIDDLE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 4], 2);
-pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2], 2);
+pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 256, 32], 16, 32, [2, 4]);
+pub(crate) const COOPERATIVE_MIDDLE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 2]);
+pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2]);
 /// Subgroups as lavapipe has them.
-pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2], 2);
+pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2]);
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
@@ -248,10 +240,11 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 46] = [
+    pub(crate) const ALL: [MatmulKernel; 47] = [
         HARDWARE,
         HARDWARE_LARGE,
         HARDWARE_MIDDLE,
+        HARDWARE_BROAD,
         HARDWARE_SMALL,
         HARDWARE_TALL,
         HARDWARE_WIDE,
@@ -369,7 +362,7 @@ impl MatmulKernel {
             // It stores one by one, which 16 bits do not want.
             Kernel::Quad => dtype.size() == 4,
             Kernel::Texel => dtype == DType::F32,
-            // Two steps of a large tile of f32 are more than the 48 KiB that most hardware has.
+            // Large tiles of f32 were never measured.
             Kernel::Cooperative { .. } => match dtype {
                 DType::F32 => self.tile_m * self.tile_n <= 64 * 64,
                 dtype => dtype == DType::F16,
@@ -401,7 +394,6 @@ impl MatmulKernel {
                 edge,
                 lanes: size,
                 subgroups: [down, across],
-                stages,
             } if lanes(size)
                 && capabilities.cooperative_matrices.edge(dtype) == Some(edge)
                 && (capabilities.f16 || dtype != DType::F16) =>
@@ -409,9 +401,9 @@ impl MatmulKernel {
                 let size_of = dtype.size() as u32;
                 let padding = 16 / size_of;
                 let operand = |tile: u32| tile * tile_k + padding * tile.max(tile_k);
-                let steps = stages * (operand(self.tile_m) + operand(self.tile_n));
+                let step = operand(self.tile_m) + operand(self.tile_n);
                 let subgroups = down * across;
-                let bytes = steps * size_of + subgroups * edge * edge * element;
+                let bytes = step * size_of + subgroups * edge * edge * element;
                 (subgroups * size, bytes)
             }
             Kernel::Vector {
@@ -506,17 +498,10 @@ impl fmt::Display for MatmulKernel {
                 edge,
                 lanes,
                 subgroups: [down, across],
-                stages,
-            } => {
-                write!(
-                    f,
-                    "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
-                )?;
-                match stages {
-                    1 => Ok(()),
-                    stages => write!(f, " stages {stages}"),
-                }
-            }
+            } => write!(
+                f,
+                "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
+            ),
             Kernel::Flat => write!(f, "flat_tile {tile_m}x{tile_n}"),
             Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
             Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),

@@ -11,15 +11,13 @@ enable wgpu_cooperative_matrix;
 // edge                     rows and columns of a cooperative matrix: 8 or 16
 // subgroups_m, subgroups_n how the block is divided between subgroups
 // staged                   what is multiplied: f16, or f32
-// stages                   2: a step is written into one half of workgroup memory while the other is read; 1: two barriers
-//                          a step
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and vec4 loads run
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
 {# Matrices of a subgroup. -#}
 {% set rows = tile_m // subgroups_m // edge -%}
 {% set columns = tile_n // subgroups_n // edge -%}
-{% from "matmul/part/staged" import load_start, load_declare, load_next, load_keep -%}
+{% from "matmul/part/staged" import load_start, load_declare, load_next, load_end, load_keep -%}
 {# Whether a tile lies in workgroup memory along k; and 16 bytes that keep its rows off one memory bank. -#}
 {% set along_k_a = vector_a == 4 and fast_a == "k" -%}
 {% set along_k_b = vector_b == 4 and fast_b == "k" -%}
@@ -34,8 +32,8 @@ enable wgpu_cooperative_matrix;
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% include "matmul/part/operands" %}
 
-var<workgroup> tile_a: array<vec4<{{ staged }}>, {{ size_a * stages }}>;
-var<workgroup> tile_b: array<vec4<{{ staged }}>, {{ size_b * stages }}>;
+var<workgroup> tile_a: array<vec4<{{ staged }}>, {{ size_a }}>;
+var<workgroup> tile_b: array<vec4<{{ staged }}>, {{ size_b }}>;
 // One matrix of sums of each subgroup, on its way to C.
 var<workgroup> sums: array<{{ quad }}, {{ quads * subgroups_m * subgroups_n }}>;
 
@@ -67,24 +65,21 @@ fn main(
     {{- load_declare("b", vector_b, fast_b, quads_n) }}
 
     var k = 0u;
-    {%- if stages == 2 %}
-    var stage = 0u;
-    {%- endif %}
     {{- load_both() }}
     while k < params.k {
-        {{- load_keep("a", pitch_a, size_a, vector_a, fast_a, quads_m, true) }}
-        {{- load_keep("b", pitch_b, size_b, vector_b, fast_b, quads_n, true) }}
+        if params.k - k < {{ tile_k }}u {
+            {{- load_end("a", vector_a, fast_a, quads_m) }}
+            {{- load_end("b", vector_b, fast_b, quads_n) }}
+        }
+        {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m) }}
+        {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n) }}
         workgroupBarrier();
 
         // The next step's loads are under way while this step is summed.
         k += {{ tile_k }}u;
         {{- load_both() }}
-        let a_first = {% if stages == 2 %}stage * {{ size_a }}u + {% endif %}local_m{{ " * " ~ pitch_a ~ "u" if along_k_a else " / 4u" }};
-        let b_first = {% if stages == 2 %}stage * {{ size_b }}u + {% endif %}local_n{{ " * " ~ pitch_b ~ "u" if along_k_b else " / 4u" }};
-        {%- if stages == 2 %}
-        // Who is a step ahead writes the other half; who is two ahead waits at the barrier.
-        stage = 1u - stage;
-        {%- endif %}
+        let a_first = local_m{{ " * " ~ pitch_a ~ "u" if along_k_a else " / 4u" }};
+        let b_first = local_n{{ " * " ~ pitch_b ~ "u" if along_k_b else " / 4u" }};
         {%- for step in range(tile_k // edge) %}
         {
             {%- for i in range(rows) %}
@@ -102,9 +97,7 @@ fn main(
             {%- endfor %}
         }
         {%- endfor %}
-        {%- if stages == 1 %}
         workgroupBarrier();
-        {%- endif %}
     }
     {%- for i in range(rows) %}
     {%- for j in range(columns) %}

@@ -139,7 +139,17 @@ mod tests {
         }
     }
 
-    fn printed(capabilities: &Capabilities, [m, k, n]: [usize; 3], dtype: DType) -> String {
+    fn printed(capabilities: &Capabilities, sizes: [usize; 3], dtype: DType) -> String {
+        printed_along(capabilities, sizes, dtype, [true, sizes[2] == 1])
+    }
+
+    /// The plan for operands along k or not.
+    fn printed_along(
+        capabilities: &Capabilities,
+        [m, k, n]: [usize; 3],
+        dtype: DType,
+        along_k: [bool; 2],
+    ) -> String {
         let operand = |along_k| MatmulOperand {
             along_k,
             width: 4,
@@ -151,8 +161,8 @@ mod tests {
             n,
             batches: 1,
             dtype,
-            a: operand(true),
-            b: operand(n == 1),
+            a: operand(along_k[0]),
+            b: operand(along_k[1]),
             accumulates: false,
             may_pack: true,
         };
@@ -172,9 +182,12 @@ mod tests {
         };
         for capabilities in [&known, &large()] {
             let starts = |sizes, name: &str| starts(capabilities, sizes, name);
+            let broad = "workgroup_tile 64x128x16 thread 8x8: ";
+            starts([4096; 3], broad);
+            starts([2048; 3], broad);
+            let both = printed_along(capabilities, [4096; 3], DType::F32, [true; 2]);
             let large = "workgroup_tile 128x128x16 thread 8x8 stages 2: ";
-            starts([4096; 3], large);
-            starts([2048; 3], large);
+            assert!(both.starts_with(large), "{both}");
             starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
             starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
             let vector = "vector_tile 8 threads 8x32, k split in 3";
@@ -182,7 +195,7 @@ mod tests {
             let f64 = printed(capabilities, [4096; 3], DType::F64);
             assert!(f64.starts_with("workgroup_tile 64x64x16"), "{f64}");
         }
-        let parts = "workgroup_tile 128x64x16 thread 8x8, k split in 4: ";
+        let parts = "workgroup_tile 64x128x16 thread 8x8, k split in 3: ";
         starts(&known, [1536; 3], parts);
         let few = "workgroup_tile 64x64x16 thread 8x4, k split in 4: ";
         starts(&known, [512; 3], few);
@@ -206,11 +219,13 @@ mod tests {
             let plan = printed(capabilities, sizes, dtype);
             assert!(plan.starts_with(name), "{sizes:?}: {plan}");
         };
-        let middling = "cooperative_tile 64x64x32 matrices 16x16 subgroups 2x2 lanes 32 stages 2";
+        let small = "cooperative_tile 64x64x32 matrices 16x16 subgroups 2x2 lanes 32: ";
+        let middling = "cooperative_tile 128x128x32 matrices 16x16 subgroups 2x2 lanes 32: ";
         let largest = "cooperative_tile 128x256x32 matrices 16x16 subgroups 2x4 lanes 32: ";
         starts(&opened, [4096; 3], DType::F16, largest);
-        starts(&opened, [512; 3], DType::F16, middling);
-        starts(&opened, [17, 40, 20], DType::F16, middling);
+        starts(&opened, [2048; 3], DType::F16, middling);
+        starts(&opened, [512; 3], DType::F16, small);
+        starts(&opened, [17, 40, 20], DType::F16, small);
         starts(
             &opened,
             [16, 4096, 4096],
@@ -237,7 +252,7 @@ mod tests {
                 ..opened.clone()
             },
             Capabilities {
-                workgroup_memory_bytes: 16 << 10,
+                workgroup_memory_bytes: 8 << 10,
                 ..opened.clone()
             },
         ] {
@@ -261,7 +276,7 @@ mod tests {
             workgroup_memory_bytes: 96 << 10,
             ..opened
         };
-        starts(&singles, [4096; 3], DType::F32, middling);
+        starts(&singles, [4096; 3], DType::F32, small);
     }
 
     #[test]
@@ -283,7 +298,7 @@ mod tests {
         };
         let plan = printed(&downlevel, [4096; 3], DType::F32);
         assert!(
-            plan.starts_with("workgroup_tile 128x64x16 thread 8x8: "),
+            plan.starts_with("workgroup_tile 64x128x16 thread 8x8: "),
             "{plan}"
         );
         let least = Capabilities {

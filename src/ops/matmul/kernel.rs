@@ -59,7 +59,7 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
         false => thread.is_multiple_of(4),
     };
     let vectors = match kernel.kind {
-        // Along k by single elements, so that all invocations load: there are few blocks of four by four to turn.
+        // Along k by single elements, so that all invocations load: there are few blocks of four by four to turn round.
         Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
         Kernel::Cooperative { .. } => [true; 2],
         Kernel::Register {
@@ -174,7 +174,6 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             edge,
             lanes,
             subgroups: [down, across],
-            stages,
         } => (
             "matmul/cooperative_tile",
             &[
@@ -184,7 +183,6 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("subgroups_m", down),
                 ("subgroups_n", across),
                 ("threads", lanes * down * across),
-                ("stages", stages),
             ],
         ),
         Kernel::Register {

@@ -6,20 +6,21 @@ use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_LARGE, COOPERATIVE_MIDDLE, HARDWARE, HARDWARE_LARGE, HARDWARE_MIDDLE,
-    HARDWARE_SMALL, MatmulKernel,
+    COOPERATIVE, COOPERATIVE_LARGE, COOPERATIVE_MIDDLE, HARDWARE, HARDWARE_BROAD, HARDWARE_LARGE,
+    HARDWARE_MIDDLE, HARDWARE_SMALL, MatmulKernel,
 };
 
 /// Nanoseconds of a step of k, on an H200: what counts is how they compare.
 struct Pace {
     kernel: MatmulKernel,
-    /// For each tile of a core that is busy, however many there are at a time.
-    shared: f64,
+    /// For each tile of a core that is busy, however many there are at a time; and where B lies along k and is loaded
+    /// by single elements (of the smaller tiles before their loads had no branches: nobody measured it since).
+    shared: [f64; 2],
     /// At least, of a workgroup that has a core to itself and waits for memory and at barriers.
     alone: f64,
 }
 
-const fn pace(kernel: MatmulKernel, shared: f64, alone: f64) -> Pace {
+const fn pace(kernel: MatmulKernel, shared: [f64; 2], alone: f64) -> Pace {
     Pace {
         kernel,
         shared,
@@ -27,18 +28,20 @@ const fn pace(kernel: MatmulKernel, shared: f64, alone: f64) -> Pace {
     }
 }
 
-const PACES: [Pace; 4] = [
-    pace(HARDWARE_LARGE, 105.0, 112.0),
-    pace(HARDWARE_MIDDLE, 54.0, 72.0),
-    pace(HARDWARE, 29.0, 46.0),
-    pace(HARDWARE_SMALL, 9.8, 38.0),
+const PACES: [Pace; 5] = [
+    pace(HARDWARE_LARGE, [97.0, 107.0], 112.0),
+    pace(HARDWARE_MIDDLE, [48.4, 54.0], 72.0),
+    pace(HARDWARE_BROAD, [47.0, 54.0], 72.0),
+    pace(HARDWARE, [25.8, 29.0], 46.0),
+    pace(HARDWARE_SMALL, [8.3, 9.8], 38.0),
 ];
 
-/// Of those that multiply by cooperative matrices, of f16.
+/// Of those that multiply by cooperative matrices, of f16. With B along k the large one was measured, the others are taken
+/// to lose as much.
 const COOPERATIVE_PACES: [Pace; 3] = [
-    pace(COOPERATIVE_LARGE, 38.0, 42.0),
-    pace(COOPERATIVE_MIDDLE, 24.6, 27.5),
-    pace(COOPERATIVE, 11.0, 17.0),
+    pace(COOPERATIVE_LARGE, [30.1, 34.3], 42.0),
+    pace(COOPERATIVE_MIDDLE, [15.3, 17.4], 27.5),
+    pace(COOPERATIVE, [7.7, 8.8], 17.0),
 ];
 
 /// Nanoseconds that adding up the parts of k takes beside its bytes: one launch more, after all others.
@@ -71,7 +74,8 @@ fn nanoseconds(pace: &Pace, split: usize, cores: usize, problem: &MatmulProblem)
             ADDING_UP + 8.0 * sums * split as f64 / BYTES
         }
     };
-    (rounds * pace.shared).max(pace.alone) * steps + adding
+    let shared = pace.shared[usize::from(problem.b.along_k)];
+    (rounds * shared).max(pace.alone) * steps + adding
 }
 
 /// The fastest tile for a product, with k in as many parts as pay.
