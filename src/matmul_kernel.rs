@@ -367,8 +367,10 @@ impl MatmulKernel {
                 DType::F32 => self.tile_m * self.tile_n <= 64 * 64,
                 dtype => dtype == DType::F16,
             },
-            // Two steps of a large tile of it are more than 64 KiB.
-            Kernel::Workgroup { .. } => dtype != DType::F64 || *self != HARDWARE_LARGE,
+            // 64 sums of f64 do not fit registers.
+            Kernel::Workgroup {
+                thread_m, thread_n, ..
+            } => dtype != DType::F64 || thread_m * thread_n <= 32,
             _ => true,
         }
     }

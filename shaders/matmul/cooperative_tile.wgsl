@@ -49,8 +49,8 @@ fn main(
     @builtin(subgroup_id) subgroup_id: u32,
 ) {
 {% include "matmul/part/tile" %}
-    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m, 0) }}
-    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n, 0) }}
+    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m) }}
+    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n) }}
 
     // Never more than there are: whatever a driver does, what follows stays in workgroup memory.
     let subgroup = min(subgroup_id, {{ subgroups_m * subgroups_n - 1 }}u);

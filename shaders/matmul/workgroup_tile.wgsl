@@ -14,14 +14,10 @@
 {% set blocks_n = thread_n // 4 -%}
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
-{% from "matmul/part/staged" import items, load_start, load_declare, load_next, load_keep -%}
+{% from "matmul/part/staged" import load_start, load_declare, load_next, load_keep -%}
 {# A row more than needed keeps transposing writes off one memory bank; f64 has no room for it. -#}
 {% set pitch_a = quads_m + (1 if fast_a == "k" and accumulator != "f64" else 0) -%}
 {% set pitch_b = quads_n + (1 if fast_b == "k" and accumulator != "f64" else 0) -%}
-{# Where neither operand has work for more than half of the invocations, each takes its own half. -#}
-{% set alone_a = items(vector_a, fast_a, quads_m) | int * 2 <= threads -%}
-{% set alone_b = items(vector_b, fast_b, quads_n) | int * 2 <= threads -%}
-{% set first_b = threads // 2 if alone_a and alone_b else 0 -%}
 {% set size_a = pitch_a * tile_k -%}
 {% set size_b = pitch_b * tile_k -%}
 {% set band = 8 -%}
@@ -36,7 +32,8 @@ var<workgroup> tile_b: array<{{ quad }}, {{ size_b * stages }}>;
     {{- load_next("a", slot_a, "params.a_column", vector_a, fast_a, quads_m, k, declare) }}
     {{- load_next("b", slot_b, "params.b_row", vector_b, fast_b, quads_n, k, declare) }}
 {%- endmacro -%}
-{# What was loaded for the step at `k`: only its last one asks where k ends. -#}
+{# What was loaded for the step at `k`. Of the last step alone a part may be past the end of k; past that one `k` may be -#}
+{# too, the difference wraps, and what is kept is never read. -#}
 {% macro keep_both() %}
         if params.k - k < {{ tile_k }}u {
             {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m, "", true) }}
@@ -71,8 +68,8 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
 {% include "matmul/part/tile" %}
-    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m, 0) }}
-    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n, first_b) }}
+    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m) }}
+    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n) }}
 
     {% if threads_n % 8 == 0 and threads_m % 4 == 0 -%}
     // 32 neighbours, which most hardware runs together, have 4 x 8 blocks: their reads of workgroup memory

@@ -12,6 +12,7 @@ use crate::{Scope, Test};
 pub fn tests() -> Vec<Test> {
     vec![
         Test::new("kernels::forced", Scope::Gpu, forced),
+        Test::new("kernels::ends_of_k", Scope::Gpu, ends_of_k),
         Test::new("kernels::every_small_size", Scope::Device, every_small_size),
         Test::new("kernels::repeated", Scope::Device, repeated),
         Test::new("kernels::split", Scope::Gpu, split),
@@ -176,6 +177,62 @@ fn forced(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Steps of k around vectors and tiles, the last one with an infinity in a row of A and a NaN in a column of B: whoever
+/// reads it again, or past it, adds neither to other rows and columns, nor anything to sums. In full of every kernel, else
+/// of those that read steps twice.
+fn ends_of_k(context: &Context) -> Result<()> {
+    if context.is_cpu() {
+        return Ok(());
+    }
+    let device = context.device();
+    let (m, n) = (68, 72);
+    let (infinite, unknown) = (37, 41);
+    for (nth, &kernel) in MatmulKernel::all().iter().enumerate() {
+        if !full() && !kernel.to_string().starts_with("workgroup") {
+            continue;
+        }
+        let turn = turn_of(context, nth, kernel);
+        for way in 0..4 {
+            if turn.is_some_and(|turn| !(turn + way).is_multiple_of(4)) {
+                continue;
+            }
+            let [a_along_m, b_along_k] = [way % 2 == 1, way / 2 == 1];
+            let mut products = Vec::new();
+            for k in [1, 2, 3, 4, 8, 15, 16, 17, 20, 31, 32, 33, 36] {
+                // Small integers: sums are exact in any order.
+                let mut a: Vec<f32> = (0..m * k).map(|at| (at % 7) as f32 - 3.0).collect();
+                let mut b: Vec<f32> = (0..k * n).map(|at| (at % 5) as f32 + 1.0).collect();
+                a[infinite * k + k - 1] = f32::INFINITY;
+                b[(k - 1) * n + unknown] = f32::NAN;
+                let on_device = |host: &[f32], [rows, columns]: [usize; 2], turned: bool| {
+                    let tensor = Tensor::from_slice(device, host, [rows, columns])?;
+                    match turned {
+                        true => tensor.transpose(0, 1)?.contiguous()?.transpose(0, 1),
+                        false => Ok(tensor),
+                    }
+                };
+                let left = on_device(&a, [m, k], a_along_m)?;
+                let right = on_device(&b, [k, n], b_along_k)?;
+                if let Some(product) = runs(kernel, &left, &right)? {
+                    products.push((k, a, b, product));
+                }
+            }
+            for (k, a, b, product) in products {
+                for (at, got) in product.to_vec::<f32>()?.into_iter().enumerate() {
+                    let (row, column) = (at / n, at % n);
+                    let terms = (0..k).map(|step| a[row * k + step] * b[step * n + column]);
+                    let sum: f32 = terms.sum();
+                    assert!(
+                        got == sum || got.is_nan() && sum.is_nan(),
+                        "{kernel}, k {k}, way {way}, row {row}, column {column}: {got}, not {sum}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// All of 0..=33 cubed on lavapipe, some of them elsewhere: slices of two matrices.

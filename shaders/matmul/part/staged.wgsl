@@ -2,7 +2,7 @@
 {# `tile_k` together, as vec4<`staged`>, and keep it there. `quads` are the tile's rows of A, or columns -#}
 {# of B, by fours; `fast` is the axis along which neighbours lie. -#}
 {# Of one stage, loads past the end of k read the last step again, and zeros are kept: a branch at each -#}
-{# load costs a fifth (docs/matmul.md). Kernels with two stages are faster with the branches. -#}
+{# load costs up to a fifth (docs/matmul.md). Kernels with two stages are faster with the branches. -#}
 {% from "matmul/part/load" import load4, load1 -%}
 {% set branches = stages is defined and stages == 2 -%}
 {% set staged4 = "vec4<" ~ staged ~ ">" -%}
@@ -15,11 +15,11 @@
 {%- endmacro -%}
 {# Where the loads of an invocation go: their step in k and their quad of rows or columns; and where they start. -#}
 {# Rows and columns past the edge repeat the last one: what they add up to is never stored. -#}
-{% macro load_start(name, first, extent, stride, along, vector, fast, quads, first_slot) %}
+{% macro load_start(name, first, extent, stride, along, vector, fast, quads) %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) -%}
     {%- set in_step = name ~ "_k_" ~ i %}
-    let {{ name }}_slot_{{ i }} = {% if first_slot %}(local_index + {{ first_slot }}u) % {{ threads }}u{% else %}local_index{% endif %} + {{ i * threads }}u;
+    let {{ name }}_slot_{{ i }} = local_index + {{ i * threads }}u;
     {%- if along_k %}
     let {{ in_step }} = {{ name }}_slot_{{ i }} % {{ tile_k // 4 }}u * 4u;
     let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} / {{ tile_k // 4 }}u;
@@ -63,7 +63,7 @@
         {%- for j in range(4 if along_k else 1) %}
         {{ next }}{{ "_" ~ j if along_k }} = {{ staged4 }}();
         {%- endfor %}
-        if k + {{ name }}_k_{{ i }} < params.k{% if (i + 1) * threads > count %} && {{ name }}_slot_{{ i }} < {{ count }}u{% endif %} {
+        if {{ k }} + {{ name }}_k_{{ i }} < params.k{% if (i + 1) * threads > count %} && {{ name }}_slot_{{ i }} < {{ count }}u{% endif %} {
         {%- else %}
         {%- set at = name ~ "_at_" ~ i %}
         let {{ at }} = min({{ k }} + {{ name }}_k_{{ i }}, params.k - {{ 4 if along_k else 1 }}u);
@@ -93,7 +93,7 @@
             }
     {%- endfor %}
 {%- endmacro -%}
-{# Where the workgroup is larger than what a round of loads leaves to do, some invocations have nothing to keep. -#}
+{# Where the workgroup is larger than what a round of loads leaves to do, some invocations have loaded in vain. -#}
 {# The tile is k-major from vec4 `first` on, `pitch` vec4 a step; what is loaded along k lies in rows of `pitch` vec4. -#}
 {# With `end`, what was loaded past the end of k is kept as zeros. -#}
 {% macro load_keep(name, pitch, vector, fast, quads, first="", end=false) %}

@@ -59,7 +59,8 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
         false => thread.is_multiple_of(4),
     };
     let vectors = match kernel.kind {
-        // Along k by single elements, so that all invocations load: there are few blocks of four by four to turn round.
+        // Along k by single elements, so that all invocations load: there are few blocks of four by four. Its template turns
+        // none round.
         Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
         Kernel::Cooperative { .. } => [true; 2],
         Kernel::Register {
