@@ -1,8 +1,11 @@
 //! The WGSL of every kernel that orlop can ask for: to read, and to validate with other compilers.
 
+use rayon::prelude::*;
+
 use crate::error::Result;
 use crate::gpu::templates::{self, ParamsSpace};
 use crate::gpu::{Conversions, halves};
+use crate::launch::KernelKey;
 use crate::ops;
 
 /// One specialisation of a kernel template.
@@ -35,38 +38,43 @@ pub struct KernelSource {
 /// # Errors
 /// [`Error::KernelCompile`](crate::Error::KernelCompile) when a template does not render.
 pub fn sources() -> Result<Vec<KernelSource>> {
+    let mut keys = ops::specialisations();
+    keys.push(halves::key());
+    let sources: Result<Vec<_>> = keys.par_iter().map(sources_of).collect();
+    Ok(sources?.into_iter().flatten().collect())
+}
+
+fn sources_of(key: &KernelKey) -> Result<Vec<KernelSource>> {
     let mut all = Vec::new();
-    for key in ops::specialisations().into_iter().chain([halves::key()]) {
-        // A value, or a word of one: `f32/0/1 f64/1/1`.
-        let has = |text: &str| {
-            let mut values = key.values.iter().map(|(_, value)| value.to_string());
-            values.any(|value| value.split([' ', '/']).any(|word| word == text))
+    // A value, or a word of one: `f32/0/1 f64/1/1`.
+    let has = |text: &str| {
+        let mut values = key.values.iter().map(|(_, value)| value.to_string());
+        values.any(|value| value.split([' ', '/']).any(|word| word == text))
+    };
+    for space in [ParamsSpace::Immediate, ParamsSpace::Uniform] {
+        // 128 bytes of immediates are what desktop adapters have.
+        if space == ParamsSpace::Immediate && key.words > 32 {
+            continue;
+        }
+        let by_bits = templates::render(key, space, Conversions::default())?;
+        let own = match has("f16") || has("packed_f16") {
+            true => Some(templates::render(key, space, Conversions::OWN)?),
+            false => None,
         };
-        for space in [ParamsSpace::Immediate, ParamsSpace::Uniform] {
-            // 128 bytes of immediates are what desktop adapters have.
-            if space == ParamsSpace::Immediate && key.words > 32 {
-                continue;
-            }
-            let by_bits = templates::render(&key, space, Conversions::default())?;
-            let own = match has("f16") || has("packed_f16") {
-                true => Some(templates::render(&key, space, Conversions::OWN)?),
-                false => None,
-            };
-            let own = own.filter(|own| *own != by_bits);
-            let named = own.map(|own| (format!("{key} own conversions"), own));
-            for (name, wgsl) in [(key.to_string(), by_bits)].into_iter().chain(named) {
-                all.push(KernelSource {
-                    name,
-                    f16: wgsl.contains("enable f16;"),
-                    f64: has("f64"),
-                    int64: wgsl.contains("u64"),
-                    own_conversions: wgsl.contains("pack2x16float"),
-                    subgroups: wgsl.contains("subgroup"),
-                    cooperative: wgsl.contains("coopMultiplyAdd"),
-                    immediates: space == ParamsSpace::Immediate,
-                    wgsl,
-                });
-            }
+        let own = own.filter(|own| *own != by_bits);
+        let named = own.map(|own| (format!("{key} own conversions"), own));
+        for (name, wgsl) in [(key.to_string(), by_bits)].into_iter().chain(named) {
+            all.push(KernelSource {
+                name,
+                f16: wgsl.contains("enable f16;"),
+                f64: has("f64"),
+                int64: wgsl.contains("u64"),
+                own_conversions: wgsl.contains("pack2x16float"),
+                subgroups: wgsl.contains("subgroup"),
+                cooperative: wgsl.contains("coopMultiplyAdd"),
+                immediates: space == ParamsSpace::Immediate,
+                wgsl,
+            });
         }
     }
     Ok(all)

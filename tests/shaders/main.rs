@@ -30,6 +30,10 @@ struct Profile {
 /// Immediates that desktop adapters have, in bytes.
 const IMMEDIATES: u32 = 128;
 
+/// How templates declare scalars.
+const UNIFORM: &str = "@group(1) @binding(0) var<uniform> params";
+const IMMEDIATE: &str = "var<immediate> params";
+
 fn profiles() -> [Profile; 5] {
     // pack2x16float and the like, which WebGPU always has.
     let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -167,6 +171,32 @@ fn parse(source: &KernelSource) -> Module {
     })
 }
 
+/// Each kernel with a uniform buffer, and with immediates where it fits them.
+fn twins() -> Vec<(&'static KernelSource, Option<&'static KernelSource>)> {
+    let (immediates, uniforms): (Vec<_>, Vec<_>) =
+        kernels().iter().partition(|source| source.immediates);
+    let mut by_name: BTreeMap<&str, &KernelSource> = immediates
+        .into_iter()
+        .map(|source| (source.name.as_str(), source))
+        .collect();
+    let twins = uniforms
+        .into_iter()
+        .map(|source| (source, by_name.remove(source.name.as_str())))
+        .collect();
+    assert!(by_name.is_empty(), "with immediates alone: {by_name:?}");
+    twins
+}
+
+/// Immediates are another declaration, no other code: what was read of a kernel with a uniform buffer is its twin's but for this.
+fn take_immediates(module: &mut Module) {
+    for (_, variable) in module.global_variables.iter_mut() {
+        if variable.space == AddressSpace::Uniform {
+            variable.space = AddressSpace::Immediate;
+            variable.binding = None;
+        }
+    }
+}
+
 /// Maps on all cores; a panic of one is the caller's.
 fn in_parallel<A: Send, B: Send>(items: Vec<A>, work: impl Fn(A) -> B + Sync + Send) -> Vec<B> {
     use rayon::prelude::*;
@@ -189,53 +219,80 @@ fn validate(source: &KernelSource, module: &Module, profile: &Profile) -> Module
     })
 }
 
+/// The profiles that ask for a kernel, with its family, once it has passed each of them.
+fn passes<'a>(
+    source: &'a KernelSource,
+    module: &Module,
+    profiles: &[Profile],
+) -> Vec<(&'static str, &'a str)> {
+    let KernelSource { name, .. } = source;
+    let facts = Facts::of(module);
+    let params = facts.params;
+    // The question how f16 are converted has none.
+    assert!(params > 0 || name == "halves", "{name}");
+    assert!(params.is_multiple_of(4), "{name}");
+    assert!(
+        !source.immediates || params <= IMMEDIATES,
+        "{name}: {params} bytes"
+    );
+    let asking: Vec<&Profile> = profiles
+        .iter()
+        .filter(|profile| profile.asks_for(source, &facts))
+        .collect();
+    let mut info = None;
+    for profile in &asking {
+        info = Some(validate(source, module, profile));
+        assert!(
+            facts.storage_bindings <= profile.bindings,
+            "{name} on {}",
+            profile.name
+        );
+    }
+    let info = info.unwrap_or_else(|| panic!("{name}: no profile asks for it"));
+    let words = naga::back::spv::write_vec(module, &info, &spirv_options(), None)
+        .unwrap_or_else(|error| panic!("{name} as SPIR-V: {error}"));
+    assert_eq!(words.first(), Some(&0x0723_0203), "{name}");
+    // Immediates are another declaration, no other code; cooperative matrices are Vulkan's.
+    if !source.immediates && !source.cooperative {
+        write_hlsl(source, module, &info);
+        // Metal has no f64.
+        if !source.f64 {
+            write_msl(source, module, &info);
+        }
+    }
+    let family = name.split_whitespace().next().unwrap_or_default();
+    let seen = asking.iter().map(|profile| (profile.name, family));
+    seen.collect()
+}
+
 /// Parsed, validated and written as SPIR-V, for Direct3D and for Metal, under each profile that asks for it. Scalars fit the
 /// immediates of desktop adapters.
 #[test]
 fn every_kernel_passes_every_profile_that_asks_for_it() {
     let kernels = kernels();
     let profiles = profiles();
-    let passed = in_parallel(kernels.iter().collect(), |source| {
-        let KernelSource { name, .. } = source;
-        let module = parse(source);
-        let facts = Facts::of(&module);
-        let params = facts.params;
-        // The question how f16 are converted has none.
-        assert!(params > 0 || name == "halves", "{name}");
-        assert!(params.is_multiple_of(4), "{name}");
-        assert!(
-            !source.immediates || params <= IMMEDIATES,
-            "{name}: {params} bytes"
-        );
-        let asking: Vec<&Profile> = profiles
-            .iter()
-            .filter(|profile| profile.asks_for(source, &facts))
-            .collect();
-        let mut info = None;
-        for profile in &asking {
-            info = Some(validate(source, &module, profile));
-            assert!(
-                facts.storage_bindings <= profile.bindings,
-                "{name} on {}",
-                profile.name
-            );
-        }
-        let info = info.unwrap_or_else(|| panic!("{name}: no profile asks for it"));
-        let words = naga::back::spv::write_vec(&module, &info, &spirv_options(), None)
-            .unwrap_or_else(|error| panic!("{name} as SPIR-V: {error}"));
-        assert_eq!(words.first(), Some(&0x0723_0203), "{name}");
-        // Immediates are another declaration, no other code; cooperative matrices are Vulkan's.
-        if !source.immediates && !source.cooperative {
-            write_hlsl(source, &module, &info);
-            // Metal has no f64.
-            if !source.f64 {
-                write_msl(source, &module, &info);
+    let passed = in_parallel(
+        twins().into_iter().enumerate().collect(),
+        |(at, (source, twin))| {
+            let mut module = parse(source);
+            let mut seen = passes(source, &module, &profiles);
+            if let Some(twin) = twin {
+                let text = source.wgsl.replace(UNIFORM, IMMEDIATE);
+                assert!(twin.wgsl == text, "{}: other code", twin.name);
+                take_immediates(&mut module);
+                // Reading takes most of the time, and printing more; blanks, so that all else is at the same place.
+                if at % 1021 == 0 {
+                    let blanks = " ".repeat(UNIFORM.len() - IMMEDIATE.len());
+                    let mut apart = twin.clone();
+                    apart.wgsl = text.replace(IMMEDIATE, &(blanks + IMMEDIATE));
+                    let (read, made) = (format!("{:?}", parse(&apart)), format!("{module:?}"));
+                    assert!(read == made, "{}: read otherwise", twin.name);
+                }
+                seen.extend(passes(twin, &module, &profiles));
             }
-        }
-        let family = name.split_whitespace().next().unwrap_or_default();
-        let seen = asking.iter().map(|profile| (profile.name, family));
-        seen.collect::<Vec<_>>()
-    });
+            seen
+        },
+    );
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for &seen in passed.iter().flatten() {
         *counts.entry(seen).or_default() += 1;

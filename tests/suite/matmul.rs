@@ -426,9 +426,13 @@ fn specials(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// In full: every m, k, n up to 20. Else a part of them.
+/// In full: every m, k, n up to 20. Else a part of them, with every m, every k and every n.
 fn small_sweep(context: &Context) -> Result<()> {
-    let every = if full() { 1 } else { 67 };
+    let every = match (full(), context.is_slow()) {
+        (true, _) => 1,
+        (false, true) => 199,
+        (false, false) => 67,
+    };
     let (most, mut rng) = (21, Rng::new(crate::rng::seed()));
     for at in (0..most * most * most).step_by(every) {
         let (m, k, n) = (at / (most * most), at / most % most, at % most);
