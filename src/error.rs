@@ -90,8 +90,18 @@ pub struct DTypeMismatch {
     pub left: DType,
     /// What the second operand is, or what was asked for.
     pub right: DType,
+    pub(crate) rule: DTypeRule,
+}
+
+/// Why dtypes have to go together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DTypeRule {
+    /// Operands have one dtype.
+    Same,
     /// What the first has to be, where it is an operand like no other.
-    pub(crate) rule: Option<&'static str>,
+    Operand(&'static str),
+    /// Elements are read as what they are.
+    Read,
 }
 
 impl std::error::Error for DTypeMismatch {}
@@ -105,14 +115,19 @@ impl fmt::Display for DTypeMismatch {
             rule,
         } = self;
         match rule {
-            None => write!(
+            DTypeRule::Same => write!(
                 f,
                 "{op}: dtypes {left} and {right} differ; convert one of them with \
                  `cast(DType::{right:?})` or `cast(DType::{left:?})`"
             ),
-            Some(rule) => write!(
+            DTypeRule::Operand(rule) => write!(
                 f,
                 "{op}: {rule}, not {left}; convert it with `cast(DType::{right:?})`"
+            ),
+            DTypeRule::Read => write!(
+                f,
+                "{op}: elements are {left}, not {right}: read them as {left}, or convert the tensor before with \
+                 `cast(DType::{right:?})`"
             ),
         }
     }
@@ -396,7 +411,17 @@ impl Error {
             op,
             left,
             right,
-            rule: None,
+            rule: DTypeRule::Same,
+        }))
+    }
+
+    /// Elements `there` that are `asked` for as others.
+    pub(crate) fn read_dtype(op: &'static str, there: DType, asked: DType) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left: there,
+            right: asked,
+            rule: DTypeRule::Read,
         }))
     }
 
@@ -416,7 +441,7 @@ impl Error {
             op,
             left,
             right,
-            rule: Some(rule),
+            rule: DTypeRule::Operand(rule),
         }))
     }
 

@@ -99,7 +99,8 @@ impl Layout {
                 if stride != step {
                     return false;
                 }
-                step *= size as isize;
+                // Of shapes that nothing holds too.
+                step = step.saturating_mul(size as isize);
             }
         }
         true
@@ -114,9 +115,9 @@ impl Layout {
             .shape
             .iter()
             .zip(&self.strides)
-            .map(|(&size, &stride)| (size as isize - 1) * stride.max(0))
-            .sum();
-        self.offset + reach as usize + 1
+            .map(|(&size, &stride)| (size as isize - 1).saturating_mul(stride.max(0)))
+            .fold(0, isize::saturating_add);
+        self.offset.saturating_add(reach as usize).saturating_add(1)
     }
 
     /// The storage indices from the lowest that is used to one past the highest; `0..0` when there
@@ -340,6 +341,13 @@ mod tests {
             assert_eq!(turned.reshape(&shape.into()), None);
             assert_eq!(layout.reshape(&shape.into()), None);
         }
+    }
+
+    #[test]
+    fn shapes_that_nothing_holds_saturate() {
+        let layout = Layout::contiguous([1 << 40, 1 << 40]);
+        assert!(layout.is_contiguous());
+        assert!(layout.end() > 1 << 62);
     }
 
     #[test]

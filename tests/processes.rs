@@ -10,13 +10,13 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use orlop::{DType, Device, DeviceKind, Pending, Result, Tensor};
+use orlop::{DType, Device, DeviceKind, Pending, Result, Tensor, fused};
 
 /// Case and selector for a child.
 const CASE: &str = "ORLOP_TEST_CASE";
@@ -42,6 +42,7 @@ const CASES: &[(&str, Body, i32)] = &[
         thread_local_of_a_thread,
         0,
     ),
+    ("thread_local_that_works", thread_local_that_works, 0),
     ("last_handle_while_pending", last_handle_while_pending, 0),
     ("panic_ends_main", panic_ends_main, 101),
     ("panic_unwinds", panic_unwinds, 0),
@@ -303,6 +304,41 @@ fn thread_local_of_a_thread(selector: &str) -> Result<()> {
     });
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
     works(&open(selector)?)
+}
+
+/// Works once more when it is dropped, and tells whether it could.
+struct WorksInDrop(Device, mpsc::Sender<Result<()>>);
+
+impl Drop for WorksInDrop {
+    fn drop(&mut self) {
+        let work = || -> Result<()> {
+            let ones = Tensor::ones(&self.0, [20, 30], DType::F32)?;
+            let sum = fused(|e| e.input(&ones) * 2.0 + 1.0)?;
+            let product = sum.add(&ones)?.matmul(&ones.transpose(0, 1)?)?;
+            assert_eq!(product.sum(..)?.item::<f32>()?, 4.0 * 30.0 * 400.0);
+            Ok(())
+        };
+        let _ = self.1.send(work());
+    }
+}
+
+/// Made before the thread has any of the library's own, so that it goes after them.
+fn thread_local_that_works(selector: &str) -> Result<()> {
+    thread_local! {
+        static WORKS: RefCell<Option<WorksInDrop>> = const { RefCell::new(None) };
+    }
+    let device = open(selector)?;
+    let (sender, told) = mpsc::channel();
+    let on_it = device.clone();
+    let thread = thread::spawn(move || {
+        WORKS.with(|works| works.replace(Some(WorksInDrop(on_it.clone(), sender))));
+        let ones = Tensor::ones(&on_it, [20, 30], DType::F32)?;
+        fused(|e| e.input(&ones) * 2.0 + 1.0)?.matmul(&ones.transpose(0, 1)?)?;
+        works(&on_it)
+    });
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+    told.recv().expect("it was dropped")?;
+    works(&device)
 }
 
 /// The device goes first, then its tensors; what was ordered still arrives, or is dropped too.

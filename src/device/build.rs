@@ -214,7 +214,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// Opens the device, with a pool of its own.
+    /// Opens the device, with a pool of its own; where nothing is set and there is no GPU it is
+    /// [`Device::cpu`], whose pool all share.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the

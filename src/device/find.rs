@@ -201,7 +201,14 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
         return Some(at);
     }
     if let Ok(index) = asked.parse::<usize>() {
-        return (index < all.len()).then_some(index);
+        // Nobody has hundreds of devices: `4090` is a word of a name.
+        return match asked.len() {
+            ..3 => (index < all.len()).then_some(index),
+            _ => all.iter().position(|found| {
+                let haystack = found.info.haystack();
+                haystack.split_whitespace().any(|word| word == asked)
+            }),
+        };
     }
     let (class, piece) = match asked.split_once(':') {
         Some((class @ ("gpu" | "soft"), piece)) => (Some(class), piece),
@@ -311,6 +318,16 @@ mod tests {
                 .ok()
                 .map(|found| found.info.selector);
             assert_eq!(selected.as_deref(), found, "{asked}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_names_are_words() {
+        let mut all = all();
+        all[1].info.name = "NVIDIA GeForce RTX 4090".to_owned();
+        for (asked, found) in [("4090", Some("gpu:1")), ("409", None), ("gpu:4090", None)] {
+            let selected = position(asked, &all).map(|at| all[at].info.selector.as_str());
+            assert_eq!(selected, found, "{asked}");
         }
     }
 

@@ -14,7 +14,7 @@ use super::staging::{
 };
 use super::stream::Submission;
 use super::wait::Order;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory, Result};
 use crate::turns::Turn;
 
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
@@ -186,8 +186,26 @@ impl Gpu {
     }
 
     fn staging_failed(&self, caught: Caught) -> Error {
+        let is_full = matches!(caught, Caught::OutOfMemory(_));
         let reason = format!("{}; trim() gives idle memory back", caught.into_message());
-        self.health.explain(&self.device, "staging", reason)
+        match self.health.explain(&self.device, "staging", reason) {
+            Error::Execution(failed) if is_full => {
+                let statistics = self.memory.lock().statistics();
+                Error::OutOfMemory(Box::new(OutOfMemory {
+                    device: self.name.clone(),
+                    asked: 0,
+                    limit: statistics.limit,
+                    allocated: statistics.allocated,
+                    reserved: statistics.reserved,
+                    largest_free: statistics.largest_free,
+                    diagnosis: format!(
+                        "no memory for staging, which is beside the budget: {}",
+                        failed.reason
+                    ),
+                }))
+            }
+            other => other,
+        }
     }
 
     /// The buffer and offset of `bytes` bytes at `at` of a block. Under the stream lock.

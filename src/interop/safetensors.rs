@@ -206,22 +206,25 @@ fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write
     if names.contains(&"__metadata__") {
         return Err(failing.problem("`__metadata__` is no name of a tensor in this format"));
     }
-    let mut end = 0;
-    let infos = order
+    let mut end = 0usize;
+    let infos: Result<_> = order
         .iter()
         .map(|(name, tensor)| {
             let start = end;
-            end += tensor.elements() * tensor.dtype().size();
+            let bytes = tensor.elements().checked_mul(tensor.dtype().size());
+            let after = bytes.and_then(|bytes| start.checked_add(bytes));
+            end = after
+                .ok_or_else(|| failing.problem("more than 2^64 bytes: are there broadcasts?"))?;
             let info = TensorInfo {
                 dtype: kind(tensor.dtype()),
                 shape: tensor.shape().dims().to_vec(),
                 data_offsets: (start, end),
             };
-            ((*name).to_owned(), info)
+            Ok(((*name).to_owned(), info))
         })
         .collect();
     let metadata =
-        Metadata::new(None, infos).map_err(|error| failing.problem(error.to_string()))?;
+        Metadata::new(None, infos?).map_err(|error| failing.problem(error.to_string()))?;
     let mut header =
         serde_json::to_vec(&metadata).map_err(|error| failing.problem(error.to_string()))?;
     // So that the data starts at a multiple of 8.

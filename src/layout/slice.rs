@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 
 /// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`, `-2..`; with
-/// [`SliceRange::step`] every so-manieth element of it. Or one index, `3`, without a range: the dimension
+/// [`SliceRange::step`] every `step`-th element of it. Or one index, `3`, without a range: the dimension
 /// goes away. Negative numbers count from the end: -1 is the last element. An end with `=` is an
 /// element that is there. (Where both ends are literals, as in `1..-1`, clippy takes the range for an empty one:
 /// `reversed_empty_ranges` is to be allowed there.)
@@ -140,7 +140,7 @@ impl Layout {
         self.slice(&ranges)
     }
 
-    /// Keeps a range of each dimension, every so-manieth element of it, or one index without the
+    /// Keeps a range of each dimension, every `step`-th element of it, or one index without the
     /// dimension; dimensions that are not named stay whole.
     ///
     /// # Errors

@@ -136,10 +136,10 @@ impl Full {
                 "a higher budget, or smaller pieces"
             }
             (_, true) if is_scattered => {
-                "moving blocks together, or spilling where that was not enough (enough is free, in pieces)"
+                "`WhenFull::Relocate`, which moves blocks together, or spilling (enough is free, but in pieces)"
             }
             (_, false) if is_scattered => {
-                "moving blocks together, which those that are pinned do not (enough is free, in pieces)"
+                "`WhenFull::Relocate`, which moves blocks together, but none that are pinned (enough is free, but in pieces)"
             }
             (FullReason::OverBudget, true) => "freeing tensors, spilling them, or a higher budget",
             (FullReason::OverBudget, false) => "freeing tensors, or a higher budget",

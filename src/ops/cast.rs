@@ -3,10 +3,12 @@
 use super::elementwise::Elementwise;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::road;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The elements as another dtype; the tensor itself when it has that dtype already.
+    /// The elements as another dtype; the tensor itself when it has that dtype already and lives where it would be
+    /// cast (see [`Device::scope`](crate::Device::scope)).
     ///
     /// Floats to integers go toward zero and saturate, NaN becomes 0; integers to integers keep
     /// the bits; everything else rounds to nearest even (as Rust's `as`, on every device). To bool:
@@ -16,7 +18,7 @@ impl Tensor {
     /// Out of memory, unsupported under strict placement, a lost device.
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
-            return Ok(self.clone());
+            return self.to(&road::home("cast", &[self])?);
         }
         Elementwise::cast(dtype).run(&[self])
     }

@@ -102,7 +102,10 @@ impl Tensor {
         let axis = axis.into().of("chunk", self.shape())?;
         let size = self.shape()[axis];
         if count == 0 {
-            return Err(Error::invalid("chunk", "into no parts"));
+            return Err(Error::invalid(
+                "chunk",
+                "into 0 parts: there must be at least one",
+            ));
         }
         let each = size.div_ceil(count).max(1);
         let parts = size.div_ceil(each);

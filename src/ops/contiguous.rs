@@ -49,7 +49,7 @@ impl Tensor {
     }
 
     /// [`Tensor::copy`] where the tensor lives, whatever the scope.
-    pub(super) fn copy_at_home(&self) -> Result<Tensor> {
+    pub(in crate::ops) fn copy_at_home(&self) -> Result<Tensor> {
         road::run_at_home(&Copy, self)
     }
 

@@ -172,7 +172,7 @@ impl Tensor {
         if T::DTYPE == self.dtype() {
             Ok(())
         } else {
-            Err(Error::dtype_mismatch(op, self.dtype(), T::DTYPE))
+            Err(Error::read_dtype(op, self.dtype(), T::DTYPE))
         }
     }
 }

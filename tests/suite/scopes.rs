@@ -20,6 +20,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             are_of_one_thread,
         ),
+        Test::new(
+            "scopes::casts_to_the_same",
+            Scope::Device,
+            casts_to_the_same,
+        ),
         Test::new("scopes::and_futures", Scope::Device, and_futures),
     ]
 }
@@ -151,6 +156,18 @@ fn are_of_one_thread(context: &Context) -> Result<()> {
         std::thread::scope(|scope| scope.spawn(|| a.add(&a)).join().expect("no panic"))
     })?;
     assert_eq!(outside.device(), &home);
+    Ok(())
+}
+
+/// Whether there is something to convert or not, the result lives on the scope's device.
+fn casts_to_the_same(context: &Context) -> Result<()> {
+    let a = Tensor::ones(&context.open(), 3, DType::F32)?;
+    let here = a.cast(DType::F32)?;
+    assert!(here.device() == a.device() && here.shares_storage(&a));
+    for dtype in [DType::F32, DType::F16] {
+        let cast = Device::cpu().scope(|| a.cast(dtype))?;
+        assert_eq!(cast.device(), &Device::cpu(), "{dtype}");
+    }
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! Programs' own kernels: bindings read from WGSL, windows, placement, errors, and what hostile ones cannot do.
 
 use orlop::{
-    DType, Device, Error, Kernel, KernelCall, Placement, Result, Shape, Tensor, Tolerance,
+    DType, Device, Error, Kernel, KernelCall, Placement, Result, Shape, Tensor, Tolerance, f16,
+    fused,
 };
 
 use crate::adapters::Context;
@@ -21,6 +22,12 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("user::rows", Scope::Device, rows),
         Test::new("user::strided", Scope::Device, strided),
+        Test::new("user::endless_views", Scope::Device, endless_views),
+        Test::new(
+            "user::outputs_of_several_dtypes",
+            Scope::Device,
+            outputs_of_several_dtypes,
+        ),
         Test::new("user::many_numbers", Scope::Kernels, many_numbers),
         Test::new("user::no_elements", Scope::Device, no_elements),
         Test::new("user::without_inputs", Scope::Device, without_inputs),
@@ -364,6 +371,92 @@ fn many_numbers(context: &Context) -> Result<()> {
     }
     let made = launch.vector("v", [1, 2, -30]).scalar("last", 7u32).run()?;
     same(&made, &[1560.0f32, -23.0])
+}
+
+/// A twin gets its inputs without gaps: of a view that no host holds it gets none, and the program goes on.
+fn endless_views(context: &Context) -> Result<()> {
+    let source = "
+        struct Params { x_offset: u32, x_stride_0: i32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> out: array<f32>;
+        @compute @workgroup_size(1) fn main() {
+            out[0] = x[i32(params.x_offset) + 7 * params.x_stride_0];
+        }";
+    let eighth = Kernel::wgsl("eighth", source)?.strided().twin(|call| {
+        call.output::<f32>("out")?[0] = call.input::<f32>("x")?[7];
+        Ok(())
+    })?;
+    let x = Tensor::ones(context.device(), 1, DType::F32)?.broadcast_to([1 << 50])?;
+    let launch = eighth.launch().input("x", &x).output("out", 1);
+    match launch.workgroups([1; 3]).run() {
+        Ok(made) => {
+            assert!(!made.device().is_cpu());
+            same(&made, &[1.0f32])
+        }
+        Err(Error::OutOfMemory(full)) => {
+            assert_eq!(full.device, "host");
+            Ok(())
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// They are operands like any others: of one expression, of an index and what it names, on another device.
+fn outputs_of_several_dtypes(context: &Context) -> Result<()> {
+    let source = "
+        @group(0) @binding(0) var<storage, read_write> value: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> index: array<i32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            value[id.x] = f32(id.x) + 0.5;
+            index[id.x] = -i32(id.x) - 1;
+        }";
+    let pairs = Kernel::wgsl("pairs", source)?.twin(|call| {
+        let values = call.output::<f32>("value")?.iter_mut();
+        for (at, (value, index)) in values.zip(call.output::<i32>("index")?).enumerate() {
+            (*value, *index) = (at as f32 + 0.5, -(at as i32) - 1);
+        }
+        Ok(())
+    })?;
+    let launch = pairs.launch().on(context.device());
+    let launch = launch.output("value", 64).output("index", 64);
+    let made = launch.clone().workgroups([1; 3]).run_all()?;
+    let [value, index] = &made[..] else {
+        panic!("{} outputs", made.len());
+    };
+    let product = || fused(|e| e.input(value) * e.input(index).cast(DType::F32));
+    let want: Vec<f32> = (0..64)
+        .map(|at| (at as f32 + 0.5) * -(at as f32 + 1.0))
+        .collect();
+    same(&product()?, &want)?;
+    same(&Device::cpu().scope(product)?, &want)?;
+    // Each meets the one as far from the other end.
+    let sums = || value.scatter_add(0, index, value);
+    same(&sums()?, &[64.0f32; 64])?;
+    same(&Device::cpu().scope(sums)?, &[64.0f32; 64])?;
+
+    // Equal layouts, counted in elements of different sizes.
+    let source = "enable f16;
+        @group(0) @binding(0) var<storage, read_write> a: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> b: array<f16>;
+        @group(0) @binding(2) var<storage, read_write> c: array<f32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            a[id.x] = 1.0;
+            b[id.x] = 2.0h;
+            c[id.x] = 3.0;
+        }";
+    let triples = Kernel::wgsl("triples", source)?.twin(|call| {
+        call.output::<f32>("a")?.fill(1.0);
+        call.output::<f16>("b")?.fill(f16::from_f32(2.0));
+        call.output::<f32>("c")?.fill(3.0);
+        Ok(())
+    })?;
+    let launch = triples.launch().on(context.device());
+    let launch = launch.output("a", 64).output("b", 64).output("c", 64);
+    let made = launch.workgroups([1; 3]).run_all()?;
+    let sum = fused(|e| e.input(&made[1]).cast(DType::F32) + e.input(&made[2]))?;
+    same(&sum, &[5.0f32; 64])?;
+    same(&made[0], &[1.0f32; 64])
 }
 
 fn no_elements(context: &Context) -> Result<()> {

@@ -175,7 +175,7 @@ impl Place {
     fn check<T: Element>(&self) -> Result<()> {
         match T::DTYPE == self.dtype {
             true => Ok(()),
-            false => Err(Error::dtype_mismatch(OP, self.dtype, T::DTYPE)),
+            false => Err(Error::read_dtype(OP, self.dtype, T::DTYPE)),
         }
     }
 

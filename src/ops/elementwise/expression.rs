@@ -167,7 +167,8 @@ impl Expression {
 
     /// [`Expression::body`], kept for the next call of the same expression on this thread.
     pub(super) fn code(&self, types: &Types, inputs: &[DType], old: Option<DType>) -> Arc<str> {
-        BODIES.with_borrow_mut(|bodies| {
+        let kept = BODIES.try_with(|bodies| {
+            let bodies = &mut *bodies.borrow_mut();
             let written = bodies.get(self).into_iter().flatten();
             let known = written
                 .into_iter()
@@ -185,7 +186,9 @@ impl Expression {
                 code: Arc::clone(&code),
             });
             code
-        })
+        });
+        // A thread that is ending keeps nothing.
+        kept.unwrap_or_else(|_| self.body(types, inputs, old).into())
     }
 
     /// The function `apply` of the generated kernel, on `inputs` of these dtypes and on what the output

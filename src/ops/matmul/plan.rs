@@ -142,7 +142,8 @@ pub struct MatmulPlan {
 }
 
 /// The plan for a product on a device: a pure function, by the table of what was measured on the adapter
-/// ([`Capabilities::matmul_choices`]), else by rules (`docs/matmul.md`).
+/// ([`Capabilities::matmul_choices`]), else by rules (`docs/matmul.md`). The CPU device has no kernels and asks for
+/// no plan: what is said of its capabilities is said of a GPU with them.
 pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     if let Some(plan) = measured(capabilities, problem) {
         return plan;

@@ -242,7 +242,7 @@ impl Op for Normalise {
             return Err(Error::invalid(
                 self.name(),
                 format!(
-                    "is not made of {}: convert it with `cast(DType::F32)` first",
+                    "takes floats, not {}: convert it with `cast(DType::F32)` first",
                     x.dtype
                 ),
             ));

@@ -232,7 +232,7 @@ fn reduce(asked: Reduction, input: &Tensor, axes: Axes) -> Result<Tensor> {
     if !what.takes(dtype) {
         return Err(Error::invalid(
             op,
-            format!("is not made of {dtype}: convert it with `cast(DType::F32)` first"),
+            format!("does not take {dtype}: convert it with `cast(DType::F32)` first"),
         ));
     }
     let lengths = along.axes.iter().map(|&axis| input.shape()[axis]);

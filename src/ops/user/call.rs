@@ -6,6 +6,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::source::Source;
+use crate::cpu::host_vec;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -44,18 +45,27 @@ pub(super) enum Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    pub(super) fn of(bytes: &'a [u8], layout: &Layout, dtype: DType) -> Self {
+    /// # Errors
+    /// `OutOfMemory` of the host: a broadcast may have more elements than fit there.
+    pub(super) fn of(
+        op: &'static str,
+        bytes: &'a [u8],
+        layout: &Layout,
+        dtype: DType,
+    ) -> Result<Self> {
         let (size, count) = (dtype.size(), layout.elements());
         if layout.is_contiguous() {
             let first = layout.offset() * size;
-            return Bytes::Lent(&bytes[first..first + count * size]);
+            return Ok(Bytes::Lent(&bytes[first..first + count * size]));
         }
-        let mut words = vec![0u64; (count * size).div_ceil(8)];
+        let length = (count * size).div_ceil(8);
+        let mut words = host_vec(op, length)?;
+        words.resize(length, 0u64);
         let out = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
         for (to, index) in out.chunks_exact_mut(size).zip(layout.indices()) {
             to.copy_from_slice(&bytes[index * size..][..size]);
         }
-        Bytes::Gathered(words, count * size)
+        Ok(Bytes::Gathered(words, count * size))
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -135,7 +145,7 @@ impl<'a> KernelCall<'a> {
             .find(|member| member.name == name);
         let member = member.ok_or_else(|| unknown(self.kernel, "scalar", name))?;
         if T::DTYPE != member.dtype {
-            return Err(Error::dtype_mismatch(self.kernel, T::DTYPE, member.dtype));
+            return Err(Error::read_dtype(self.kernel, member.dtype, T::DTYPE));
         }
         let numbers = bytemuck::cast_slice(&self.words[member.word..member.word + member.lanes]);
         <[T; N]>::try_from(numbers).map_err(|_| {
@@ -157,7 +167,7 @@ impl<'a> KernelCall<'a> {
             .find(|binding| binding.name == name);
         match binding.map(|binding| binding.dtype) {
             Some(dtype) if dtype != T::DTYPE => {
-                Err(Error::dtype_mismatch(self.kernel, T::DTYPE, dtype))
+                Err(Error::read_dtype(self.kernel, dtype, T::DTYPE))
             }
             _ => Ok(()),
         }

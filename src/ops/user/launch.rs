@@ -99,17 +99,20 @@ impl<'k> KernelLaunch<'k> {
     /// [`Error::ShapeMismatch`]; [`Error::Unsupported`] under strict placement for what the device
     /// lacks; what any op can meet.
     pub fn run(&self) -> Result<Tensor> {
-        match &mut self.run_all()?[..] {
-            [output] => Ok(output.clone()),
-            outputs => Err(Error::invalid(
+        let bindings = self.kernel.source.bindings.iter();
+        let outputs = bindings.filter(|binding| !binding.is_input).count();
+        if outputs != 1 {
+            return Err(Error::invalid(
                 self.kernel.name,
-                format!("it has {} outputs: run_all() gives them all", outputs.len()),
-            )),
+                format!("it has {outputs} outputs: run_all() gives them all"),
+            ));
         }
+        let first = self.run_all()?.into_iter().next();
+        first.ok_or_else(|| Error::invalid(self.kernel.name, "it has no output"))
     }
 
-    /// Runs the kernel and gives its outputs, in the order of their bindings. Several outputs share
-    /// one storage.
+    /// Runs the kernel and gives its outputs, in the order of their bindings. Outputs of the first one's dtype
+    /// share one storage; each of another dtype is copied into one of its own.
     ///
     /// # Errors
     /// As [`KernelLaunch::run`].
@@ -137,13 +140,19 @@ impl<'k> KernelLaunch<'k> {
             true => whole,
             false => whole.to(&Device::cpu())?,
         };
+        let first = op.outputs.first().map(|output| output.dtype);
         let part = |output: &Output| {
             let offset = output.offset as usize / output.dtype.size();
             let layout = Layout::contiguous(output.shape.clone()).at_offset(offset);
             let (device, storage) = (whole.device().clone(), whole.storage().clone());
-            Tensor::new(device, storage, layout, output.dtype)
+            let part = Tensor::new(device, storage, layout, output.dtype);
+            // Whoever compares operands of one storage, or moves them together, takes them for elements of one dtype.
+            match first == Some(output.dtype) {
+                true => Ok(part),
+                false => part.copy_at_home(),
+            }
         };
-        Ok(op.outputs.iter().map(part).collect())
+        op.outputs.iter().map(part).collect()
     }
 
     /// Runs a kernel with one output on the memory of a tensor that is there: the kernel finds in its output what

@@ -307,7 +307,7 @@ impl Op for UserOp<'_> {
             let input = &inputs[at];
             let bytes = match self.lengths[at] {
                 0 => Bytes::Gathered(Vec::new(), 0),
-                _ => Bytes::of(input.bytes, input.layout, input.dtype),
+                _ => Bytes::of(self.kernel.name, input.bytes, input.layout, input.dtype)?,
             };
             given.push((binding.name.as_str(), &self.shapes[at], bytes));
         }
