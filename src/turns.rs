@@ -22,11 +22,11 @@ struct Queue {
 
 #[derive(Default)]
 struct Line {
-    waiting: Vec<Place>,
+    waiting: Vec<Waiter>,
     taken: u64,
 }
 
-struct Place {
+struct Waiter {
     number: u64,
     writes: bool,
     /// Whose reads within this one do not queue: a writer that waits for this one would wait for
@@ -75,12 +75,12 @@ impl Turns {
 
 impl Queue {
     /// Joins the line at a position.
-    fn join(self: &Arc<Self>, place: impl FnOnce(&[Place]) -> (usize, bool)) -> Turn {
+    fn join(self: &Arc<Self>, place: impl FnOnce(&[Waiter]) -> (usize, bool)) -> Turn {
         let mut line = self.line.lock();
         let (at, writes) = place(&line.waiting);
         let number = line.taken;
         line.taken += 1;
-        let place = Place {
+        let place = Waiter {
             number,
             writes,
             thread: None,

@@ -128,8 +128,7 @@ impl Gpu {
             | wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_F64
             | wgpu::Features::SHADER_INT64
-            | wgpu::Features::SUBGROUP
-            | wgpu::Features::TIMESTAMP_QUERY;
+            | wgpu::Features::SUBGROUP;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         let has_matrices = adapter.capabilities.cooperative_matrices != Default::default();
         if options.cooperative_matrices && has_matrices {

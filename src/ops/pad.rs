@@ -12,7 +12,7 @@ use crate::dtype::{DType, ElementBytes, Scalar, by_size};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::layout::{Layout, SliceRange};
-use crate::ops::index::Place;
+use crate::ops::index::IndexReader;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -434,7 +434,7 @@ impl OneHot {
         output: &mut HostOutput<'_>,
         one: T,
     ) {
-        let (place, layout) = (Place::new(index, self.classes), index.layout);
+        let (place, layout) = (IndexReader::new(index, self.classes), index.layout);
         let count = output.layout.elements();
         let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
             return;

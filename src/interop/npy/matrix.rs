@@ -18,7 +18,7 @@ const OP: &str = "matmul_streamed";
 /// byte order, and in C or Fortran order.
 #[derive(Debug)]
 pub struct NpyMatrix {
-    place: Place,
+    place: FileElements,
     fortran: bool,
     big_endian: bool,
 }
@@ -27,12 +27,12 @@ pub struct NpyMatrix {
 /// `npy`.
 #[derive(Debug)]
 pub struct NpyMatrixMut {
-    place: Place,
+    place: FileElements,
 }
 
 /// Where elements are.
 #[derive(Debug)]
-struct Place {
+struct FileElements {
     file: File,
     name: String,
     start: u64,
@@ -59,7 +59,7 @@ impl NpyMatrix {
         let shape = <[usize; 2]>::try_from(shape.dims())
             .map_err(|_| failing.problem(format!("its shape is {shape}, no matrix")))?;
         Ok(Self {
-            place: Place {
+            place: FileElements {
                 file: reader.into_inner(),
                 name,
                 start,
@@ -160,7 +160,7 @@ impl NpyMatrixMut {
             .and_then(|()| file.set_len(length))
             .map_err(failing.io())?;
         Ok(Self {
-            place: Place {
+            place: FileElements {
                 file,
                 name,
                 start,
@@ -171,7 +171,7 @@ impl NpyMatrixMut {
     }
 }
 
-impl Place {
+impl FileElements {
     fn check<T: Element>(&self) -> Result<()> {
         match T::DTYPE == self.dtype {
             true => Ok(()),

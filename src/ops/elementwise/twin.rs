@@ -210,7 +210,7 @@ fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
 
 /// Where a node's values are.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     /// In the input itself, from its first element on.
     Straight(usize),
     /// In the tile of an input.
@@ -231,7 +231,7 @@ struct Machine<'a> {
     tile: Option<Tile<'a>>,
     /// Of inputs that are read neither straight nor by tiles.
     walks: Vec<Option<Walk>>,
-    places: Vec<Place>,
+    places: Vec<Location>,
     registers: Vec<Register>,
     /// Bits of elements before they are widened.
     raw: Register,
@@ -275,15 +275,15 @@ impl<'a> Machine<'a> {
                     let bytes = value.map_or(&[][..], ElementBytes::as_slice);
                     machine.number(at, dtype, bytes)
                 }
-                Node::Old => Place::Register(machine.register()),
-                Node::Apply(..) if machine.roles[at] == Role::Flows => Place::Output,
+                Node::Old => Location::Register(machine.register()),
+                Node::Apply(..) if machine.roles[at] == Role::Flows => Location::Output,
                 // Computed straight into the output.
                 Node::Apply(..) | Node::Cast(..) if at == last && !is_narrow(dtype) => {
-                    Place::Output
+                    Location::Output
                 }
                 Node::Apply(..) | Node::Cast(..) => {
                     let register = free.pop().unwrap_or_else(|| machine.register());
-                    Place::Register(register)
+                    Location::Register(register)
                 }
             };
             machine.places.push(place);
@@ -295,7 +295,7 @@ impl<'a> Machine<'a> {
                     matches!(expression.nodes[source], Node::Apply(..) | Node::Cast(..));
                 let is_done =
                     !reads[..index].contains(&read) && !expression.reads_after(at, source);
-                if let (true, true, Place::Register(register)) =
+                if let (true, true, Location::Register(register)) =
                     (is_computed, is_done, machine.places[source])
                 {
                     held.push(register);
@@ -315,10 +315,10 @@ impl<'a> Machine<'a> {
     }
 
     /// Where an input is read from; one value for all elements is spread here, once.
-    fn input(&mut self, node: usize, input: usize, dtype: DType) -> Place {
+    fn input(&mut self, node: usize, input: usize, dtype: DType) -> Location {
         let operand = &self.inputs[input];
         if operand.layout.is_contiguous() && !is_narrow(dtype) {
-            return Place::Straight(input);
+            return Location::Straight(input);
         }
         if operand.layout.strides().iter().all(|&stride| stride == 0) {
             let first = operand.layout.offset() * dtype.size();
@@ -327,7 +327,7 @@ impl<'a> Machine<'a> {
         }
         let is_in_tile = self.tile.as_ref().is_some_and(|tile| tile.has(input));
         if is_in_tile && !is_narrow(dtype) {
-            return Place::Tile(input);
+            return Location::Tile(input);
         }
         let register = self.register();
         if !is_in_tile && !operand.layout.is_contiguous() {
@@ -336,11 +336,11 @@ impl<'a> Machine<'a> {
                 self.raw.resize(BLOCK, 0);
             }
         }
-        Place::Register(register)
+        Location::Register(register)
     }
 
     /// One element for all: itself where chains alone read it, else in a register's every place.
-    fn number(&mut self, node: usize, dtype: DType, element: &[u8]) -> Place {
+    fn number(&mut self, node: usize, dtype: DType, element: &[u8]) -> Location {
         let single = match dtype {
             DType::F16 => Some(f16::from_bits(bits16(element)).to_f32()),
             DType::BF16 => Some(bf16::from_bits(bits16(element)).to_f32()),
@@ -357,13 +357,13 @@ impl<'a> Machine<'a> {
         });
         let is_result = node + 1 == self.expression.nodes.len();
         if let (Some(float), true, false) = (float, is_of_chains, is_result) {
-            return Place::Number(float);
+            return Location::Number(float);
         }
         let wide = single.map(f32::to_ne_bytes);
         let element = wide.as_ref().map_or(element, |wide| &wide[..]);
         let register = self.register();
         self.spread(register, element);
-        Place::Register(register)
+        Location::Register(register)
     }
 
     /// Fills a register with one element.
@@ -391,7 +391,7 @@ impl<'a> Machine<'a> {
                         self.compute(at, from, count, out);
                         return;
                     }
-                    if let Place::Register(register) = self.places[at] {
+                    if let Location::Register(register) = self.places[at] {
                         let mut target = std::mem::take(&mut self.registers[register]);
                         let bytes: &mut [u8] = cast_slice_mut(&mut target);
                         let bytes = &mut bytes[..count * Kind::of(self.types[at]).bytes()];
@@ -413,17 +413,17 @@ impl<'a> Machine<'a> {
     fn values(&self, node: usize, from: usize, count: usize) -> &[u8] {
         let dtype = self.types[node];
         match self.places[node] {
-            Place::Straight(input) => {
+            Location::Straight(input) => {
                 let operand = &self.inputs[input];
                 let first = (operand.layout.offset() + from) * dtype.size();
                 &operand.bytes[first..first + count * dtype.size()]
             }
-            Place::Tile(input) => {
+            Location::Tile(input) => {
                 let tile = self.tile.as_ref();
                 tile.map_or(&[], |tile| tile.values(input, from, count, dtype.size()))
             }
-            Place::Number(_) | Place::Output => &[],
-            Place::Register(register) => {
+            Location::Number(_) | Location::Output => &[],
+            Location::Register(register) => {
                 let bytes: &[u8] = cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
             }
@@ -448,7 +448,7 @@ impl<'a> Machine<'a> {
 
     /// Gathers and widens an input's elements that are not read straight.
     fn load(&mut self, node: usize, input: usize, from: usize, count: usize) {
-        let Place::Register(register) = self.places[node] else {
+        let Location::Register(register) = self.places[node] else {
             return;
         };
         let (operand, dtype) = (&self.inputs[input], self.types[node]);
@@ -482,7 +482,7 @@ impl<'a> Machine<'a> {
 
     /// Keeps what the output holds, before it is overwritten.
     fn keep(&mut self, node: usize, out: &[u8]) {
-        if let Place::Register(register) = self.places[node] {
+        if let Location::Register(register) = self.places[node] {
             let dtype = self.types[node];
             let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
             match is_narrow(dtype) {
@@ -510,7 +510,7 @@ impl<'a> Machine<'a> {
         let mut values = Operands::default();
         for (values, &read) in values.iter_mut().zip(node.reads()) {
             let read = usize::from(read);
-            let comes_from_memory = matches!(self.places[read], Place::Straight(_));
+            let comes_from_memory = matches!(self.places[read], Location::Straight(_));
             *values = Values {
                 bytes: self.values(read, from, count),
                 ahead: if comes_from_memory { self.ahead } else { 0 },
@@ -555,7 +555,7 @@ impl<'a> Machine<'a> {
                 let read = usize::from(read);
                 *source = match self.places[read] {
                     _ if self.roles[read] == Role::Flows => None,
-                    Place::Number(number) => Some(Source::Number(narrowed(number))),
+                    Location::Number(number) => Some(Source::Number(narrowed(number))),
                     _ => Some(Source::Values(cast_slice(self.values(read, from, count)))),
                 };
             }

@@ -14,7 +14,7 @@ use crate::road;
 use crate::tensor::Tensor;
 
 use scatter::ScatterAdd;
-pub(super) use take::Place;
+pub(super) use take::IndexReader;
 use take::Take;
 
 use crate::launch::KernelKey;

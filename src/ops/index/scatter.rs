@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Place;
+use super::IndexReader;
 use crate::capabilities::Capabilities;
 use crate::cpu::parallel;
 use crate::cpu::stores::LINE;
@@ -240,7 +240,7 @@ impl Seen {
         output: &mut HostOutput<'_>,
         add: impl Fn(T, T) -> T + Sync,
     ) {
-        let place = Place::new(index, self.size);
+        let place = IndexReader::new(index, self.size);
         let given = source.elements::<T>();
         let out = output.elements::<T>();
         let Some(out) = out.get_mut(..target.elements()) else {
@@ -330,7 +330,7 @@ impl Seen {
     fn by_strips<T: bytemuck::Pod + Send + Sync>(
         &self,
         walk: &parallel::Walk,
-        (place, given): (&Place<'_>, &[T]),
+        (place, given): (&IndexReader<'_>, &[T]),
         out: &mut [T],
         add: &(impl Fn(T, T) -> T + Sync),
     ) -> bool {

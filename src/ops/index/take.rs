@@ -193,7 +193,7 @@ impl Seen {
         index: &HostInput<'_>,
         output: &mut HostOutput<'_>,
     ) {
-        let place = Place::new(index, self.size);
+        let place = IndexReader::new(index, self.size);
         let from: &[T] = bytemuck::cast_slice(table.bytes);
         let walk = parallel::Walk::new(&[&self.table, &self.index]);
         let strides = walk.inner_strides();
@@ -269,13 +269,13 @@ fn look_up<T: bytemuck::Pod>(
 }
 
 /// Entries of an axis by an index on the host.
-pub(in crate::ops) struct Place<'a> {
+pub(in crate::ops) struct IndexReader<'a> {
     numbers: &'a [u32],
     signed: bool,
     size: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> IndexReader<'a> {
     pub(in crate::ops) fn new(index: &HostInput<'a>, size: usize) -> Self {
         Self {
             numbers: bytemuck::cast_slice(index.bytes),

@@ -17,9 +17,6 @@ const THREADS: usize = 64;
 /// Number of words without a batch.
 const WORDS: u32 = 11;
 
-/// Where the copy of an operand lies: its bytes in scratch.
-pub(super) type Place = Window;
-
 /// An operand and its copy: what one launch copies.
 struct Copy {
     batch: SmallVec<[(usize, isize); 4]>,
@@ -44,7 +41,7 @@ pub(super) fn pack(
     pitch: usize,
     (scratch, from): (usize, u64),
     capabilities: &Capabilities,
-) -> Result<Option<(Launch, Place)>> {
+) -> Result<Option<(Launch, Window)>> {
     let wide = WIDE as usize;
     let rank = nest.axes.len();
     let k = rank - 1;
@@ -125,7 +122,7 @@ impl Copy {
         &self,
         storage_bytes: u64,
         input: usize,
-        (scratch, place): (usize, Place),
+        (scratch, place): (usize, Window),
         capabilities: &Capabilities,
     ) -> Result<Launch> {
         let matrices: usize = self.batch.iter().map(|&(size, _)| size).product();

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{UNBOUND, element_name};
-use super::pack::{self, Place};
+use super::pack;
 use super::panel::{Axis, Nest, OPERANDS, Storages, Windows};
 use super::plan::{MatmulOperand, MatmulProblem};
 use super::rule::Finish;
@@ -38,14 +38,14 @@ pub(super) struct Product {
     /// What each input of the op is, in its order.
     pub inputs: SmallVec<[usize; 4]>,
     /// Where the copies of A and B are, of those that are copied first.
-    pub copies: [Option<Place>; 2],
+    pub copies: [Option<Window>; 2],
     /// Copies may be made.
     pub spare: bool,
     /// What kernels call the elements of A and B, and those of C.
     pub element: &'static str,
     pub result: &'static str,
     /// Where C is, if it is scratch: sums that another kernel finishes.
-    pub sums: Option<Place>,
+    pub sums: Option<Window>,
 }
 
 impl Product {

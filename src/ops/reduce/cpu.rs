@@ -78,7 +78,7 @@ impl Run<'_, '_> {
             Reduction::Max | Reduction::Min => {
                 self.fold(&Extreme { least }, &data, |key| T::of_key(key, least))
             }
-            _ => self.fold(&Place { least }, &data, |(_, place)| {
+            _ => self.fold(&ArgExtreme { least }, &data, |(_, place)| {
                 <T::Wide>::index(place)
             }),
         }
@@ -263,7 +263,7 @@ impl<W: Number> Fold<W> for Extreme {
 const SEARCHED: usize = 256;
 
 /// argmax and argmin.
-struct Place {
+struct ArgExtreme {
     least: bool,
 }
 
@@ -285,9 +285,9 @@ fn first<W: Copy>(run: &[W], is_so: impl Fn(&W) -> bool) -> Option<usize> {
     }
 }
 
-impl<W: Number> Fold<W> for Place {
+impl<W: Number> Fold<W> for ArgExtreme {
     /// The best, and which it is: of nothing the largest number there is.
-    type State = (W::Key, W::Place);
+    type State = (W::Key, W::Ordinal);
     const BY_BLOCKS: bool = true;
     const ENOUGH: usize = 128;
 
@@ -548,7 +548,7 @@ mod tests {
                 let run: Vec<W> = (0..length).map(|_| value()).collect();
                 for least in [false, true] {
                     let taken = run.iter().zip(7..);
-                    let place = Place { least };
+                    let place = ArgExtreme { least };
                     let want = taken
                         .clone()
                         .fold(Fold::<W>::empty(&place), |state, (&x, at)| {

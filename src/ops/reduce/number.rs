@@ -14,8 +14,8 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     type Wide: Copy + Send + Sync;
     type Key: Ord + Copy + Send + Sync;
     /// An element's number, as wide as a key: so loops over both are vectors'.
-    type Place: Ord + Copy + Send + Sync;
-    const NOWHERE: Self::Place;
+    type Ordinal: Ord + Copy + Send + Sync;
+    const NOWHERE: Self::Ordinal;
     const ZERO: Self::Wide;
     const ONE: Self::Wide;
     const LEAST: Self::Key;
@@ -32,9 +32,9 @@ pub(in crate::ops) trait Number: Element + bytemuck::Pod {
     fn of_key(key: Self::Key, least: bool) -> Self;
     /// The best one, which may be another than the first of equal ones: NaN, zeros.
     fn best(all: &[Self], least: bool) -> Self;
-    fn place(at: usize) -> Self::Place;
+    fn place(at: usize) -> Self::Ordinal;
     /// Of no element the largest number there is.
-    fn index(place: Self::Place) -> u32;
+    fn index(place: Self::Ordinal) -> u32;
     /// Elements as what their sums are kept in.
     fn reader(elements: &[Self]) -> impl Read<Self::Wide>;
     /// Lets outputs be made as what sums are kept in: in their own memory, or rounded afterwards.
@@ -159,7 +159,7 @@ macro_rules! number {
         impl Number for $number {
             type Wide = $wide;
             type Key = $key;
-            type Place = $place;
+            type Ordinal = $place;
             const NOWHERE: $place = <$place>::MAX;
             const ZERO: $wide = $zero;
             const ONE: $wide = $one;

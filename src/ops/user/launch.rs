@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::Kernel;
 use super::call::unknown;
-use super::op::{self, About, Output, Place, UserOp};
+use super::op::{self, About, Output, Role, UserOp};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -341,15 +341,15 @@ impl<'k> KernelLaunch<'k> {
             return Err(Error::shape_mismatch(kernel.name, &shapes[0], shape, rule));
         }
         let mut outputs: SmallVec<[Output; 2]> = SmallVec::new();
-        let mut places: SmallVec<[Place; 4]> = SmallVec::new();
+        let mut places: SmallVec<[Role; 4]> = SmallVec::new();
         let mut end = 0u64;
         for binding in bindings {
             let inputs = places
                 .iter()
-                .filter(|place| matches!(place, Place::Input(_)));
+                .filter(|place| matches!(place, Role::Input(_)));
             places.push(match binding.is_input {
-                true => Place::Input(inputs.count()),
-                false => Place::Output(outputs.len()),
+                true => Role::Input(inputs.count()),
+                false => Role::Output(outputs.len()),
             });
             if binding.is_input {
                 continue;
@@ -489,12 +489,12 @@ impl<'k> KernelLaunch<'k> {
     fn check_ranks(&self, op: &UserOp<'_>) -> Result<()> {
         let inputs = self.kernel.source.bindings.iter().zip(&op.places);
         for (binding, &place) in inputs {
-            let Place::Input(at) = place else { continue };
+            let Role::Input(at) = place else { continue };
             let strides = op
                 .about
                 .iter()
                 .filter_map(|&(_, of, about)| match (of, about) {
-                    (Place::Input(of), About::Stride(axis)) if of == at => Some(axis + 1),
+                    (Role::Input(of), About::Stride(axis)) if of == at => Some(axis + 1),
                     _ => None,
                 });
             let (handled, rank) = (strides.max(), op.shapes[at].rank());
@@ -515,12 +515,12 @@ impl<'k> KernelLaunch<'k> {
         name: &str,
         (dtype, lanes): (DType, usize),
         op: &UserOp<'_>,
-        place: Place,
+        place: Role,
         about: About,
     ) -> Result<()> {
         let shape = match place {
-            Place::Input(at) => &op.shapes[at],
-            Place::Output(at) => &op.outputs[at].shape,
+            Role::Input(at) => &op.shapes[at],
+            Role::Output(at) => &op.outputs[at].shape,
         };
         let problem = match about {
             _ if dtype == DType::F32 => format!("`{name}` is f32: it is given as u32 or i32"),
@@ -531,7 +531,7 @@ impl<'k> KernelLaunch<'k> {
             About::Size(_) | About::Stride(_) | About::Offset if !self.kernel.strided => {
                 format!("`{name}` is given to kernels that are declared strided()")
             }
-            About::Offset | About::Stride(_) if matches!(place, Place::Output(_)) => {
+            About::Offset | About::Stride(_) if matches!(place, Role::Output(_)) => {
                 format!("`{name}`: outputs are row-major from their first element")
             }
             About::Length if shape.elements() > u32::MAX as usize && !self.kernel.elementwise => {

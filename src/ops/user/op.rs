@@ -10,7 +10,7 @@ use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::{
-    Bound, Dispatch, KernelKey, Launch, Launches, WINDOW_ALIGNMENT, Window, Words,
+    Bound, Dispatch, KernelKey, Launch, Launches, USER, WINDOW_ALIGNMENT, Window, Words,
 };
 use crate::layout::Layout;
 use crate::ops::fill::Fill;
@@ -19,7 +19,7 @@ use crate::shape::Shape;
 
 /// What a binding is bound to.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Role {
     Input(usize),
     Output(usize),
 }
@@ -61,10 +61,10 @@ pub(super) struct UserOp<'k> {
     pub shapes: SmallVec<[Shape; 4]>,
     pub outputs: SmallVec<[Output; 2]>,
     /// Of each binding.
-    pub places: SmallVec<[Place; 4]>,
+    pub places: SmallVec<[Role; 4]>,
     /// The scalars that were given; those about operands are still to be filled in.
     pub words: Words,
-    pub about: SmallVec<[(usize, Place, About); 4]>,
+    pub about: SmallVec<[(usize, Role, About); 4]>,
     pub groups: [u32; 3],
     /// The output is a tensor that is there, and keeps what it holds.
     pub keeps: bool,
@@ -84,17 +84,15 @@ impl UserOp<'_> {
         let mut words = self.words.clone();
         for &(word, place, about) in &self.about {
             words[word] = match (place, about) {
-                (Place::Input(at), About::Length) => length.unwrap_or(self.lengths[at]) as u32,
-                (Place::Output(at), About::Length) => {
+                (Role::Input(at), About::Length) => length.unwrap_or(self.lengths[at]) as u32,
+                (Role::Output(at), About::Length) => {
                     length.unwrap_or(self.outputs[at].shape.elements()) as u32
                 }
-                (Place::Input(at), About::Offset) => inputs[at].offset() as u32,
-                (Place::Input(at), About::Size(axis)) => inputs[at].shape().dims()[axis] as u32,
-                (Place::Input(at), About::Stride(axis)) => inputs[at].strides()[axis] as u32,
-                (Place::Output(at), About::Size(axis)) => {
-                    self.outputs[at].shape.dims()[axis] as u32
-                }
-                (Place::Output(_), _) => 0,
+                (Role::Input(at), About::Offset) => inputs[at].offset() as u32,
+                (Role::Input(at), About::Size(axis)) => inputs[at].shape().dims()[axis] as u32,
+                (Role::Input(at), About::Stride(axis)) => inputs[at].strides()[axis] as u32,
+                (Role::Output(at), About::Size(axis)) => self.outputs[at].shape.dims()[axis] as u32,
+                (Role::Output(_), _) => 0,
             };
         }
         words
@@ -113,7 +111,7 @@ impl UserOp<'_> {
         let mut bytes = 0;
         let operands = self.places.iter().map(|&place| {
             let (operand, first, size, count) = match place {
-                Place::Input(at) => {
+                Role::Input(at) => {
                     let Operand { layout, dtype, .. } = problem.inputs[at];
                     if self.kernel.strided {
                         bytes += (layout.elements() * dtype.size()) as u64;
@@ -122,7 +120,7 @@ impl UserOp<'_> {
                     let first = (layout.offset() * dtype.size()) as u64;
                     (at, first, dtype.size(), layout.elements())
                 }
-                Place::Output(at) => {
+                Role::Output(at) => {
                     let output = &self.outputs[at];
                     let (size, count) = (output.dtype.size(), output.shape.elements());
                     let first = match self.keeps {
@@ -145,7 +143,7 @@ impl UserOp<'_> {
         let source = &self.kernel.source;
         Launch {
             kernel: KernelKey {
-                template: "user",
+                template: USER,
                 values: smallvec![
                     ("name", self.kernel.name.into()),
                     ("immediate", source.immediate.clone().into()),
@@ -303,7 +301,7 @@ impl Op for UserOp<'_> {
             (rest, at) = (tail, written.offset + written.bytes());
         }
         for (binding, place) in source.bindings.iter().zip(&self.places) {
-            let &Place::Input(at) = place else { continue };
+            let &Role::Input(at) = place else { continue };
             let input = &inputs[at];
             let bytes = match self.lengths[at] {
                 0 => Bytes::Gathered(Vec::new(), 0),
