@@ -126,8 +126,8 @@ impl fmt::Display for DTypeMismatch {
             ),
             DTypeRule::Read => write!(
                 f,
-                "{op}: elements are {left}, not {right}: read them as {left}, or convert the tensor before with \
-                 `cast(DType::{right:?})`"
+                "{op}: elements are {left}, not {right}: read them as {left} (of a tensor `cast(DType::{right:?})` \
+                 makes {right})"
             ),
         }
     }
@@ -206,7 +206,7 @@ pub struct DeviceFailure {
 pub struct OutOfMemory {
     /// The device's selector and name.
     pub device: String,
-    /// Bytes asked for.
+    /// Bytes asked for; 0 where it was memory for staging, which is beside the budget.
     pub asked: u64,
     /// The device's budget in bytes, if it has one.
     pub limit: Option<u64>,

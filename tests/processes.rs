@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use orlop::{DType, Device, DeviceKind, Pending, Result, Tensor, fused};
+use orlop::{DType, Device, DeviceKind, Pending, Result, Tensor, explain_matmuls, fused};
 
 /// Case and selector for a child.
 const CASE: &str = "ORLOP_TEST_CASE";
@@ -314,7 +314,9 @@ impl Drop for WorksInDrop {
         let work = || -> Result<()> {
             let ones = Tensor::ones(&self.0, [20, 30], DType::F32)?;
             let sum = fused(|e| e.input(&ones) * 2.0 + 1.0)?;
-            let product = sum.add(&ones)?.matmul(&ones.transpose(0, 1)?)?;
+            let sum = Device::cpu().scope(|| sum.add(&ones))?.to(&self.0)?;
+            let (product, _) = explain_matmuls(|| sum.matmul(&ones.transpose(0, 1)?));
+            let product = product?;
             assert_eq!(product.sum(..)?.item::<f32>()?, 4.0 * 30.0 * 400.0);
             Ok(())
         };
@@ -334,6 +336,7 @@ fn thread_local_that_works(selector: &str) -> Result<()> {
         WORKS.with(|works| works.replace(Some(WorksInDrop(on_it.clone(), sender))));
         let ones = Tensor::ones(&on_it, [20, 30], DType::F32)?;
         fused(|e| e.input(&ones) * 2.0 + 1.0)?.matmul(&ones.transpose(0, 1)?)?;
+        Device::cpu().scope(|| ones.add(&ones))?;
         works(&on_it)
     });
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;

@@ -72,8 +72,8 @@ impl DeviceBuilder {
 
     /// Which device: `gpu:0`, `soft:1`, `cpu`; an index into [`Device::list`]; a piece of the
     /// adapter's name, driver or backend, within a class (`gpu:nvidia`, `soft:llvmpipe`) or
-    /// without (`radeon`). The first match in the order of [`Device::list`] is taken. Without a
-    /// selector: as [`Device::best`].
+    /// without (`radeon`); a number of three digits and more that is no index is a whole word of the name (`4090`). The
+    /// first match in the order of [`Device::list`] is taken. Without a selector: as [`Device::best`].
     #[must_use]
     pub fn select(mut self, selector: impl Into<String>) -> Self {
         self.selector = Some(selector.into());

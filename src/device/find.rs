@@ -202,9 +202,10 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
     }
     if let Ok(index) = asked.parse::<usize>() {
         // Nobody has hundreds of devices: `4090` is a word of a name.
-        return match asked.len() {
-            ..3 => (index < all.len()).then_some(index),
-            _ => all.iter().position(|found| {
+        return match index < all.len() {
+            true => Some(index),
+            false if asked.len() < 3 => None,
+            false => all.iter().position(|found| {
                 let haystack = found.info.haystack();
                 haystack.split_whitespace().any(|word| word == asked)
             }),

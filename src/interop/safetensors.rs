@@ -213,8 +213,9 @@ fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write
             let start = end;
             let bytes = tensor.elements().checked_mul(tensor.dtype().size());
             let after = bytes.and_then(|bytes| start.checked_add(bytes));
-            end = after
-                .ok_or_else(|| failing.problem("more than 2^64 bytes: are there broadcasts?"))?;
+            end = after.ok_or_else(|| {
+                failing.problem("more bytes than can be counted: are there broadcasts?")
+            })?;
             let info = TensorInfo {
                 dtype: kind(tensor.dtype()),
                 shape: tensor.shape().dims().to_vec(),

@@ -172,11 +172,11 @@ impl Layout {
                 false => start,
             };
             strides[axis] = match dims[axis] > 1 {
-                true => strides[axis] * range.step,
+                true => strides[axis].saturating_mul(range.step),
                 // It is not stepped along, so neither backwards.
                 false => strides[axis].abs(),
             };
-            offset += first as isize * self.strides[axis];
+            offset = offset.saturating_add((first as isize).saturating_mul(self.strides[axis]));
         }
         let shape: Shape = dims.into_iter().collect();
         // Without elements the offset means nothing: keep it inside the storage.

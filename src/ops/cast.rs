@@ -7,8 +7,8 @@ use crate::road;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The elements as another dtype; the tensor itself when it has that dtype already and lives where it would be
-    /// cast (see [`Device::scope`](crate::Device::scope)).
+    /// The elements as another dtype; the tensor itself when it has that dtype already (on the device of a
+    /// [scope](crate::Device::scope) that is open, a copy).
     ///
     /// Floats to integers go toward zero and saturate, NaN becomes 0; integers to integers keep
     /// the bits; everything else rounds to nearest even (as Rust's `as`, on every device). To bool:
@@ -18,7 +18,10 @@ impl Tensor {
     /// Out of memory, unsupported under strict placement, a lost device.
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
-            return self.to(&road::home("cast", &[self])?);
+            return match road::home("cast", &[self])? == *self.device() {
+                true => Ok(self.clone()),
+                false => self.copy(),
+            };
         }
         Elementwise::cast(dtype).run(&[self])
     }

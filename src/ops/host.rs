@@ -15,7 +15,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] when `T` is not the tensor's dtype; [`Error::Execution`] when the
-    /// work that made it failed; what a copy of a strided view can meet; a lost device.
+    /// work that made it failed; [`Error::OutOfMemory`] of the host or of staging; what a copy of a strided view can meet;
+    /// a lost device.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("to_vec")?;
         let source = self.dense("to_vec", || self.storage().turn_to_read())?;

@@ -47,7 +47,8 @@ impl Device {
                 drop(closed);
             }
         }
-        OPEN.with_borrow_mut(|open| open.push(self.clone()));
+        // A thread that is ending has no scope.
+        let _ = OPEN.try_with(|open| open.borrow_mut().push(self.clone()));
         let _close = Close;
         work()
     }
@@ -55,7 +56,6 @@ impl Device {
 
 /// The device of the innermost scope that is open on this thread.
 pub(super) fn innermost() -> Option<Device> {
-    // A thread that is ending has no scope.
     OPEN.try_with(|open| open.borrow().last().cloned())
         .ok()
         .flatten()

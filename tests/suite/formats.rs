@@ -426,7 +426,7 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
     ];
     let endless = Tensor::ones(&device, 1, DType::F32)?.broadcast_to([1usize << 62])?;
     let error = write_safetensors(Vec::new(), &[("endless", &endless)]).unwrap_err();
-    assert!(error.to_string().contains("2^64 bytes"), "{error}");
+    assert!(error.to_string().contains("than can be counted"), "{error}");
     let path = Temporary::new(&context.adapter.name, "all.safetensors");
     save_safetensors(&path.0, &all)?;
     let bytes = std::fs::read(&path.0).expect("it was written");

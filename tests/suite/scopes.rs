@@ -168,6 +168,14 @@ fn casts_to_the_same(context: &Context) -> Result<()> {
         let cast = Device::cpu().scope(|| a.cast(dtype))?;
         assert_eq!(cast.device(), &Device::cpu(), "{dtype}");
     }
+    // Where there is no f64 they stay on the CPU, as what is computed with them does.
+    let doubles = Tensor::ones(&Device::cpu(), 3, DType::F64)?;
+    let device = context.open();
+    let [cast, sum] = [
+        device.scope(|| doubles.cast(DType::F64))?,
+        device.scope(|| doubles.add(&doubles))?,
+    ];
+    assert_eq!(cast.device(), sum.device());
     Ok(())
 }
 

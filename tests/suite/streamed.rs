@@ -16,6 +16,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("streamed::tiles::f16", Scope::Device, tiles::<f16>),
         Test::new("streamed::tiles::bf16", Scope::Device, tiles::<bf16>),
         Test::new("streamed::tiles::i32", Scope::Device, tiles::<i32>),
+        Test::new("streamed::tiles::f64", Scope::Device, tiles::<f64>),
         Test::new("streamed::long_k", Scope::Device, long_k),
         Test::new("streamed::edges", Scope::Device, edges),
         Test::new("streamed::tiny_budgets", Scope::Device, tiny_budgets),

@@ -1,5 +1,8 @@
 //! Programs' own kernels: bindings read from WGSL, windows, placement, errors, and what hostile ones cannot do.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use orlop::{
     DType, Device, Error, Kernel, KernelCall, Placement, Result, Shape, Tensor, Tolerance, f16,
     fused,
@@ -434,6 +437,18 @@ fn outputs_of_several_dtypes(context: &Context) -> Result<()> {
     let sums = || value.scatter_add(0, index, value);
     same(&sums()?, &[64.0f32; 64])?;
     same(&Device::cpu().scope(sums)?, &[64.0f32; 64])?;
+
+    // One output is asked for: that there are two is told before anything runs.
+    let ran = Arc::new(AtomicBool::new(false));
+    let noted = ran.clone();
+    let noting = Kernel::wgsl("noting", source)?.twin(move |_| {
+        noted.store(true, Ordering::Relaxed);
+        Ok(())
+    })?;
+    let launch = noting.launch().on(&Device::cpu());
+    let launch = launch.output("value", 64).output("index", 64);
+    is_refused(launch.workgroups([1; 3]).run(), &["2 outputs", "run_all()"]);
+    assert!(!ran.load(Ordering::Relaxed));
 
     // Equal layouts, counted in elements of different sizes.
     let source = "enable f16;

@@ -77,15 +77,20 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 /// # }
 /// ```
 pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, MatmulPlan)>) {
-    struct Restore(Option<Vec<(MatmulProblem, MatmulPlan)>>);
+    type Plans = Option<Vec<(MatmulProblem, MatmulPlan)>>;
+    struct Restore(Plans);
+    // A thread that is ending is told nothing.
+    fn replaced(plans: Plans) -> Plans {
+        PLANS.try_with(|old| old.replace(plans)).ok().flatten()
+    }
     impl Drop for Restore {
         fn drop(&mut self) {
-            PLANS.set(self.0.take());
+            replaced(self.0.take());
         }
     }
-    let _restore = Restore(PLANS.replace(Some(Vec::new())));
+    let _restore = Restore(replaced(Some(Vec::new())));
     let result = work();
-    (result, PLANS.take().unwrap_or_default())
+    (result, replaced(None).unwrap_or_default())
 }
 
 /// The plan of this thread's next product: the kernel and the split that are forced, or what suits.

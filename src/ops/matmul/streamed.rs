@@ -317,6 +317,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
                     });
                 }
                 let sums = match sums {
+                    Some(sums) if sums.dtype() == T::DTYPE => sums,
                     Some(sums) => self.device.scope(|| sums.cast(T::DTYPE))?,
                     None => {
                         let shape = [rows.len(), columns.len()];

@@ -145,7 +145,8 @@ impl KernelLaunch<'_> {
 
 /// The elements in row-major order, exactly.
 fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
-    let tensor = tensor.to(&Device::cpu())?.cast(DType::F64)?;
+    let cpu = Device::cpu();
+    let tensor = cpu.scope(|| tensor.to(&cpu)?.cast(DType::F64))?;
     tensor.to_vec::<f64>()
 }
 

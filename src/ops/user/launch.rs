@@ -111,8 +111,9 @@ impl<'k> KernelLaunch<'k> {
         first.ok_or_else(|| Error::invalid(self.kernel.name, "it has no output"))
     }
 
-    /// Runs the kernel and gives its outputs, in the order of their bindings. Outputs of the first one's dtype
-    /// share one storage; each of another dtype is copied into one of its own.
+    /// Runs the kernel and gives its outputs, in the order of their bindings. It writes them into one storage, which
+    /// those of one dtype go on to share (of the dtype that has the most bytes); each of another dtype is copied into a
+    /// storage of its own.
     ///
     /// # Errors
     /// As [`KernelLaunch::run`].
@@ -140,14 +141,23 @@ impl<'k> KernelLaunch<'k> {
             true => whole,
             false => whole.to(&Device::cpu())?,
         };
-        let first = op.outputs.first().map(|output| output.dtype);
+        // The dtype that has the most bytes stays where it is.
+        let bytes_of = |dtype: DType| -> u64 {
+            let outputs = op.outputs.iter();
+            outputs
+                .filter(|output| output.dtype == dtype)
+                .map(Output::bytes)
+                .sum()
+        };
+        let dtypes = op.outputs.iter().map(|output| output.dtype);
+        let shared = dtypes.max_by_key(|&dtype| bytes_of(dtype));
         let part = |output: &Output| {
             let offset = output.offset as usize / output.dtype.size();
             let layout = Layout::contiguous(output.shape.clone()).at_offset(offset);
             let (device, storage) = (whole.device().clone(), whole.storage().clone());
             let part = Tensor::new(device, storage, layout, output.dtype);
             // Whoever compares operands of one storage, or moves them together, takes them for elements of one dtype.
-            match first == Some(output.dtype) {
+            match shared == Some(output.dtype) {
                 true => Ok(part),
                 false => part.copy_at_home(),
             }
@@ -197,7 +207,8 @@ impl<'k> KernelLaunch<'k> {
         let bindings = kernel.source.bindings.iter();
         let mut outputs = bindings.filter(|binding| !binding.is_input);
         let (Some(binding), None) = (outputs.next(), outputs.next()) else {
-            let problem = "it has several outputs, which lie in one storage: run_all() makes it";
+            let problem =
+                "it has several outputs, which it writes into one storage: run_all() makes it";
             return Err(Error::invalid(kernel.name, problem));
         };
         let mut launch = self.clone();
