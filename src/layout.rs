@@ -12,7 +12,7 @@ pub use slice::{SliceRange, SliceRanges};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 
 /// Strides in elements, outermost first; 0 where a dimension is broadcast, negative where it goes
 /// backwards.
@@ -174,7 +174,7 @@ impl Layout {
     pub fn transpose(&self, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Self> {
         let first = first.into().of("transpose", &self.shape)?;
         let second = second.into().of("transpose", &self.shape)?;
-        let mut axes: SmallVec<[usize; 6]> = (0..self.rank()).collect();
+        let mut axes: Dims = (0..self.rank()).collect();
         axes.swap(first, second);
         self.permute(&axes)
     }
@@ -267,7 +267,7 @@ impl Layout {
     /// [`Error::InvalidArgument`] when `axis` is above the rank or below `-rank - 1`.
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Self> {
         let axis = axis.into().added("unsqueeze", &self.shape)?;
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
+        let mut dims: Dims = SmallVec::from_slice(&self.shape);
         let mut strides = self.strides.clone();
         dims.insert(axis, 1);
         strides.insert(axis, 0);

@@ -11,7 +11,7 @@ use crate::launch::TEXEL_ROWS;
 
 /// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kernel {
+pub(crate) enum KernelKind {
     /// Tiles of both operands pass through workgroup memory, `tile_k` deep, `stages` of them at a time (of two, one is
     /// written while the other is summed), each invocation sums `thread_m x thread_n`: hardware.
     Workgroup {
@@ -61,7 +61,7 @@ pub(crate) enum Kernel {
 /// parses as that name; [`MatmulKernel::all`] lists what there is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatmulKernel {
-    pub(crate) kind: Kernel,
+    pub(crate) kind: KernelKind,
     /// Block of the result per workgroup, in elements.
     pub(crate) tile_m: u32,
     pub(crate) tile_n: u32,
@@ -69,7 +69,7 @@ pub struct MatmulKernel {
 
 const fn workgroup(tile: [u32; 3], thread: [u32; 2], stages: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Workgroup {
+        kind: KernelKind::Workgroup {
             tile_k: tile[2],
             thread_m: thread[0],
             thread_n: thread[1],
@@ -82,7 +82,7 @@ const fn workgroup(tile: [u32; 3], thread: [u32; 2], stages: u32) -> MatmulKerne
 
 const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Register {
+        kind: KernelKind::Register {
             thread_m: thread[0],
             thread_n: thread[1],
             unroll,
@@ -94,7 +94,7 @@ const fn register(tile_m: u32, tile_n: u32, thread: [u32; 2], unroll: u32) -> Ma
 
 const fn flat(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Flat,
+        kind: KernelKind::Flat,
         tile_m,
         tile_n,
     }
@@ -102,7 +102,7 @@ const fn flat(tile_m: u32, tile_n: u32) -> MatmulKernel {
 
 const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Subgroup { lanes },
+        kind: KernelKind::Subgroup { lanes },
         tile_m,
         tile_n,
     }
@@ -110,7 +110,7 @@ const fn subgroup(tile_m: u32, tile_n: u32, lanes: u32) -> MatmulKernel {
 
 const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Quad,
+        kind: KernelKind::Quad,
         tile_m,
         tile_n,
     }
@@ -118,7 +118,7 @@ const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
 
 const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2]) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Cooperative {
+        kind: KernelKind::Cooperative {
             tile_k: tile[2],
             edge,
             lanes,
@@ -131,7 +131,7 @@ const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2])
 
 const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Vector {
+        kind: KernelKind::Vector {
             row_threads,
             k_threads,
         },
@@ -143,7 +143,7 @@ const fn vector(tile_m: u32, row_threads: u32, k_threads: u32) -> MatmulKernel {
 /// By `threads` along the long matrix and along k; the tile's other edge is of the few.
 const fn few(tile_m: u32, tile_n: u32, threads: [u32; 2]) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Few {
+        kind: KernelKind::Few {
             row_threads: threads[0],
             k_threads: threads[1],
         },
@@ -154,7 +154,7 @@ const fn few(tile_m: u32, tile_n: u32, threads: [u32; 2]) -> MatmulKernel {
 
 const fn wide(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Wide,
+        kind: KernelKind::Wide,
         tile_m,
         tile_n,
     }
@@ -162,7 +162,7 @@ const fn wide(tile_m: u32, tile_n: u32) -> MatmulKernel {
 
 const fn texel(tile_m: u32, tile_n: u32) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::Texel,
+        kind: KernelKind::Texel,
         tile_m,
         tile_n,
     }
@@ -170,7 +170,7 @@ const fn texel(tile_m: u32, tile_n: u32) -> MatmulKernel {
 
 const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
     MatmulKernel {
-        kind: Kernel::WideVector { along_k },
+        kind: KernelKind::WideVector { along_k },
         tile_m,
         tile_n: 1,
     }
@@ -302,18 +302,22 @@ impl MatmulKernel {
         const TURNS: usize = 60_000;
         TURNS
             * match self.kind {
-                Kernel::Workgroup { tile_k, .. } | Kernel::Cooperative { tile_k, .. } => tile_k,
-                Kernel::Register { unroll, .. } => unroll,
-                Kernel::Flat => FLAT_UNROLL,
-                Kernel::Subgroup { .. } => SUBGROUP_UNROLL,
-                Kernel::Wide => SUBGROUP_UNROLL,
+                KernelKind::Workgroup { tile_k, .. } | KernelKind::Cooperative { tile_k, .. } => {
+                    tile_k
+                }
+                KernelKind::Register { unroll, .. } => unroll,
+                KernelKind::Flat => FLAT_UNROLL,
+                KernelKind::Subgroup { .. } => SUBGROUP_UNROLL,
+                KernelKind::Wide => SUBGROUP_UNROLL,
                 // Tails go step by step.
-                Kernel::Quad => 1,
+                KernelKind::Quad => 1,
                 // What the texels have rows for.
-                Kernel::Texel => return TEXEL_ROWS as usize,
-                Kernel::Vector { k_threads, .. } | Kernel::Few { k_threads, .. } => k_threads,
+                KernelKind::Texel => return TEXEL_ROWS as usize,
+                KernelKind::Vector { k_threads, .. } | KernelKind::Few { k_threads, .. } => {
+                    k_threads
+                }
                 // Panels without vectors take what goes step by step.
-                Kernel::WideVector { .. } => 1,
+                KernelKind::WideVector { .. } => 1,
             } as usize
     }
 
@@ -321,12 +325,14 @@ impl MatmulKernel {
     /// costs software adapters compile time, so few of theirs do.
     pub(crate) fn may_accumulate(&self) -> bool {
         match self.kind {
-            Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
-            Kernel::Vector { .. } | Kernel::WideVector { .. } | Kernel::Few { .. } => true,
-            Kernel::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
-            Kernel::Texel | Kernel::Quad | Kernel::Flat => false,
-            Kernel::Register { .. } => *self == REGISTER_SMALL,
-            Kernel::Subgroup { .. } => {
+            KernelKind::Workgroup { .. } | KernelKind::Cooperative { .. } => true,
+            KernelKind::Vector { .. } | KernelKind::WideVector { .. } | KernelKind::Few { .. } => {
+                true
+            }
+            KernelKind::Wide => [WIDE_16, WIDE_8, WIDE_4].contains(self),
+            KernelKind::Texel | KernelKind::Quad | KernelKind::Flat => false,
+            KernelKind::Register { .. } => *self == REGISTER_SMALL,
+            KernelKind::Subgroup { .. } => {
                 [SUBGROUP_8_SMALL, SUBGROUP_8_LONG, SUBGROUP_4].contains(self)
             }
         }
@@ -339,13 +345,16 @@ impl MatmulKernel {
 
     /// Whether it is for a matrix times a vector alone.
     pub(crate) fn is_of_vectors(&self) -> bool {
-        matches!(self.kind, Kernel::Vector { .. } | Kernel::WideVector { .. })
+        matches!(
+            self.kind,
+            KernelKind::Vector { .. } | KernelKind::WideVector { .. }
+        )
     }
 
     /// Whether a kernel multiplies `dtype` in the adapter's cooperative matrices.
     pub(crate) fn is_cooperative(capabilities: &Capabilities, dtype: DType) -> bool {
         Self::ALL.iter().any(|kernel| {
-            matches!(kernel.kind, Kernel::Cooperative { .. })
+            matches!(kernel.kind, KernelKind::Cooperative { .. })
                 && kernel.takes(dtype)
                 && kernel.fits(capabilities, dtype)
         })
@@ -356,19 +365,19 @@ impl MatmulKernel {
         match self.kind {
             _ if dtype == DType::Bool => false,
             // f64 shuffles are slower than loads.
-            Kernel::Subgroup { .. } => dtype != DType::F64,
+            KernelKind::Subgroup { .. } => dtype != DType::F64,
             // Elements are made of the halves of 64-bit words.
-            Kernel::Wide | Kernel::WideVector { .. } => dtype.size() == 4,
+            KernelKind::Wide | KernelKind::WideVector { .. } => dtype.size() == 4,
             // It stores one by one, which 16 bits do not want.
-            Kernel::Quad => dtype.size() == 4,
-            Kernel::Texel => dtype == DType::F32,
+            KernelKind::Quad => dtype.size() == 4,
+            KernelKind::Texel => dtype == DType::F32,
             // Large tiles of f32 were never measured.
-            Kernel::Cooperative { .. } => match dtype {
+            KernelKind::Cooperative { .. } => match dtype {
                 DType::F32 => self.tile_m * self.tile_n <= 64 * 64,
                 dtype => dtype == DType::F16,
             },
             // 64 sums of f64 do not fit registers.
-            Kernel::Workgroup {
+            KernelKind::Workgroup {
                 thread_m, thread_n, ..
             } => dtype != DType::F64 || thread_m * thread_n <= 32,
             _ => true,
@@ -380,7 +389,7 @@ impl MatmulKernel {
         let lanes = |lanes| capabilities.subgroup_sizes == Some((lanes, lanes));
         let element = dtype.accumulator().size() as u32;
         let (threads, bytes) = match self.kind {
-            Kernel::Workgroup {
+            KernelKind::Workgroup {
                 tile_k,
                 thread_m,
                 thread_n,
@@ -391,7 +400,7 @@ impl MatmulKernel {
                 let step = self.tile_m + self.tile_n + padding;
                 (threads, step * tile_k * element * stages)
             }
-            Kernel::Cooperative {
+            KernelKind::Cooperative {
                 tile_k,
                 edge,
                 lanes: size,
@@ -408,11 +417,11 @@ impl MatmulKernel {
                 let bytes = step * size_of + subgroups * edge * edge * element;
                 (subgroups * size, bytes)
             }
-            Kernel::Vector {
+            KernelKind::Vector {
                 row_threads,
                 k_threads,
             } => (row_threads * k_threads, self.tile_m * k_threads * element),
-            Kernel::Few {
+            KernelKind::Few {
                 row_threads,
                 k_threads,
             } => {
@@ -422,22 +431,24 @@ impl MatmulKernel {
                 let group = (FEW_SUMS / sums).clamp(1, columns);
                 (threads, sums * group * element)
             }
-            Kernel::Register {
+            KernelKind::Register {
                 thread_m, thread_n, ..
             } => (self.tile_m / thread_m * (self.tile_n / thread_n), 0),
-            Kernel::Flat => (FLAT_THREADS, 0),
-            Kernel::Subgroup { lanes: size } if lanes(size) => (size, 0),
-            Kernel::Wide | Kernel::WideVector { .. } if lanes(WIDE) && capabilities.int64 => {
+            KernelKind::Flat => (FLAT_THREADS, 0),
+            KernelKind::Subgroup { lanes: size } if lanes(size) => (size, 0),
+            KernelKind::Wide | KernelKind::WideVector { .. }
+                if lanes(WIDE) && capabilities.int64 =>
+            {
                 (WIDE, 0)
             }
-            Kernel::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
-            Kernel::Quad if lanes(4) => (4, 0),
-            Kernel::Subgroup { .. }
-            | Kernel::Cooperative { .. }
-            | Kernel::Wide
-            | Kernel::WideVector { .. }
-            | Kernel::Texel
-            | Kernel::Quad => {
+            KernelKind::Texel if lanes(WIDE) && capabilities.texels => (WIDE, 0),
+            KernelKind::Quad if lanes(4) => (4, 0),
+            KernelKind::Subgroup { .. }
+            | KernelKind::Cooperative { .. }
+            | KernelKind::Wide
+            | KernelKind::WideVector { .. }
+            | KernelKind::Texel
+            | KernelKind::Quad => {
                 return false;
             }
         };
@@ -469,7 +480,7 @@ impl fmt::Display for MatmulKernel {
             tile_n,
         } = self;
         match kind {
-            Kernel::Workgroup {
+            KernelKind::Workgroup {
                 tile_k,
                 thread_m,
                 thread_n,
@@ -484,7 +495,7 @@ impl fmt::Display for MatmulKernel {
                     _ => write!(f, " stages {stages}"),
                 }
             }
-            Kernel::Register {
+            KernelKind::Register {
                 thread_m,
                 thread_n,
                 unroll,
@@ -492,10 +503,10 @@ impl fmt::Display for MatmulKernel {
                 f,
                 "register_tile {tile_m}x{tile_n} thread {thread_m}x{thread_n} unroll {unroll}"
             ),
-            Kernel::Subgroup { lanes } => {
+            KernelKind::Subgroup { lanes } => {
                 write!(f, "subgroup_tile {tile_m}x{tile_n} lanes {lanes}")
             }
-            Kernel::Cooperative {
+            KernelKind::Cooperative {
                 tile_k,
                 edge,
                 lanes,
@@ -504,22 +515,22 @@ impl fmt::Display for MatmulKernel {
                 f,
                 "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"
             ),
-            Kernel::Flat => write!(f, "flat_tile {tile_m}x{tile_n}"),
-            Kernel::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
-            Kernel::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
-            Kernel::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),
-            Kernel::WideVector { along_k } => {
+            KernelKind::Flat => write!(f, "flat_tile {tile_m}x{tile_n}"),
+            KernelKind::Quad => write!(f, "quad_tile {tile_m}x{tile_n}"),
+            KernelKind::Wide => write!(f, "wide_tile {tile_m}x{tile_n}"),
+            KernelKind::Texel => write!(f, "texel_tile {tile_m}x{tile_n}"),
+            KernelKind::WideVector { along_k } => {
                 let lie = if *along_k { "rows" } else { "columns" };
                 write!(f, "wide_vector {tile_m} of {lie}")
             }
-            Kernel::Few {
+            KernelKind::Few {
                 row_threads,
                 k_threads,
             } => write!(
                 f,
                 "few_tile {tile_m}x{tile_n} threads {row_threads}x{k_threads}"
             ),
-            Kernel::Vector {
+            KernelKind::Vector {
                 row_threads,
                 k_threads,
             } => write!(f, "vector_tile {tile_m} threads {row_threads}x{k_threads}"),

@@ -7,11 +7,14 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
+/// A number for each dimension (sizes, indices), or the numbers of some: without an allocation for as many as most have.
+pub(crate) type Dims = SmallVec<[usize; 6]>;
+
 /// The sizes of a tensor's dimensions, outermost first. A scalar has none.
 ///
 /// Made from arrays, slices, vectors, a single `usize`, or `()` for a scalar.
 #[derive(PartialEq, Eq, Hash, Default)]
-pub struct Shape(SmallVec<[usize; 6]>);
+pub struct Shape(Dims);
 
 impl Clone for Shape {
     /// As a copy of memory: the derived one goes element by element, and ops copy shapes all the time.

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use crate::layout::{Layout, Merged, merge, place};
+use crate::shape::Dims;
 use crate::sync::Mutex;
 
 /// Elements below which starting threads costs more than it gives (about 20 microseconds of work).
@@ -287,7 +288,7 @@ impl Walk {
         };
         // Places are counted on from here: divisions for each block would take longer than short ones do.
         let (mut row, mut column) = (from / columns % rows, from % columns);
-        let mut counters: SmallVec<[usize; 6]> = SmallVec::from_elem(0, outer.len());
+        let mut counters: Dims = SmallVec::from_elem(0, outer.len());
         let mut rest = from / columns / rows;
         for (counter, size) in counters.iter_mut().zip(outer).rev() {
             (*counter, rest) = (rest % size, rest / size);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use smallvec::SmallVec;
 
 use super::block::GpuBlock;
-use super::pipelines::Kernel;
+use super::pipelines::CompiledKernel;
 use super::templates::ParamsSpace;
 use super::texels::TexelStore;
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub(crate) struct Effect {
 
 pub(crate) enum Work {
     Dispatch {
-        kernel: Arc<Kernel>,
+        kernel: Arc<CompiledKernel>,
         operands: wgpu::BindGroup,
         /// The device's texels, for kernels that read them.
         texels: Option<wgpu::BindGroup>,
@@ -105,7 +105,7 @@ impl Batch {
 
     pub(crate) fn dispatch(
         &mut self,
-        kernel: &Arc<Kernel>,
+        kernel: &Arc<CompiledKernel>,
         operands: &wgpu::BindGroup,
         texels: Option<&TexelStore>,
         dispatch: &Dispatch,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::batch::{Effect, Target};
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
-use super::pipelines::Kernel;
+use super::pipelines::CompiledKernel;
 use super::regions::Regions;
 use super::stream::TexelWork;
 use super::{Access, Gpu};
@@ -19,7 +19,7 @@ use crate::memory::{Pool, QUANTUM};
 const _: () = assert!(QUANTUM.is_multiple_of(WINDOW_ALIGNMENT));
 
 /// The kernel of each launch.
-pub(crate) type Kernels = SmallVec<[Arc<Kernel>; 1]>;
+pub(crate) type Kernels = SmallVec<[Arc<CompiledKernel>; 1]>;
 /// An op's operands: inputs, then what it writes, then scratch.
 pub(crate) type Blocks<'a> = SmallVec<[&'a Arc<GpuBlock>; 4]>;
 

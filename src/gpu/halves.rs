@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::adapters::Adapter;
 use super::health::{self, Health, wait_until_told};
-use super::pipelines::{Kernel, Pipelines};
+use super::pipelines::{CompiledKernel, Pipelines};
 use crate::launch::KernelKey;
 
 /// Conversions that kernels leave to the GPU.
@@ -89,7 +89,7 @@ pub(crate) fn key() -> KernelKey {
 fn ask(
     device: &wgpu::Device,
     queue: &wgpu::Queue,
-    kernel: &Kernel,
+    kernel: &CompiledKernel,
     health: &Health,
 ) -> Option<[u32; 3]> {
     let told = Arc::new(AtomicBool::new(false));

@@ -8,7 +8,7 @@ use super::block::GpuBlock;
 use super::health::{Health, wait_until_told};
 use super::serial::Serial;
 use super::spill::Pin;
-use super::wait::Order;
+use super::wait::WriteOrder;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
 
@@ -79,7 +79,7 @@ impl Gpu {
         block: &Arc<GpuBlock>,
     ) -> Result<(wgpu::Buffer, u64, Pin)> {
         let pin = self.pin(block)?;
-        let (mut stream, _hold) = self.stream_to_write(block, Order::Waits)?;
+        let (mut stream, _hold) = self.stream_to_write(block, WriteOrder::Waits)?;
         stream.submit()?;
         // After the submission, which may have failed.
         block.check()?;

@@ -197,10 +197,17 @@ impl Gpu {
             )?;
             let bounce = match options.when_full {
                 WhenFull::Fail => None,
-                WhenFull::Relocate | WhenFull::SpillToHost { .. } => Some(
-                    Bounce::new(&device)
-                        .map_err(|caught| health.explain(&device, "open", caught.into_message()))?,
-                ),
+                WhenFull::Relocate | WhenFull::SpillToHost { .. } => {
+                    Some(Bounce::new(&device).map_err(|caught| {
+                        Error::DeviceUnavailable(Box::new(DeviceFailure {
+                            device: options.name.clone(),
+                            reason: format!(
+                                "the driver gave no buffer to move tensors through: {}",
+                                caught.into_message()
+                            ),
+                        }))
+                    })?)
+                }
             };
             (Pool::new(regions, options.pool), bounce)
         };

@@ -13,7 +13,7 @@ use crate::launch::KernelKey;
 use crate::sync::Mutex;
 
 /// A kernel ready to be dispatched.
-pub(crate) struct Kernel {
+pub(crate) struct CompiledKernel {
     pub pipeline: wgpu::ComputePipeline,
     /// The layout of group 0: the operands' buffers.
     pub operands: wgpu::BindGroupLayout,
@@ -30,7 +30,7 @@ pub(crate) struct Pipelines {
     checks: bool,
     immediate_bytes: u32,
     pub(super) conversions: Conversions,
-    kernels: Mutex<FxHashMap<KernelKey, Arc<Kernel>>>,
+    kernels: Mutex<FxHashMap<KernelKey, Arc<CompiledKernel>>>,
 }
 
 impl Pipelines {
@@ -54,7 +54,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// `KernelCompile` with the compiler's message, `DeviceLost`.
-    pub(crate) fn get(&self, key: &KernelKey) -> Result<Arc<Kernel>> {
+    pub(crate) fn get(&self, key: &KernelKey) -> Result<Arc<CompiledKernel>> {
         if let Some(kernel) = self.kernels.lock().get(key) {
             return Ok(Arc::clone(kernel));
         }
@@ -65,7 +65,7 @@ impl Pipelines {
         ))
     }
 
-    fn compile(&self, key: &KernelKey) -> Result<Kernel> {
+    fn compile(&self, key: &KernelKey) -> Result<CompiledKernel> {
         self.health.check()?;
         let space = if key.words * 4 <= self.immediate_bytes {
             ParamsSpace::Immediate
@@ -85,7 +85,12 @@ impl Pipelines {
     }
 
     #[allow(unsafe_code)]
-    pub(super) fn build(&self, key: &KernelKey, space: ParamsSpace, source: String) -> Kernel {
+    pub(super) fn build(
+        &self,
+        key: &KernelKey,
+        space: ParamsSpace,
+        source: String,
+    ) -> CompiledKernel {
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(key.name()),
             source: wgpu::ShaderSource::Wgsl(source.into()),
@@ -161,7 +166,7 @@ impl Pipelines {
                 },
                 cache: None,
             });
-        Kernel {
+        CompiledKernel {
             pipeline,
             operands,
             texels: texels.is_some(),

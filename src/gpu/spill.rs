@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::Gpu;
 use super::block::GpuBlock;
-use super::wait::Order;
+use super::wait::WriteOrder;
 use crate::error::{Error, Result};
 use crate::memory::order;
 use crate::memory::{Bytes, Request};
@@ -60,10 +60,10 @@ pub(crate) enum Access<'a> {
 
 impl Access<'_> {
     /// Who waits for the reads before a write.
-    pub(super) fn order(&self) -> Order {
+    pub(super) fn order(&self) -> WriteOrder {
         match self {
-            Access::Free => Order::Waits,
-            Access::Shared(_) | Access::Alone(..) => Order::Kept,
+            Access::Free => WriteOrder::Waits,
+            Access::Shared(_) | Access::Alone(..) => WriteOrder::Kept,
         }
     }
 
@@ -410,7 +410,7 @@ impl Gpu {
         self.take(access, block.request(), Some(block))?;
         // Until all of it is recorded the copy is what readers get.
         let uploaded = self
-            .upload_now(block, Order::Kept, 0, &copy)
+            .upload_now(block, WriteOrder::Kept, 0, &copy)
             // Of what is recorded some may have run already.
             .and_then(|()| block.check());
         match uploaded {

@@ -8,7 +8,7 @@ use super::batch::{Batch, Command, Effect, Target, Work};
 use super::bindings::Bindings;
 use super::block::GpuBlock;
 use super::health::{self, Caught, Health};
-use super::pipelines::Kernel;
+use super::pipelines::CompiledKernel;
 use super::regions::Regions;
 use super::staging::Staging;
 use super::templates::ParamsSpace;
@@ -119,7 +119,7 @@ impl Stream {
     ///
     /// # Errors
     /// `DeviceLost`.
-    pub(crate) fn make_room(&mut self, kernel: &Kernel, words: usize) -> Result<()> {
+    pub(crate) fn make_room(&mut self, kernel: &CompiledKernel, words: usize) -> Result<()> {
         let full = kernel.space == ParamsSpace::Uniform
             && self.batch.uniform_bytes + Batch::uniform_slot(words) > UNIFORM_BYTES;
         if full { self.submit() } else { Ok(()) }
@@ -129,7 +129,7 @@ impl Stream {
     /// Everything was checked before.
     pub(crate) fn dispatch(
         &mut self,
-        kernel: &Arc<Kernel>,
+        kernel: &Arc<CompiledKernel>,
         operands: &wgpu::BindGroup,
         texels: &TexelWork,
         dispatches: &[Dispatch],
@@ -397,7 +397,7 @@ impl Uniforms {
     fn group(
         &mut self,
         device: &wgpu::Device,
-        kernel: &Kernel,
+        kernel: &CompiledKernel,
         offset: u64,
         size: u64,
     ) -> std::result::Result<wgpu::BindGroup, Caught> {
@@ -455,7 +455,7 @@ fn encode(
             continue;
         }
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        let mut current: Option<&Arc<Kernel>> = None;
+        let mut current: Option<&Arc<CompiledKernel>> = None;
         for command in run {
             let Work::Dispatch {
                 kernel,

@@ -13,7 +13,7 @@ use super::staging::{
     self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
 };
 use super::stream::Submission;
-use super::wait::Order;
+use super::wait::WriteOrder;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::turns::Turn;
 
@@ -31,7 +31,7 @@ impl Gpu {
     pub(super) fn upload_now(
         &self,
         block: &Arc<GpuBlock>,
-        order: Order,
+        order: WriteOrder,
         start: u64,
         data: &[u8],
     ) -> Result<()> {
@@ -90,7 +90,7 @@ impl Gpu {
     fn upload_small(
         &self,
         block: &Arc<GpuBlock>,
-        order: Order,
+        order: WriteOrder,
         at: u64,
         data: &[u8],
     ) -> Result<()> {
@@ -113,7 +113,7 @@ impl Gpu {
     fn upload_piece(
         &self,
         block: &Arc<GpuBlock>,
-        order: Order,
+        order: WriteOrder,
         at: u64,
         piece: &[u8],
     ) -> Result<()> {

@@ -40,7 +40,7 @@ impl Progress {
 
 /// Who sees to it that a write comes after the reads before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum WriteOrder {
     /// Whoever writes waits for a turn.
     Waits,
     /// It is the writer's turn, or what is written does not change the contents.
@@ -283,7 +283,7 @@ impl Gpu {
     pub(super) fn stream_to_write(
         &self,
         block: &GpuBlock,
-        order: Order,
+        order: WriteOrder,
     ) -> Result<(MutexGuard<'_, Stream>, Option<Hold>)> {
         let mut deadline = None;
         let mut turn: Option<Turn> = None;
@@ -294,7 +294,8 @@ impl Gpu {
                 self.health.check()?;
                 // First, so that those who read later wait. Over once the stream is ours: they need
                 // it too.
-                let is_next = order == Order::Kept || block.turns().is_my_turn_to_write(&mut turn);
+                let is_next =
+                    order == WriteOrder::Kept || block.turns().is_my_turn_to_write(&mut turn);
                 let oldest = stream.oldest_of(IN_FLIGHT);
                 if is_next && oldest.is_none() {
                     return Ok((stream, hold));

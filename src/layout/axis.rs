@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 
 /// One dimension: counted from the first (`0`, `1`), or, where negative, from the last (`-1`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(crate) fn each_once(
     axes: &[impl Into<Axis> + Copy],
     op: &'static str,
     shape: &Shape,
-) -> Result<SmallVec<[usize; 6]>> {
+) -> Result<Dims> {
     let mut named = SmallVec::<[usize; 6]>::new();
     let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, shape.rank());
     for &axis in axes {

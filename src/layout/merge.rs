@@ -3,12 +3,13 @@
 use smallvec::SmallVec;
 
 use super::{Layout, Strides};
+use crate::shape::Dims;
 
 /// Dimensions shared by several operands, merged where all of them lie evenly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Merged {
     /// Sizes, outermost first, none of them 1; empty for a single element.
-    pub dims: SmallVec<[usize; 6]>,
+    pub dims: Dims,
     /// Strides in elements, one list an operand.
     pub strides: SmallVec<[Strides; 3]>,
 }
@@ -35,7 +36,7 @@ pub(crate) fn place(at: usize, dims: &[usize], strides: &[isize]) -> isize {
 /// Drops dimensions of size 1 and joins neighbours that every operand walks evenly, so that most
 /// problems become one dimension. All layouts have the same shape and at least one element.
 pub(crate) fn merge(layouts: &[&Layout]) -> Merged {
-    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+    let mut dims: Dims = SmallVec::new();
     let mut strides: SmallVec<[Strides; 3]> = layouts.iter().map(|_| Strides::new()).collect();
     let shape = layouts
         .first()

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::axis::{self, Counted};
 use super::{Axis, Layout, Strides};
 use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 
 /// A range of one dimension, as given to `slice`: `2..5`, `..`, `3..`, `..=4`, `-2..`; with
 /// [`SliceRange::step`] every `step`-th element of it. Or one index, `3`, without a range: the dimension
@@ -157,7 +157,7 @@ impl Layout {
                 ),
             ));
         }
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&self.shape);
+        let mut dims: Dims = SmallVec::from_slice(&self.shape);
         let mut strides = Strides::from_slice(&self.strides);
         let mut offset = self.offset as isize;
         for (axis, range) in ranges.iter().enumerate() {

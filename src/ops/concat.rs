@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::layout::{Axis, Layout, SliceRange};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 
 /// Parts that [`Tensor::chunk`] makes at most: each is a tensor on the host.
@@ -123,15 +123,12 @@ impl Tensor {
 
 impl Concat {
     /// Each input that has elements, and where it begins in the output.
-    fn parts<'a>(
-        &self,
-        layouts: impl Iterator<Item = &'a Layout>,
-    ) -> Vec<(usize, SmallVec<[usize; 6]>)> {
+    fn parts<'a>(&self, layouts: impl Iterator<Item = &'a Layout>) -> Vec<(usize, Dims)> {
         let mut start = 0;
         let mut parts = Vec::new();
         for (input, layout) in layouts.enumerate() {
             if layout.elements() > 0 {
-                let mut from: SmallVec<[usize; 6]> = smallvec![0; layout.rank()];
+                let mut from: Dims = smallvec![0; layout.rank()];
                 from[self.axis] = start;
                 parts.push((input, from));
             }
@@ -151,7 +148,7 @@ impl Op for Concat {
             return Err(Error::invalid(self.name(), "takes one tensor or more"));
         };
         let shape = first.layout.shape();
-        let mut sizes: SmallVec<[usize; 6]> = SmallVec::from_slice(shape);
+        let mut sizes: Dims = SmallVec::from_slice(shape);
         for input in &inputs[1..] {
             if input.dtype != first.dtype {
                 return Err(Error::dtype_mismatch(self.name(), first.dtype, input.dtype));

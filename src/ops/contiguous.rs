@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::elementwise::Body;
-use super::order::Order;
+use super::order::AxisOrder;
 use crate::capabilities::Capabilities;
 use crate::cpu;
 use crate::dtype::{DType, by_size};
@@ -90,7 +90,7 @@ impl Tensor {
             false => view,
         };
         // In the order of what is written, whose neighbours are written together then.
-        match Order::of(std::iter::once(self.layout())) {
+        match AxisOrder::of(std::iter::once(self.layout())) {
             Some(order) => write(&Copy, &[&order.view(&view)?], &order.view(self)?),
             None => write(&Copy, &[&view], self),
         }

@@ -5,13 +5,14 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::Dims;
 use crate::tensor::Tensor;
 
 /// Axes, the one with the longest steps first.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Order(SmallVec<[usize; 6]>);
+pub(super) struct AxisOrder(Dims);
 
-impl Order {
+impl AxisOrder {
     /// That of layouts of one shape, but for those that repeat elements, which lie in any order. `None` where they
     /// lie by rows, or differ.
     pub(super) fn of<'a>(layouts: impl Iterator<Item = &'a Layout>) -> Option<Self> {
@@ -20,7 +21,7 @@ impl Order {
         if falls(longer(first).map(|(_, step)| step)) {
             return None;
         }
-        let mut axes: SmallVec<[usize; 6]> = (0..first.rank()).collect();
+        let mut axes: Dims = (0..first.rank()).collect();
         let step = |layout: &Layout, axis: usize| match layout.shape()[axis] {
             1 => usize::MAX,
             _ => layout.strides()[axis].unsigned_abs(),
@@ -37,14 +38,14 @@ impl Order {
     }
 
     /// Where these axes are in it.
-    pub(super) fn places(&self, axes: &[usize]) -> SmallVec<[usize; 6]> {
+    pub(super) fn places(&self, axes: &[usize]) -> Dims {
         let place = |axis: &usize| self.0.iter().position(|of| of == axis);
         axes.iter().filter_map(place).collect()
     }
 
     /// A tensor of this order with its axes where they were.
     pub(super) fn restored(&self, tensor: &Tensor) -> Result<Tensor> {
-        let mut back: SmallVec<[usize; 6]> = SmallVec::from_elem(0, self.0.len());
+        let mut back: Dims = SmallVec::from_elem(0, self.0.len());
         for (at, &axis) in self.0.iter().enumerate() {
             back[axis] = at;
         }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     fn of(layouts: &[&Layout]) -> Option<Vec<usize>> {
-        Order::of(layouts.iter().copied()).map(|order| order.0.to_vec())
+        AxisOrder::of(layouts.iter().copied()).map(|order| order.0.to_vec())
     }
 
     #[test]

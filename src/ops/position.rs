@@ -13,9 +13,7 @@ use crate::error::Result;
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
 use crate::layout::{Layout, SliceRange, Strides, merge};
 use crate::road::window::Limits;
-use crate::shape::Shape;
-
-type Sizes = SmallVec<[usize; 6]>;
+use crate::shape::{Dims, Shape};
 
 /// What is inside.
 #[derive(Clone, Copy, PartialEq)]
@@ -33,7 +31,7 @@ pub(super) enum Inside {
 pub(super) struct Positions {
     op: &'static str,
     inside: Inside,
-    dims: Sizes,
+    dims: Dims,
     /// Of [`Inside::Box`], along each dimension.
     boxed: SmallVec<[Range<usize>; 6]>,
     /// The input from the first element inside.
@@ -54,7 +52,7 @@ impl Positions {
         element_bytes: usize,
         value: [u32; 2],
     ) -> Self {
-        let (mut dims, mut boxed) = (Sizes::new(), SmallVec::<[Range<usize>; 6]>::new());
+        let (mut dims, mut boxed) = (Dims::new(), SmallVec::<[Range<usize>; 6]>::new());
         let mut strides = Strides::new();
         for (axis, &size) in shape.iter().enumerate() {
             let range = from[axis]..from[axis] + input.shape()[axis];

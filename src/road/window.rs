@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::launch::{Bound, WINDOW_ALIGNMENT, Window};
 use crate::layout::Strides;
-
-type Sizes = SmallVec<[usize; 6]>;
+use crate::shape::Dims;
 
 /// Cuts of dimensions along which an operand's elements are neighbours are multiples of it where they can be:
 /// they keep vectors and windows aligned.
@@ -51,8 +50,8 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The box's first index and its sizes.
-    pub start: Sizes,
-    pub dims: Sizes,
+    pub start: Dims,
+    pub dims: Dims,
     /// What is bound: windows of one storage are disjoint.
     pub bindings: SmallVec<[Bound; 4]>,
     /// Of each operand its binding, and its first element's place in it, in elements.
@@ -67,11 +66,8 @@ impl Piece {
     }
 
     /// The sizes above 1, and the operands' strides along them; at least one dimension.
-    pub(crate) fn without_single(
-        &self,
-        operands: &[Walked<'_>],
-    ) -> (Sizes, SmallVec<[Strides; 3]>) {
-        let mut axes: SmallVec<[usize; 6]> = (0..self.dims.len())
+    pub(crate) fn without_single(&self, operands: &[Walked<'_>]) -> (Dims, SmallVec<[Strides; 3]>) {
+        let mut axes: Dims = (0..self.dims.len())
             .filter(|&axis| self.dims[axis] > 1)
             .collect();
         if axes.is_empty() {
@@ -106,8 +102,8 @@ pub(crate) fn pieces(dims: &[usize], operands: &[Walked<'_>], limits: Limits) ->
 
 /// A box.
 struct Space {
-    start: Sizes,
-    dims: Sizes,
+    start: Dims,
+    dims: Dims,
 }
 
 impl Space {
@@ -318,9 +314,9 @@ mod tests {
     }
 
     /// The indices of a box, row-major.
-    fn indices(dims: &[usize]) -> impl Iterator<Item = Sizes> + '_ {
+    fn indices(dims: &[usize]) -> impl Iterator<Item = Dims> + '_ {
         (0..dims.iter().product::<usize>()).map(move |mut rest| {
-            let mut index: Sizes = dims.into();
+            let mut index: Dims = dims.into();
             for (at, &size) in index.iter_mut().zip(dims).rev() {
                 *at = rest % size;
                 rest /= size;
@@ -347,7 +343,7 @@ mod tests {
                 let sizes = dims.iter().zip(operand.strides);
                 let last =
                     |(&size, &stride): (&usize, &isize)| if stride < 0 { 0 } else { size - 1 };
-                let last: Sizes = sizes.map(last).collect();
+                let last: Dims = sizes.map(last).collect();
                 let end = address(operand.offset, &last, operand.strides) + 1;
                 ((end * operand.element_bytes) as u64).next_multiple_of(WINDOW_ALIGNMENT)
             })
@@ -374,7 +370,7 @@ mod tests {
                 }
             }
             for index in indices(&piece.dims) {
-                let whole: Sizes = index.iter().zip(&piece.start).map(|(a, b)| a + b).collect();
+                let whole: Dims = index.iter().zip(&piece.start).map(|(a, b)| a + b).collect();
                 for (at, operand) in operands.iter().enumerate() {
                     let bound = piece.bindings[piece.slots[at]];
                     assert_eq!(operands[bound.operand].storage, operand.storage);

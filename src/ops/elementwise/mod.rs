@@ -23,7 +23,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::{DType, ElementBytes, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
-use crate::ops::order::Order;
+use crate::ops::order::AxisOrder;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -167,7 +167,7 @@ impl Elementwise {
 
     /// Runs it on tensors of one shape: what it gives lies in memory as they do, where they agree.
     fn run_in_order(&self, inputs: &[&Tensor]) -> Result<Tensor> {
-        let Some(order) = Order::of(inputs.iter().map(|input| input.layout())) else {
+        let Some(order) = AxisOrder::of(inputs.iter().map(|input| input.layout())) else {
             return road::run(self, inputs);
         };
         let views = inputs

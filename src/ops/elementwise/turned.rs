@@ -10,6 +10,7 @@ use crate::launch::{Bound, KernelKey, Launch, Words};
 use crate::layout::Strides;
 use crate::ops::plan;
 use crate::road::Operand;
+use crate::shape::Dims;
 
 /// Below it along either axis squares do not pay.
 const LEAST: usize = 8;
@@ -113,12 +114,12 @@ impl Turned {
         let (side, unit, tile) = square.form(capabilities)?;
         // An output of 16-bit elements, or of words of 64 bits, has whole lines of both squares.
         let squares = if side == 8 && !body.reads_old { 2 } else { 1 };
-        let outer: SmallVec<[usize; 6]> = (0..inner).filter(|&axis| axis != turned).collect();
+        let outer: Dims = (0..inner).filter(|&axis| axis != turned).collect();
         let steps = [
             dims[inner].div_ceil(side * squares),
             dims[turned].div_ceil(side),
         ];
-        let mut sizes: SmallVec<[usize; 6]> = outer.iter().map(|&axis| dims[axis]).collect();
+        let mut sizes: Dims = outer.iter().map(|&axis| dims[axis]).collect();
         sizes.extend(steps);
         let count: usize = sizes.iter().product();
         let mut words: Words = smallvec![

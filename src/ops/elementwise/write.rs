@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Argument, Elementwise, Expression, Function, Node, Order, is_same};
+use super::{Argument, AxisOrder, Elementwise, Expression, Function, Node, is_same};
 use crate::error::Result;
 use crate::ops::contiguous;
 use crate::road;
@@ -31,7 +31,7 @@ impl Elementwise {
             input.layout().broadcast_for(self.name, into.shape())?;
         }
         // It is gone through in the order of its memory.
-        let order = Order::of(std::iter::once(into.layout()));
+        let order = AxisOrder::of(std::iter::once(into.layout()));
         let shape = into.shape();
         let ordered;
         let into = match &order {
@@ -105,7 +105,7 @@ pub(super) fn can_be_taken_over<'a>(
     tensor: &Tensor,
     mut others: impl Iterator<Item = &'a Tensor>,
 ) -> Result<bool> {
-    let is_dense = || match Order::of(std::iter::once(tensor.layout())) {
+    let is_dense = || match AxisOrder::of(std::iter::once(tensor.layout())) {
         Some(order) => order.view(tensor).is_ok_and(|view| view.is_contiguous()),
         None => tensor.is_contiguous(),
     };

@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Form, kernel_loads, key, stores_vectors};
-use super::panel::{Limits, OPERANDS, Panel, Sizes, Storages};
+use super::panel::{Limits, OPERANDS, Panel, Storages};
 use super::plan::{MatmulPlan, MatmulProblem};
 use super::product::{A, B, C, Matrix, Product, SCRATCH, sides};
 use super::rule::Finish;
@@ -12,15 +12,16 @@ use super::texels::{self, Cursor, Placed};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, Dispatch, Launch, Launches, MAX_LAUNCHES, Window, Words, fold_grid};
-use crate::matmul_kernel::{FLAT_THREADS, Kernel, MatmulKernel, WIDE};
+use crate::matmul_kernel::{FLAT_THREADS, KernelKind, MatmulKernel, WIDE};
 use crate::road::Problem;
+use crate::shape::Dims;
 
 const OP: &str = "matmul";
 /// Steps of k of which all kernels take whole turns and whole vectors.
 const K_UNIT: usize = 128;
 impl Product {
     /// The sizes of panels that a plan can take one launch each for.
-    fn cut(&self, kernel: &MatmulKernel, capabilities: &Capabilities) -> Sizes {
+    fn cut(&self, kernel: &MatmulKernel, capabilities: &Capabilities) -> Dims {
         let grid = f64::from(capabilities.max_workgroups)
             .powi(2)
             .min(MAX_TILES);
@@ -28,7 +29,7 @@ impl Product {
             let work = self.work(sizes, kernel);
             let seconds = capabilities.seconds(work.flops, work.bytes);
             let room = match kernel.kind {
-                Kernel::Texel if self.in_texels(sizes).is_none() => 2.0,
+                KernelKind::Texel if self.in_texels(sizes).is_none() => 2.0,
                 _ => 0.0,
             };
             (seconds / LONGEST_LAUNCH).max(work.tiles / grid).max(room)
@@ -65,7 +66,7 @@ impl Product {
     /// The storages as a kernel binds them: operands that are read as texels are not bound.
     fn storages_of(&self, kernel: &MatmulKernel) -> Storages {
         let mut storages = self.storages;
-        if kernel.kind == Kernel::Texel {
+        if kernel.kind == KernelKind::Texel {
             for operand in [A, B] {
                 storages.bytes[operand] = 0;
                 storages.of[operand] = usize::MAX - operand;
@@ -88,12 +89,12 @@ impl Product {
         // Where they lie in their storages.
         let lie = [A, B].map(|operand| self.matrix(operand, sizes, first(operand)));
         let placed = match kernel.kind {
-            Kernel::Texel if lie.iter().all(texels::can_be_copied) => self.in_texels(sizes),
+            KernelKind::Texel if lie.iter().all(texels::can_be_copied) => self.in_texels(sizes),
             _ => None,
         };
         // A panel at an edge may not have what the others have.
         let kernel = match kernel.kind {
-            Kernel::Texel if placed.is_none() => &MatmulKernel::NARROW,
+            KernelKind::Texel if placed.is_none() => &MatmulKernel::NARROW,
             _ => kernel,
         };
         let windows = self.storages_of(kernel).windows(&self.nest, panel);
@@ -107,8 +108,8 @@ impl Product {
         let whole = [A, B].map(|operand| matrices[operand].width()) == [WIDE; 2]
             && k.is_multiple_of(WIDE as usize);
         let kernel = match kernel.kind {
-            Kernel::Wide if !whole => &MatmulKernel::NARROW,
-            Kernel::WideVector { along_k }
+            KernelKind::Wide if !whole => &MatmulKernel::NARROW,
+            KernelKind::WideVector { along_k }
                 if !self.problem_of(sizes, first).is_wide_vector(along_k)
                     // One buffer is declared once, and loaded one way.
                     || !along_k && windows.joined[A] == windows.joined[B] =>
@@ -117,7 +118,7 @@ impl Product {
             }
             _ => kernel,
         };
-        if kernel.kind != Kernel::Wide {
+        if kernel.kind != KernelKind::Wide {
             // Only wide tiles read what lies past a copy's edge: others repeat its last vector.
             for matrix in &mut matrices {
                 matrix.padded = false;
@@ -183,7 +184,7 @@ impl Product {
         let work = self.work(sizes, kernel);
         let tiles = work.tiles as u64;
         let workgroups = match kernel.kind {
-            Kernel::Flat => tiles.div_ceil(u64::from(FLAT_THREADS)),
+            KernelKind::Flat => tiles.div_ceil(u64::from(FLAT_THREADS)),
             _ => tiles,
         };
         let groups = fold_grid(workgroups, capabilities.max_workgroups).ok_or_else(|| {
@@ -281,7 +282,7 @@ const MAX_TILES: f64 = (1u32 << 31) as f64;
 struct Settled {
     product: Product,
     kernel: MatmulKernel,
-    sizes: Sizes,
+    sizes: Dims,
     split: u32,
     /// Of operands into scratch.
     copies: Launches,
@@ -300,7 +301,7 @@ fn settled(
     let mut copies = Launches::new();
     if plan.pack != [false; 2] {
         let pitch = match kernel.kind {
-            Kernel::Texel => texels::STRIP,
+            KernelKind::Texel => texels::STRIP,
             _ => WIDE as usize,
         };
         match product.pack(plan.pack, pitch, capabilities)? {
@@ -402,7 +403,7 @@ impl Product {
         mut kernel: MatmulKernel,
         capabilities: &Capabilities,
         choose: impl Fn(&MatmulProblem) -> Result<MatmulPlan>,
-    ) -> Result<(Sizes, MatmulKernel)> {
+    ) -> Result<(Dims, MatmulKernel)> {
         let whole = self.nest.sizes();
         let mut sizes = self.cut(&kernel, capabilities);
         for _ in 0..2 {
@@ -421,7 +422,7 @@ impl Product {
     /// The launches of all panels.
     fn record(
         &self,
-        sizes: &Sizes,
+        sizes: &Dims,
         kernel: &MatmulKernel,
         capabilities: &Capabilities,
         all: &mut Launches,

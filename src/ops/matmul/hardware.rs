@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::matmul_kernel::{
     COOPERATIVE_8, FEW_COLUMNS_ACROSS, FEW_COLUMNS_ALONG, FEW_ROWS_ACROSS, FEW_ROWS_ALONG,
     FLAT_THREADS, HARDWARE_SMALL, HARDWARE_TALL, HARDWARE_VECTOR_COLUMNS, HARDWARE_VECTOR_ROWS,
-    HARDWARE_WIDE, Kernel, MatmulKernel,
+    HARDWARE_WIDE, KernelKind, MatmulKernel,
 };
 
 /// Steps of k from which a kernel for few rows or columns has turns enough.
@@ -18,10 +18,10 @@ const FEW_K: usize = 256;
 fn parts(kernel: MatmulKernel) -> [usize; 2] {
     match kernel.kind {
         // A turn is four steps of each of 32 invocations.
-        Kernel::Few { k_threads: 32, .. } => [1, 512],
-        Kernel::Few { .. } => [2, 256],
+        KernelKind::Few { k_threads: 32, .. } => [1, 512],
+        KernelKind::Few { .. } => [2, 256],
         _ if kernel == HARDWARE_VECTOR_COLUMNS => [4, 512],
-        Kernel::Vector { .. } => [2, 1024],
+        KernelKind::Vector { .. } => [2, 1024],
         _ => [2, 256],
     }
 }

@@ -10,7 +10,8 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::launch::{KernelKey, Value};
 use crate::matmul_kernel::{
-    FEW_SUMS, FLAT_THREADS, FLAT_UNROLL, Kernel, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL, WIDE,
+    FEW_SUMS, FLAT_THREADS, FLAT_UNROLL, KernelKind, MatmulKernel, QUAD_UNROLL, SUBGROUP_UNROLL,
+    WIDE,
 };
 
 /// What a kernel is specialised by, beside the plan and the dtype.
@@ -61,9 +62,9 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
     let vectors = match kernel.kind {
         // Along k by single elements, so that all invocations load: there are few blocks of four by four. Its template turns
         // none round.
-        Kernel::Workgroup { .. } => along_k.map(|along_k| !along_k),
-        Kernel::Cooperative { .. } => [true; 2],
-        Kernel::Register {
+        KernelKind::Workgroup { .. } => along_k.map(|along_k| !along_k),
+        KernelKind::Cooperative { .. } => [true; 2],
+        KernelKind::Register {
             thread_m,
             thread_n,
             unroll,
@@ -71,22 +72,22 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
             load(along_k[0], thread_m, unroll),
             load(along_k[1], thread_n, unroll),
         ],
-        Kernel::Flat => [
+        KernelKind::Flat => [
             load(along_k[0], kernel.tile_m, FLAT_UNROLL),
             load(along_k[1], kernel.tile_n, FLAT_UNROLL),
         ],
-        Kernel::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
-        Kernel::Quad => along_k,
-        Kernel::Wide => return [WIDE; 2],
+        KernelKind::Subgroup { .. } => [true, along_k[1] || stores_vectors(kernel)],
+        KernelKind::Quad => along_k,
+        KernelKind::Wide => return [WIDE; 2],
         // It binds none of them.
-        Kernel::Texel => return [0; 2],
-        Kernel::WideVector { along_k } => return [WIDE, if along_k { WIDE } else { 1 }],
-        Kernel::Vector { row_threads, .. } => {
+        KernelKind::Texel => return [0; 2],
+        KernelKind::WideVector { along_k } => return [WIDE, if along_k { WIDE } else { 1 }],
+        KernelKind::Vector { row_threads, .. } => {
             let thread_m = kernel.tile_m / row_threads;
             [along_k[0] || thread_m.is_multiple_of(4), along_k[1]]
         }
         // All their edges are whole fours.
-        Kernel::Few { .. } => [true; 2],
+        KernelKind::Few { .. } => [true; 2],
     };
     vectors.map(|vectors| if vectors { 4 } else { 1 })
 }
@@ -94,13 +95,13 @@ pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2
 /// Whether a kernel can store four columns as one vector.
 pub(super) fn stores_vectors(kernel: &MatmulKernel) -> bool {
     match kernel.kind {
-        Kernel::Workgroup { .. } | Kernel::Cooperative { .. } => true,
-        Kernel::Wide | Kernel::Texel => true,
-        Kernel::Register { thread_n, .. } => thread_n.is_multiple_of(4),
-        Kernel::Flat => kernel.tile_n.is_multiple_of(4),
-        Kernel::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
-        Kernel::Quad | Kernel::Few { .. } => false,
-        Kernel::Vector { .. } | Kernel::WideVector { .. } => false,
+        KernelKind::Workgroup { .. } | KernelKind::Cooperative { .. } => true,
+        KernelKind::Wide | KernelKind::Texel => true,
+        KernelKind::Register { thread_n, .. } => thread_n.is_multiple_of(4),
+        KernelKind::Flat => kernel.tile_n.is_multiple_of(4),
+        KernelKind::Subgroup { lanes } => (kernel.tile_n / lanes).is_multiple_of(4),
+        KernelKind::Quad | KernelKind::Few { .. } => false,
+        KernelKind::Vector { .. } | KernelKind::WideVector { .. } => false,
     }
 }
 
@@ -143,16 +144,16 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
     }
     // What tiles are in workgroup memory.
     match kernel.kind {
-        Kernel::Workgroup { .. } => values.push(("staged", dtype.accumulator().name().into())),
-        Kernel::Cooperative { .. } => values.push(("staged", form.element.into())),
+        KernelKind::Workgroup { .. } => values.push(("staged", dtype.accumulator().name().into())),
+        KernelKind::Cooperative { .. } => values.push(("staged", form.element.into())),
         _ => {}
     }
-    if let Kernel::Few { .. } = kernel.kind {
+    if let KernelKind::Few { .. } = kernel.kind {
         let by_rows = kernel.tile_m < kernel.tile_n;
         values.push(("few", if by_rows { "m" } else { "n" }.into()));
     }
     let (template, own): (_, &[(&'static str, u32)]) = match kernel.kind {
-        Kernel::Workgroup {
+        KernelKind::Workgroup {
             tile_k,
             thread_m,
             thread_n,
@@ -170,7 +171,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("stages", stages),
             ],
         ),
-        Kernel::Cooperative {
+        KernelKind::Cooperative {
             tile_k,
             edge,
             lanes,
@@ -186,7 +187,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("threads", lanes * down * across),
             ],
         ),
-        Kernel::Register {
+        KernelKind::Register {
             thread_m,
             thread_n,
             unroll,
@@ -203,7 +204,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("flat", 0),
             ],
         ),
-        Kernel::Flat => (
+        KernelKind::Flat => (
             "matmul/register_tile",
             &[
                 ("thread_m", kernel.tile_m),
@@ -213,15 +214,15 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("flat", 1),
             ],
         ),
-        Kernel::Subgroup { lanes } => (
+        KernelKind::Subgroup { lanes } => (
             "matmul/subgroup_tile",
             &[("lanes", lanes), ("unroll", SUBGROUP_UNROLL)],
         ),
-        Kernel::Quad => ("matmul/quad_tile", &[("unroll", QUAD_UNROLL)]),
-        Kernel::Wide => ("matmul/wide_tile", &[]),
-        Kernel::WideVector { .. } => ("matmul/wide_vector", &[]),
-        Kernel::Texel => ("matmul/texel_tile", &[("texels", 1)]),
-        Kernel::Few {
+        KernelKind::Quad => ("matmul/quad_tile", &[("unroll", QUAD_UNROLL)]),
+        KernelKind::Wide => ("matmul/wide_tile", &[]),
+        KernelKind::WideVector { .. } => ("matmul/wide_vector", &[]),
+        KernelKind::Texel => ("matmul/texel_tile", &[("texels", 1)]),
+        KernelKind::Few {
             row_threads,
             k_threads,
         } => (
@@ -233,7 +234,7 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                 ("few_sums", FEW_SUMS),
             ],
         ),
-        Kernel::Vector {
+        KernelKind::Vector {
             row_threads,
             k_threads,
         } => (
@@ -309,9 +310,9 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
             for (nth, &(element, result)) in names(dtype).iter().enumerate() {
                 // Of forms that differ from others in loads, stores or types alone, a few of each.
                 let all_forms = match kernel.kind {
-                    Kernel::Cooperative { .. } => false,
+                    KernelKind::Cooperative { .. } => false,
                     _ if dtype == DType::F32 => true,
-                    Kernel::Workgroup { .. } => false,
+                    KernelKind::Workgroup { .. } => false,
                     _ => dtype.name() == result && !packs(result),
                 };
                 let bits = (0..1u32 << 7)
@@ -355,7 +356,7 @@ fn of_bits(
     let widest = kernel_loads(kernel, along_k);
     let width = |on: bool, widest| if on { widest } else { 1 };
     // Where there are no vectors, they are not asked for twice.
-    let texels = matches!(kernel.kind, Kernel::Texel);
+    let texels = matches!(kernel.kind, KernelKind::Texel);
     if (bit(2) && widest[0] <= 1) || (bit(3) && widest[1] <= 1) || (texels && bit(6)) {
         return all;
     }
@@ -454,12 +455,12 @@ fn unbound(form: Form) -> Form {
 fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
     // There are no narrower loads of this one.
     let lies = match kernel.kind {
-        Kernel::Wide => (form.vector_a, form.vector_b) == (WIDE, WIDE),
-        Kernel::WideVector { along_k } => {
+        KernelKind::Wide => (form.vector_a, form.vector_b) == (WIDE, WIDE),
+        KernelKind::WideVector { along_k } => {
             let widest = kernel_loads(kernel, [form.a_along_k, true]);
             form.a_along_k == along_k && [form.vector_a, form.vector_b] == widest
         }
-        Kernel::Cooperative { .. } => !packs(form.element),
+        KernelKind::Cooperative { .. } => !packs(form.element),
         _ => true,
     };
     lies && (stores_vectors(kernel) || form.vector_c == 1)

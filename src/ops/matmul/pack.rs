@@ -18,7 +18,7 @@ const THREADS: usize = 64;
 const WORDS: u32 = 11;
 
 /// An operand and its copy: what one launch copies.
-struct Copy {
+struct Pack {
     batch: SmallVec<[(usize, isize); 4]>,
     row_size: usize,
     rows: usize,
@@ -50,7 +50,7 @@ pub(super) fn pack(
     let along_k = stride(&nest.axes[k]) == 1 || stride(&nest.axes[side]) != 1;
     let (inner, outer) = if along_k { (k, side) } else { (side, k) };
     let rows = nest.axes[outer].size;
-    let copy = Copy {
+    let copy = Pack {
         batch: nest.axes[..rank - 3]
             .iter()
             .filter(|axis| stride(axis) != 0)
@@ -104,7 +104,7 @@ pub(super) fn pack(
     Ok(Some((launch, place)))
 }
 
-impl Copy {
+impl Pack {
     /// Of the copy; `None` when they cannot be counted.
     fn bytes(&self) -> Option<u64> {
         let matrices = self

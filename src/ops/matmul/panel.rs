@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::launch::{WINDOW_ALIGNMENT, Window};
+use crate::shape::Dims;
 
 /// Operands in the order of [`Axis::strides`]: the kernel's A and B, the result C, and the bias and
 /// residual that are added to it. Those that are not there have no strides and no bytes.
@@ -25,9 +26,6 @@ pub(super) struct Nest {
     pub offsets: [usize; OPERANDS],
 }
 
-/// One size for each axis of a nest.
-pub(super) type Sizes = SmallVec<[usize; 6]>;
-
 /// What every panel has to keep.
 pub(super) struct Limits<'a> {
     /// Elements that each operand may span, from the first to the last.
@@ -44,18 +42,18 @@ pub(super) struct Limits<'a> {
 /// A part of a nest: where it starts along each axis, and how far it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Panel {
-    pub starts: Sizes,
-    pub sizes: Sizes,
+    pub starts: Dims,
+    pub sizes: Dims,
 }
 
 impl Nest {
     /// All of it.
-    pub(super) fn sizes(&self) -> Sizes {
+    pub(super) fn sizes(&self) -> Dims {
         self.axes.iter().map(|axis| axis.size).collect()
     }
 
     /// The sizes of the largest panels that keep the limits; those at the ends may be smaller.
-    pub(super) fn cut(&self, limits: &Limits<'_>) -> Sizes {
+    pub(super) fn cut(&self, limits: &Limits<'_>) -> Dims {
         let rank = self.axes.len();
         let [m, n, k] = [rank - 3, rank - 2, rank - 1];
         let tile = |axis: usize| match axis.checked_sub(m) {
@@ -99,7 +97,7 @@ impl Nest {
     /// Shortens the axes that an operand steps along by most until it spans no more than `most`.
     fn cut_to_span(
         &self,
-        sizes: &mut Sizes,
+        sizes: &mut Dims,
         operand: usize,
         most: usize,
         tile: impl Fn(usize) -> usize,
@@ -132,7 +130,7 @@ impl Nest {
     }
 
     /// The panels of these sizes: those of one part of C follow each other in the order of k.
-    pub(super) fn panels(&self, sizes: &Sizes) -> impl Iterator<Item = Panel> {
+    pub(super) fn panels(&self, sizes: &Dims) -> impl Iterator<Item = Panel> {
         let count = self.count(sizes).unwrap_or(0);
         (0..count).map(move |number| {
             let mut rest = number;

@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{packs, reduce_key};
-use super::panel::{Axis, Panel, Sizes};
+use super::panel::{Axis, Panel};
 use super::product::{A, B, C, Product, SCRATCH, sides};
 use super::rule::Finish;
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::launch::{
     Bound, Dispatch, Launch, Launches, WINDOW_ALIGNMENT, Window, Words, fold_grid,
 };
+use crate::shape::Dims;
 
 const OP: &str = "matmul";
 /// Steps of k of which a part has a whole number: all kernels take whole vectors of it.
@@ -114,7 +115,7 @@ impl Product {
         entries: usize,
         capabilities: &Capabilities,
     ) -> Result<Launches> {
-        let all: Sizes = self.nest.axes.iter().map(|axis| axis.size).collect();
+        let all: Dims = self.nest.axes.iter().map(|axis| axis.size).collect();
         let (batch, [m, n, _]) = sides(&all);
         let panel = Panel {
             starts: all.iter().map(|_| 0).collect(),

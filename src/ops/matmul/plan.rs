@@ -5,7 +5,7 @@ use super::kernel::{element_name, packs, stores_vectors};
 use super::{hardware, software};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
-use crate::matmul_kernel::{FLAT_1, FLAT_2, FLAT_4, FLAT_8, Kernel, MatmulKernel, WIDE};
+use crate::matmul_kernel::{FLAT_1, FLAT_2, FLAT_4, FLAT_8, KernelKind, MatmulKernel, WIDE};
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,7 +229,7 @@ pub(super) fn plan_by(
     }
     if !kernel.fits(capabilities, dtype) {
         return Err(match kernel.kind {
-            Kernel::Cooperative { .. } => format!(
+            KernelKind::Cooperative { .. } => format!(
                 "the device was opened without cooperative matrices of its size for {dtype} \
                  (DeviceBuilder::experimental_cooperative_matrices), or has none"
             ),
@@ -246,27 +246,27 @@ pub(super) fn plan_by(
     let plan = because(kernel, why);
     match kernel.kind {
         _ if kernel.is_of_vectors() && problem.n != 1 => Err("no operand is a vector".to_owned()),
-        Kernel::WideVector { along_k } if !problem.is_wide_vector(along_k) => {
+        KernelKind::WideVector { along_k } if !problem.is_wide_vector(along_k) => {
             Err("the operands do not lie in vectors of eight, as it loads them".to_owned())
         }
-        Kernel::Wide if kernel.tile_m < WIDE && !problem.a.along_k => Err(
+        KernelKind::Wide if kernel.tile_m < WIDE && !problem.a.along_k => Err(
             "it has fewer rows than the left operand's vectors, which lie across them".to_owned(),
         ),
-        Kernel::Wide if problem.is_wide() || problem.may_pack => Ok(MatmulPlan {
+        KernelKind::Wide if problem.is_wide() || problem.may_pack => Ok(MatmulPlan {
             pack: problem.lacks_vectors(),
             ..plan
         }),
-        Kernel::Wide => Err(
+        KernelKind::Wide => Err(
             "strides, sizes and offsets are not all multiples of eight, and copies do not fit"
                 .to_owned(),
         ),
-        Kernel::Texel if problem.lacks_texels() == [false; 2] || problem.may_pack => {
+        KernelKind::Texel if problem.lacks_texels() == [false; 2] || problem.may_pack => {
             Ok(MatmulPlan {
                 pack: problem.lacks_texels(),
                 ..plan
             })
         }
-        Kernel::Texel => Err(
+        KernelKind::Texel => Err(
             "strides and offsets are no multiples of 64 and of four, and copies do not fit"
                 .to_owned(),
         ),

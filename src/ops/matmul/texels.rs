@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::product::Matrix;
 use crate::launch::{TEXEL_BYTES, TEXEL_LAYERS, TEXEL_ROWS, TEXEL_WIDTH, TexelCopy};
+use crate::shape::Dims;
 
 /// Elements of a texel, and of a row of them: the columns of a strip.
 const TEXEL: usize = 4;
@@ -38,7 +39,7 @@ pub(super) struct Placed {
     /// Units of a layer.
     pub units: usize,
     /// Units from one matrix of the batch to the next.
-    pub batch: SmallVec<[usize; 6]>,
+    pub batch: Dims,
 }
 
 /// How an operand is cut: along k, strips of a band lie one below the other; else each is a unit.
@@ -83,7 +84,7 @@ pub(super) fn place(matrix: &Matrix, batch: &[usize], cursor: &mut Cursor) -> Op
         first = (cursor.layer + 1) * units;
     }
     let mut all = cut.units_per_matrix;
-    let mut strides: SmallVec<[usize; 6]> = smallvec![0; batch.len()];
+    let mut strides: Dims = smallvec![0; batch.len()];
     for axis in (0..batch.len()).rev() {
         if matrix.batch[axis] != 0 {
             strides[axis] = all;

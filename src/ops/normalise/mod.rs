@@ -8,7 +8,7 @@ mod spread;
 
 use std::ops::RangeInclusive;
 
-use super::order::Order;
+use super::order::AxisOrder;
 use super::reduce::{self, Along, Axes, Reduction};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
@@ -156,7 +156,7 @@ fn normalise(
         DType::F64 => epsilon,
         _ => f64::from(epsilon as f32),
     };
-    let order = Order::of(std::iter::once(x.layout()));
+    let order = AxisOrder::of(std::iter::once(x.layout()));
     if let Some(order) = order {
         let places = order.places(&along.axes);
         let is_scaled = weight.is_some() || bias.is_some();

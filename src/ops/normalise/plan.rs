@@ -14,8 +14,7 @@ use crate::ops::plan::{self, AT_ONCE, ENOUGH_INVOCATIONS, ROW_LANES};
 use crate::ops::reduce::states;
 use crate::road::Problem;
 use crate::road::window::{self, Limits, Walked};
-
-type Sizes = SmallVec<[usize; 6]>;
+use crate::shape::Dims;
 
 /// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
 const MOST_STEPS: usize = 16 << 10;
@@ -114,8 +113,8 @@ impl Planner<'_, '_> {
         let layouts: SmallVec<[&Layout; 4]> = operands.map(|operand| operand.layout).collect();
         let kept = self.op.along.kept(layouts[0].rank());
         let along = self.op.along.axes.clone();
-        let part = |first: &Sizes, rest: &Sizes| -> Result<SmallVec<[Layout; 4]>> {
-            let order: Sizes = first.iter().chain(rest).copied().collect();
+        let part = |first: &Dims, rest: &Dims| -> Result<SmallVec<[Layout; 4]>> {
+            let order: Dims = first.iter().chain(rest).copied().collect();
             let turned = layouts.iter().map(|layout| layout.permute(&order));
             turned
                 .map(|layout| Ok(layout?.leading(first.len())))
@@ -433,7 +432,7 @@ impl Planner<'_, '_> {
 }
 
 /// As many dimensions as a kernel has.
-fn filled(dims: &[usize], strides: &[Strides]) -> (Sizes, SmallVec<[Strides; 5]>) {
+fn filled(dims: &[usize], strides: &[Strides]) -> (Dims, SmallVec<[Strides; 5]>) {
     let rank = RANKS.into_iter().find(|&rank| rank >= dims.len());
     let added = rank.unwrap_or(dims.len()) - dims.len();
     let ones = std::iter::repeat_n(1, added);

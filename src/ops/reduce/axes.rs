@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::error::Result;
 use crate::layout::{Axis, each_once};
 use crate::memory::order;
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 
 /// The dimensions that a reduction goes along: one (`1`; `-1` is the last), several (`[0, 2]`, in any order)
 /// or all (`..`); with [`keepdim`] they stay as dimensions of size 1.
@@ -72,7 +72,7 @@ impl<A: Into<Axis> + Copy, const N: usize> From<&[A; N]> for Axes {
 /// Axes of a shape: each exists, each once, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::ops) struct Along {
-    pub axes: SmallVec<[usize; 6]>,
+    pub axes: Dims,
     pub keep: bool,
 }
 
@@ -94,7 +94,7 @@ impl Axes {
 
 impl Along {
     /// The dimensions that stay, in order.
-    pub(in crate::ops) fn kept(&self, rank: usize) -> SmallVec<[usize; 6]> {
+    pub(in crate::ops) fn kept(&self, rank: usize) -> Dims {
         (0..rank).filter(|axis| !self.axes.contains(axis)).collect()
     }
 

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Name, State, Tree};
 use super::shares::{Pass, Shares, Source, TREE_INVOCATIONS};
-use super::space::{Sizes, Space};
+use super::space::Space;
 use super::{Along, Reduce, Reduction};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::dtype::DType;
@@ -15,6 +15,7 @@ use crate::layout::{Layout, Strides};
 use crate::ops::plan;
 use crate::road::window::{self, Limits, Walked};
 use crate::road::{Operand, Problem};
+use crate::shape::Dims;
 
 /// Kernels exist for these ranks; lower ones are filled up with sizes of 1, higher ones are exact.
 pub(super) const KEPT_RANKS: [usize; 3] = [1, 6, 6];
@@ -62,7 +63,7 @@ struct Planner<'a> {
     state: State,
     /// Elements of one output, and how many steps along each dimension go over.
     length: usize,
-    weights: Sizes,
+    weights: Dims,
     capabilities: &'a Capabilities,
     /// The operand that scratch is.
     scratch: usize,
@@ -161,7 +162,7 @@ impl<'a> Planner<'a> {
     /// of scratch on.
     fn in_pieces(&mut self, space: &Space) -> Result<()> {
         let outputs = space.outputs();
-        let dims: Sizes = space.kept.iter().chain(&space.reduced).copied().collect();
+        let dims: Dims = space.kept.iter().chain(&space.reduced).copied().collect();
         let strides = space.kept_strides.iter().chain(&space.reduced_strides);
         let strides: Strides = strides.copied().collect();
         let mut placed: Strides = Layout::contiguous(&space.kept[..]).strides().into();
@@ -415,7 +416,7 @@ impl<'a> Planner<'a> {
 }
 
 /// All sizes but the outermost, the innermost in units.
-fn sizes(words: &mut Words, dims: &Sizes, unit: usize) {
+fn sizes(words: &mut Words, dims: &Dims, unit: usize) {
     let inner = dims.len() - 1;
     let sizes = dims.iter().enumerate().skip(1);
     words.extend(sizes.map(|(at, &size)| (if at == inner { size / unit } else { size }) as u32));
@@ -433,10 +434,10 @@ fn strides(words: &mut Words, strides: &Strides, unit: usize, are_neighbours: bo
 }
 
 /// As many dimensions as a kernel has.
-fn filled(dims: &Sizes, strides: &Strides, ranks: [usize; 3]) -> (Sizes, Strides) {
+fn filled(dims: &Dims, strides: &Strides, ranks: [usize; 3]) -> (Dims, Strides) {
     let rank = ranks.into_iter().find(|&rank| rank >= dims.len());
     let added = rank.unwrap_or(dims.len()) - dims.len();
-    let (mut all, mut steps) = (Sizes::new(), Strides::new());
+    let (mut all, mut steps) = (Dims::new(), Strides::new());
     all.resize(added, 1);
     steps.resize(added, 0);
     all.extend_from_slice(dims);

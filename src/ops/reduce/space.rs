@@ -1,20 +1,19 @@
 //! The dimensions of a reduction, merged.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::Along;
 use crate::error::Result;
 use crate::layout::{Layout, Strides, merge, place};
 use crate::memory::order;
-
-pub(in crate::ops) type Sizes = SmallVec<[usize; 6]>;
+use crate::shape::Dims;
 
 /// What one pass goes through: the dimensions that stay and those that go, merged, outermost first.
 #[derive(Clone, Debug)]
 pub(in crate::ops) struct Space {
-    pub kept: Sizes,
+    pub kept: Dims,
     pub kept_strides: Strides,
-    pub reduced: Sizes,
+    pub reduced: Dims,
     pub reduced_strides: Strides,
     pub offset: usize,
 }
@@ -29,9 +28,9 @@ impl Space {
                 (!(layout.strides()[axis].unsigned_abs() as u64), 0)
             });
         }
-        let order: Sizes = kept.iter().chain(&reduced).copied().collect();
+        let order: Dims = kept.iter().chain(&reduced).copied().collect();
         let kept_layout = layout.permute(&order)?.leading(kept.len());
-        let order: Sizes = reduced.iter().chain(&kept).copied().collect();
+        let order: Dims = reduced.iter().chain(&kept).copied().collect();
         let reduced_layout = layout.permute(&order)?.leading(reduced.len());
         // New outputs are contiguous, so that all dimensions that lie evenly here merge.
         let outputs = Layout::contiguous(kept_layout.shape().clone());
@@ -79,8 +78,8 @@ impl Space {
     }
 
     /// How many elements of an output one step along each reduced dimension goes over.
-    pub(super) fn weights(&self) -> Sizes {
-        let mut weights = Sizes::from_elem(1, self.reduced.len());
+    pub(super) fn weights(&self) -> Dims {
+        let mut weights = Dims::from_elem(1, self.reduced.len());
         for axis in (1..self.reduced.len()).rev() {
             weights[axis - 1] = weights[axis].saturating_mul(self.reduced[axis]);
         }
