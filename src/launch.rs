@@ -189,8 +189,8 @@ pub(crate) const MAX_LAUNCHES: usize = 1 << 17;
 
 /// # Errors
 /// `InvalidArgument` when an op already has as many as there may be.
-pub(crate) fn check_count(op: &'static str, launches: &Launches) -> Result<()> {
-    match launches.len() < MAX_LAUNCHES {
+pub(crate) fn check_count(op: &'static str, launches: usize) -> Result<()> {
+    match launches < MAX_LAUNCHES {
         true => Ok(()),
         false => Err(Error::invalid(
             op,

@@ -129,21 +129,17 @@ impl fmt::Display for Full {
 impl Full {
     fn what_would_help(&self) -> &'static str {
         let is_scattered = self.statistics.free >= self.rounded;
-        let is_movable = self.largest_by_moving >= self.rounded;
         let is_over = |limit: u64| self.rounded > limit;
         match (&self.reason, self.spillable > 0) {
             (FullReason::OverRegionLimit { .. }, _) => "smaller pieces",
             (FullReason::OverBudget, _) if self.statistics.limit.is_some_and(is_over) => {
                 "a higher budget, or smaller pieces"
             }
-            (_, _) if is_scattered && is_movable => {
-                "`WhenFull::Relocate`, which moves blocks together (enough is free, but in pieces)"
-            }
             (_, true) if is_scattered => {
-                "spilling, or freeing tensors (enough is free, but in pieces that moving blocks does not join)"
+                "moving blocks together (`WhenFull::Relocate`), or spilling where that was not enough (enough is free, in pieces)"
             }
             (_, false) if is_scattered => {
-                "freeing tensors, or pins of those between (enough is free, but in pieces that moving blocks does not join)"
+                "moving blocks together (`WhenFull::Relocate`; pinned ones stay), or freeing tensors (enough is free, in pieces)"
             }
             (FullReason::OverBudget, true) => "freeing tensors, spilling them, or a higher budget",
             (FullReason::OverBudget, false) => "freeing tensors, or a higher budget",

@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use smallvec::{SmallVec, smallvec};
 
 use super::contiguous::Copy;
+use super::pad::axis_of;
 use super::position::{self, Positions};
 use super::ranges;
 use crate::capabilities::Capabilities;
@@ -159,7 +160,7 @@ impl Op for Concat {
                 let rule = "but for the axis, all sizes must be equal";
                 return Err(Error::shape_mismatch(self.name(), shape, other, rule));
             }
-            sizes[self.axis] = sizes[self.axis].saturating_add(other[self.axis]);
+            sizes[self.axis] = axis_of(self.name(), [sizes[self.axis], other[self.axis]])?;
         }
         Ok((sizes.into_iter().collect(), first.dtype))
     }

@@ -1,5 +1,6 @@
 //! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::create::filled;
@@ -56,7 +57,7 @@ impl Tensor {
         if self.elements() == 0 {
             return filled("pad", &road::home("pad", &[self])?, shape, value, dtype);
         }
-        road::run(&pad, &[self])
+        road::run(&pad, &[&*with_near_rows(self)?])
     }
 
     /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
@@ -65,7 +66,7 @@ impl Tensor {
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         let lower = true;
-        road::run(&Triangle { lower, diagonal }, &[self])
+        road::run(&Triangle { lower, diagonal }, &[&*with_near_rows(self)?])
     }
 
     /// The upper triangles of the last two dimensions: 0 where column - row is below `diagonal`.
@@ -74,7 +75,7 @@ impl Tensor {
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         let lower = false;
-        road::run(&Triangle { lower, diagonal }, &[self])
+        road::run(&Triangle { lower, diagonal }, &[&*with_near_rows(self)?])
     }
 
     /// A row of `classes` elements for each number: 1 at the number's place, 0 elsewhere. Numbers
@@ -96,11 +97,53 @@ impl Tensor {
     }
 }
 
+/// A copy where a row alone reaches further than a binding: launches go through rows in pieces, each with windows of its
+/// own, and there would be thousands.
+fn with_near_rows(tensor: &Tensor) -> Result<Cow<'_, Tensor>> {
+    let (layout, limit) = (
+        tensor.layout(),
+        tensor.device().capabilities().max_binding_bytes,
+    );
+    let (size, stride) = match (layout.shape().last(), layout.strides().last()) {
+        (Some(&size), Some(&stride)) => (size as u64, stride.unsigned_abs() as u64),
+        _ => return Ok(Cow::Borrowed(tensor)),
+    };
+    let reach = size
+        .saturating_mul(stride)
+        .saturating_mul(tensor.dtype().size() as u64);
+    match stride > 1 && reach > limit {
+        true => tensor.copy_at_home().map(Cow::Owned),
+        false => Ok(Cow::Borrowed(tensor)),
+    }
+}
+
 fn only<'a, T>(op: &'static str, inputs: &'a [T]) -> Result<&'a T> {
     match inputs {
         [input] => Ok(input),
         _ => Err(Error::invalid(op, "takes one operand")),
     }
+}
+
+/// The size of an axis that has all of `parts`.
+///
+/// # Errors
+/// `TooLarge`, of tensors without elements too.
+pub(super) fn axis_of(op: &'static str, parts: impl IntoIterator<Item = usize>) -> Result<usize> {
+    let size = parts.into_iter().map(|part| part as u128).sum::<u128>();
+    usize::try_from(size)
+        .ok()
+        .filter(|&size| isize::try_from(size).is_ok())
+        .ok_or_else(|| {
+            Error::too_large(
+                op,
+                "an axis",
+                size,
+                isize::MAX as u64,
+                "elements",
+                "the address space",
+                "use smaller sizes",
+            )
+        })
 }
 
 impl Pad {
@@ -114,9 +157,8 @@ impl Pad {
             return Err(Error::invalid("pad", why));
         }
         let sizes = shape.iter().zip(&self.widths);
-        let sizes = sizes
-            .map(|(&size, &(before, after))| size.saturating_add(before).saturating_add(after));
-        let shape: Shape = sizes.collect();
+        let sizes = sizes.map(|(&size, &(before, after))| axis_of("pad", [before, size, after]));
+        let shape: Shape = sizes.collect::<Result<_>>()?;
         shape.count("pad")?;
         Ok(shape)
     }

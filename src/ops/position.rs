@@ -10,7 +10,7 @@ use super::ranges;
 use crate::capabilities::Capabilities;
 use crate::cpu::{self, parallel};
 use crate::error::Result;
-use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
 use crate::layout::{Layout, SliceRange, Strides, merge};
 use crate::road::window::Limits;
 use crate::shape::{Dims, Shape};
@@ -181,8 +181,10 @@ impl Positions {
         } else {
             0..self.dims.iter().product()
         };
-        ranges::ranges(&self.dims, all, limits.elements, fits)
-            .into_iter()
+        let ranges = ranges::ranges(&self.dims, all, limits.elements, fits);
+        check_count(self.op, ranges.len())?;
+        let ranges = ranges.into_iter();
+        ranges
             .map(|range| self.launch(&range, [input, output], keep, capabilities))
             .collect()
     }

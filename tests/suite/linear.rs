@@ -26,6 +26,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::specials", Scope::Device, specials),
         Test::new("linear::far_residual", Scope::Device, far_residual),
         Test::new("linear::sums_below", Scope::Device, sums_below),
+        Test::new("linear::residual_beside", Scope::Device, residual_beside),
         Test::new("linear::refusals", Scope::Device, refusals),
         Test::new("linear::absurd", Scope::Device, absurd),
     ]
@@ -331,6 +332,24 @@ fn far_residual(context: &Context) -> Result<()> {
         let wide = Tensor::ones(device, [30, 400], dtype)?;
         let made = a.matmul_with(&b, &Epilogue::new().residual(&wide.slice((.., 5..38))?))?;
         assert_eq!(made.cast(DType::F32)?.to_vec::<f32>()?, [3.0; 990]);
+    }
+    Ok(())
+}
+
+/// What is added begins where A ends, in one storage above a binding: where odd rows of 16 bits go through scratch the last
+/// kernel binds it alone.
+fn residual_beside(context: &Context) -> Result<()> {
+    let device = &context.builder().max_binding_bytes(64 << 10).build()?;
+    let [m, k, n] = [101, 601, 33];
+    for dtype in [DType::F16, DType::BF16] {
+        let both = Tensor::rand(device, m * (k + n), dtype, 5)?;
+        let a = both.slice(..m * k)?.reshape([m, k])?;
+        let residual = both.slice(m * k..)?.reshape([m, n])?;
+        let b = Tensor::rand(device, [k, n], dtype, 6)?;
+        let sum = |residual: &Tensor| a.matmul_with(&b, &Epilogue::new().residual(residual));
+        let [beside, apart] = [sum(&residual)?, sum(&residual.copy()?)?];
+        let bits = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
+        assert_eq!(bits(&beside)?, bits(&apart)?, "{dtype}");
     }
     Ok(())
 }

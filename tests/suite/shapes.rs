@@ -13,6 +13,8 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("shapes::splits", Scope::Device, splits),
         Test::new("shapes::errors", Scope::Device, errors),
+        Test::new("shapes::far_rows", Scope::Device, far_rows),
+        Test::new("shapes::overflows", Scope::Device, overflows),
         Test::new("shapes::edges", Scope::Device, edges),
         Test::new(
             "shapes::short_rows::bool",
@@ -166,6 +168,44 @@ fn pad<T: Number>(context: &Context) -> Result<()> {
         stays(context, &result);
         same(&result, &want)
     })
+}
+
+/// A row alone reaches further than a binding.
+fn far_rows(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    let [rows, columns] = [260, 300];
+    let stored: Vec<i32> = (0..rows as i32 * columns as i32).collect();
+    let turned = Tensor::from_slice(&device, &stored, [columns, rows])?.transpose(0, 1)?;
+    let at = |row: usize, column: usize| stored[column * rows + row];
+    let mut lower = Vec::new();
+    for row in 0..rows {
+        let kept = |column: usize| {
+            if column <= row + 2 {
+                at(row, column)
+            } else {
+                0
+            }
+        };
+        lower.extend((0..columns).map(kept));
+    }
+    same(&turned.tril(2)?, &lower)?;
+    let mut padded = vec![-7; columns + 2];
+    for row in 0..rows {
+        padded.extend((0..columns).map(|column| at(row, column)));
+        padded.extend([-7; 2]);
+    }
+    same(&turned.pad(&[(1, 0), (0, 2)], -7)?, &padded)
+}
+
+/// Of tensors without elements too.
+fn overflows(context: &Context) -> Result<()> {
+    let none = Tensor::empty(context.device(), [2, 0], DType::F32)?;
+    let padded = none.pad(&[(usize::MAX, 5), (0, 0)], 0.0).unwrap_err();
+    assert!(matches!(padded, Error::TooLarge(_)), "{padded}");
+    let long = Tensor::empty(context.device(), [isize::MAX as usize, 0], DType::F32)?;
+    let joined = Tensor::concat(&[&long, &long], 0).unwrap_err();
+    assert!(matches!(joined, Error::TooLarge(_)), "{joined}");
+    Ok(())
 }
 
 fn triangles<T: Number>(context: &Context) -> Result<()> {

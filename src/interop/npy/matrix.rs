@@ -104,7 +104,7 @@ impl NpyMatrix {
                 self.place.file.read_exact(bytemuck::cast_slice_mut(line))?;
             }
         }
-        if self.big_endian {
+        if self.big_endian != cfg!(target_endian = "big") {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(into);
             bytes.chunks_mut(size_of::<T>()).for_each(<[u8]>::reverse);
         }
@@ -211,7 +211,17 @@ impl<T: Element> MatrixTarget<T> for NpyMatrixMut {
         let write = || -> io::Result<()> {
             for (row, line) in rows.zip(from.chunks(columns.len().max(1))) {
                 place.seek::<T>(row, place.shape[1], columns.start)?;
-                place.file.write_all(bytemuck::cast_slice(line))?;
+                let bytes: &[u8] = bytemuck::cast_slice(line);
+                match cfg!(target_endian = "big") {
+                    false => place.file.write_all(bytes)?,
+                    // The header says little.
+                    true => {
+                        for element in bytes.chunks(size_of::<T>()) {
+                            let turned: Vec<u8> = element.iter().rev().copied().collect();
+                            place.file.write_all(&turned)?;
+                        }
+                    }
+                }
             }
             Ok(())
         };

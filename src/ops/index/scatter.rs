@@ -450,7 +450,7 @@ impl Walk<'_> {
                 while at < out.end() {
                     let bytes = limit.min(out.end() - at);
                     let window = Window { offset: at, bytes };
-                    check_count(self.op, &launches)?;
+                    check_count(self.op, launches.len())?;
                     launches.push(self.launch(&lines, &entries, window, capabilities)?);
                     at += bytes;
                 }

@@ -342,7 +342,7 @@ impl Walk<'_> {
             while at < table.end() {
                 let bytes = limits.binding_bytes.min(table.end() - at);
                 let window = Window { offset: at, bytes };
-                check_count(self.op, &launches)?;
+                check_count(self.op, launches.len())?;
                 launches.push(self.launch(&range, window, at > table.offset, capabilities)?);
                 at += bytes;
             }

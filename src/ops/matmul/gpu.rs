@@ -65,14 +65,10 @@ impl Product {
 
     /// The storages as a kernel binds them: operands that are read as texels are not bound.
     fn storages_of(&self, kernel: &MatmulKernel) -> Storages {
-        let mut storages = self.storages;
-        if kernel.kind == KernelKind::Texel {
-            for operand in [A, B] {
-                storages.bytes[operand] = 0;
-                storages.of[operand] = usize::MAX - operand;
-            }
+        match kernel.kind {
+            KernelKind::Texel => self.storages.without_factors(),
+            _ => self.storages,
         }
-        storages
     }
 
     /// The launch of one panel.

@@ -3,6 +3,7 @@
 
 use smallvec::SmallVec;
 
+use super::product::{A, B};
 use crate::launch::{WINDOW_ALIGNMENT, Window};
 use crate::shape::Dims;
 
@@ -204,6 +205,15 @@ pub(super) struct Windows {
 }
 
 impl Storages {
+    /// For a kernel that binds neither A nor B: nothing is bound together with them.
+    pub(super) fn without_factors(mut self) -> Self {
+        for operand in [A, B] {
+            self.bytes[operand] = 0;
+            self.of[operand] = usize::MAX - operand;
+        }
+        self
+    }
+
     /// Elements that each operand may span so that its windows can be bound.
     pub(super) fn spans(&self) -> [usize; OPERANDS] {
         std::array::from_fn(|operand| {

@@ -121,7 +121,7 @@ impl Product {
             starts: all.iter().map(|_| 0).collect(),
             sizes: all.clone(),
         };
-        let windows = self.storages.windows(&self.nest, &panel);
+        let windows = self.storages.without_factors().windows(&self.nest, &panel);
         let scratch = self.inputs.len() + SCRATCH;
         let mut operands: SmallVec<[Bound; 4]> = smallvec![Bound {
             operand: scratch,
