@@ -97,8 +97,11 @@ impl Tensor {
     }
 }
 
-/// A copy where a row alone reaches further than a binding: launches go through rows in pieces, each with windows of its
-/// own, and there would be thousands.
+/// Launches from which a copy is made first.
+const MANY_LAUNCHES: u64 = 1024;
+
+/// A copy where rows alone reach so much further than a binding that there would be thousands of launches: they go through
+/// such a row in pieces, each with windows of its own.
 fn with_near_rows(tensor: &Tensor) -> Result<Cow<'_, Tensor>> {
     let (layout, limit) = (
         tensor.layout(),
@@ -111,7 +114,9 @@ fn with_near_rows(tensor: &Tensor) -> Result<Cow<'_, Tensor>> {
     let reach = size
         .saturating_mul(stride)
         .saturating_mul(tensor.dtype().size() as u64);
-    match stride > 1 && reach > limit {
+    let rows = tensor.elements() as u64 / size.max(1);
+    let launches = rows.saturating_mul(reach / limit.max(1));
+    match stride > 1 && launches > MANY_LAUNCHES {
         true => tensor.copy_at_home().map(Cow::Owned),
         false => Ok(Cow::Borrowed(tensor)),
     }
