@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Miri over the code that handles host memory by pointer (src/cpu/arena.rs) and the allocator it
-# trusts (src/memory/): scripts/miri.sh [seeds]
+# Miri over the code that handles host memory by pointer (src/cpu/arena.rs), the allocator it
+# trusts (src/memory/), and work that threads share (src/cpu/helpers.rs): scripts/miri.sh [seeds]
 #
-#   seeds              schedules tried for the arena's threads (default 4)
+#   seeds              schedules tried for threads (default 4)
 #   ORLOP_NO_MIRI=1    do not run; the only way to pass without Miri
 #   ORLOP_NO_INSTALL=1 install nothing
 #
@@ -41,17 +41,17 @@ run() { # log, flags, what the test program gets
     shift 2
     # Leaks and wrong provenance are errors by default; strict provenance also refuses integers
     # made into pointers.
-    MIRIFLAGS="-Zmiri-strict-provenance $flags" "${miri[@]}" -- "$@" | tee "$log"
+    MIRIFLAGS="-Zmiri-strict-provenance $flags" "${miri[@]}" -- "$@" | tee "$log" || return 1
     # Seeds run side by side, and so may their lines.
-    grep -qE '[1-9][0-9]* passed' "$log" || { echo "miri: not one test ran"; exit 1; }
+    grep -qE '[1-9][0-9]* passed' "$log" || { echo "miri: not one test ran"; return 1; }
 }
 MIRIFLAGS="-Zmiri-strict-provenance" "${miri[@]}" --no-run
 # Miri runs all threads of a program on one: two programs, so that both cores have work.
 run moves '' memory::relocate >"$logs/beside" &
 beside=$!
-run others '' memory:: cpu::arena --skip memory::relocate
 status=0
+run others '' memory:: cpu::arena --skip memory::relocate || status=$?
 wait "$beside" || status=$?
 cat "$logs/beside"
 [ "$status" -eq 0 ] || exit "$status"
-run threads "-Zmiri-many-seeds=0..$seeds" cpu::arena::tests::threads
+run threads "-Zmiri-many-seeds=0..$seeds" cpu::arena::tests::threads cpu::helpers::tests::callers

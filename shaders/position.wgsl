@@ -6,7 +6,6 @@
 // element   what moves at once: "vec4<u32>", "vec2<u32>", "u32"; "u16" and "u8" lie in words, which are
 //           written whole
 // signed    of "hot", 1: negative numbers count from the end
-// keep      1: what is not inside stays as it is
 // rank      dimensions; the outermost size is not needed
 // per_thread   steps per invocation, a workgroup apart
 //
@@ -100,17 +99,15 @@ fn step(i: u32) {
     {%- else %}
     if origin.y == 1u {
         out[i - params.out_base] = input[origin.x];
-    }
-    {%- if keep == 0 %} else {
+    } else {
         out[i - params.out_base] = {{ value("value") }};
     }
-    {%- endif %}
     {%- endif %}
     {%- else %}
     // `i` is the first element of a word; the ends of the range may lie within one.
     let word = (i - params.out_base) / {{ lanes }}u;
     var value = params.value_low;
-    if {{ "true" if keep == 1 else "i < params.first || i + " ~ lanes ~ "u > params.end" }} {
+    if i < params.first || i + {{ lanes }}u > params.end {
         value = out[word];
     }
     for (var lane = 0u; lane < {{ lanes }}u; lane++) {
@@ -125,11 +122,9 @@ fn step(i: u32) {
             if origin.y == 1u {
                 let read = input[origin.x / {{ lanes }}u] >> (origin.x % {{ lanes }}u * {{ bits }}u);
                 value = (value & ~mask) | ((read << (lane * {{ bits }}u)) & mask);
-            }
-            {%- if keep == 0 %} else {
+            } else {
                 value = (value & ~mask) | (params.value_low & mask);
             }
-            {%- endif %}
             {%- endif %}
         }
     }

@@ -210,6 +210,28 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
+/// The size of an axis that has all of `parts`.
+///
+/// # Errors
+/// `TooLarge`, of tensors without elements too.
+pub(crate) fn axis_of(op: &'static str, parts: impl IntoIterator<Item = usize>) -> Result<usize> {
+    let size = parts.into_iter().map(|part| part as u128).sum::<u128>();
+    usize::try_from(size)
+        .ok()
+        .filter(|&size| isize::try_from(size).is_ok())
+        .ok_or_else(|| {
+            Error::too_large(
+                op,
+                "an axis",
+                size,
+                isize::MAX as u64,
+                "elements",
+                "the address space",
+                "use smaller sizes",
+            )
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -48,7 +48,7 @@ impl HostPool {
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
-        // Dropped after the pool's lock: they may hold the last handles on blocks.
+        // Dropped after the pool's lock: it may hold the last handles on blocks.
         let mut still = Still::default();
         let mut pool = self.pool.lock();
         let request = Request::tagged(bytes);
@@ -58,6 +58,7 @@ impl HostPool {
                 still.owners = owners;
                 let taken = memory.allocate_moving(request, &mut still);
                 still.owners = &[];
+                still.let_go();
                 taken?
             }
             false => memory.allocate(request)?,
@@ -133,7 +134,7 @@ pub(crate) struct HostBlock {
 struct Still<'a> {
     owners: &'a [Weak<HostBlock>],
     held: HashMap<BlockId, StillBlock>,
-    /// Handles on blocks that cannot be held: each may be the last by now, and dropping that takes
+    /// Handles on blocks that are not held: each may be the last by now, and dropping that takes
     /// the pool's lock.
     passed: Vec<Arc<HostBlock>>,
 }
@@ -141,7 +142,17 @@ struct Still<'a> {
 struct StillBlock {
     // Before the block whose lock it is.
     start: RwLockWriteGuard<'static, Start>,
-    _block: Arc<HostBlock>,
+    block: Arc<HostBlock>,
+}
+
+impl Still<'_> {
+    /// Lets blocks go while the pool is locked: who locks it next and moves blocks too would take them for used ones.
+    fn let_go(&mut self) {
+        for StillBlock { start, block } in self.held.drain().map(|(_, still)| still) {
+            drop(start);
+            self.passed.push(block);
+        }
+    }
 }
 
 impl Mover<HostRegion> for Still<'_> {
@@ -172,7 +183,7 @@ impl Mover<HostRegion> for Still<'_> {
         };
         let block_ = StillBlock {
             start,
-            _block: owner,
+            block: owner,
         };
         self.held.insert(block, block_);
         true

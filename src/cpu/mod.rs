@@ -5,6 +5,7 @@ pub(crate) mod arena;
 mod copy;
 pub(crate) mod double;
 mod few;
+mod helpers;
 pub(crate) mod matrix;
 pub(crate) mod narrow;
 mod pages;

@@ -1,10 +1,11 @@
 //! Loops over elements, on all cores when that pays.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
+use super::helpers::everywhere;
+pub(crate) use super::helpers::{threads, width};
 use crate::layout::{Layout, Merged, merge, place};
 use crate::shape::Dims;
 use crate::sync::Mutex;
@@ -13,27 +14,6 @@ use crate::sync::Mutex;
 pub(crate) const PARALLEL: usize = 32 << 10;
 /// Elements that one thread takes at a time.
 const CHUNK: usize = 16 << 10;
-
-/// Threads for parallel work, or `None` where it must run on the caller's thread.
-///
-/// Work runs while blocks are locked. So the threads are our own: none of them ever waits for such
-/// a lock, as a task of the program in rayon's global pool might. And a caller that is itself a
-/// rayon worker works alone: while waiting it would take up other tasks, which may want the lock.
-pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
-    static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
-    if rayon::current_thread_index().is_some() {
-        return None;
-    }
-    THREADS
-        .get_or_init(|| {
-            rayon::ThreadPoolBuilder::new()
-                .thread_name(|index| format!("orlop cpu {index}"))
-                .build()
-                .ok()
-                .filter(|threads| threads.current_num_threads() > 1)
-        })
-        .as_ref()
-}
 
 /// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
 /// element.
@@ -168,25 +148,6 @@ pub(crate) fn share<I: Iterator<Item: Send> + Send>(
         true => everywhere(&all),
         false => all(),
     }
-}
-
-/// Runs `work` on the caller's thread, and on the others as soon as they come. Not generic, so that what
-/// is rayon's is compiled once.
-fn everywhere(work: &(dyn Fn() + Sync)) {
-    let Some(threads) = threads() else {
-        return work();
-    };
-    threads.in_place_scope(|scope| {
-        for _ in 1..threads.current_num_threads() {
-            scope.spawn(|_| work());
-        }
-        work();
-    });
-}
-
-/// Threads that [`share`] may use, the caller's included.
-pub(crate) fn width() -> usize {
-    threads().map_or(1, rayon::ThreadPool::current_num_threads)
 }
 
 /// Walks the elements of several layouts of one shape together, in row-major order, as blocks of

@@ -62,7 +62,7 @@ impl Gpu {
     /// `blocks[output]` is what they write.
     ///
     /// # Errors
-    /// An operand without contents, a lost device; then nothing was recorded.
+    /// An operand without contents, a lost device; then nothing was recorded, or what is written is without contents too.
     pub(crate) fn record(
         &self,
         access: &Access<'_>,
@@ -123,6 +123,7 @@ impl Gpu {
             launches.iter().zip(kernels).zip(&groups).zip(&texels)
         {
             let seconds = self.capabilities.seconds(launch.flops, launch.bytes);
+            let before = stream.refused();
             let effect = || Effect {
                 label: op,
                 reads: match launch.texels.is_empty() {
@@ -139,6 +140,14 @@ impl Gpu {
             stream.dispatch(kernel, group, texels, &launch.dispatches, effect, seconds)?;
             if stream.is_full() {
                 stream.submit()?;
+            }
+            if stream.refused() > before {
+                // Of what failed then, and later launches read, their batch knows nothing.
+                let failed = blocks.iter().find_map(|block| block.check().err());
+                if let Some(error) = failed {
+                    written.mark(written.id(), &error);
+                    return Err(error);
+                }
             }
         }
         Ok(())

@@ -40,10 +40,11 @@ use crate::background::Background;
 use crate::capabilities::{Capabilities, CooperativeMatrices};
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
+use crate::launch::WINDOW_ALIGNMENT;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
     BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
-    PoolConfig, Request, TagStatistics, WhenFull,
+    PoolConfig, QUANTUM, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,6 +186,9 @@ impl Gpu {
         if let Some(bytes) = options.max_binding_bytes {
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
+        // What is bound are whole windows, and what is made whole quanta.
+        capabilities.max_binding_bytes -= capabilities.max_binding_bytes % WINDOW_ALIGNMENT;
+        capabilities.max_buffer_bytes -= capabilities.max_buffer_bytes % QUANTUM;
         capabilities.matmul_choices = options.matmul_choices;
         let (pool, bounce) = {
             let _hold = serial.map(Serial::hold);
@@ -312,7 +316,7 @@ impl Gpu {
         }
         self.health.check()?;
         let mut has_waited = false;
-        let mut busy_since = None;
+        let (mut busy_since, mut least) = (None, 0);
         let reason = loop {
             let reason = match self.attempt(request, back)? {
                 Ok(id) => return Ok(id),
@@ -333,8 +337,10 @@ impl Gpu {
                 Access::Free => break reason,
                 // It is tried again, alone.
                 Access::Shared(..) => return Err(full_for_now(&self.name, request)),
-                Access::Alone(..) => match self.spill_for(access, request, refused)? {
-                    Spilled::Some => {
+                Access::Alone(..) => match self.spill_for(access, request, refused, least)? {
+                    Spilled::Some(bytes) => {
+                        // Each round moves what stays: there are few where pins part what went.
+                        least = 2 * bytes;
                         // Regions that are idle now may go back, in their time.
                         has_waited &= !self.memory.lock().has_idle_region();
                         busy_since = None;

@@ -137,8 +137,8 @@ impl Spill {
 
 /// What [`Gpu::spill_for`] found.
 pub(super) enum Spilled {
-    /// There may be room now.
-    Some,
+    /// There may be room now: so many bytes went.
+    Some(u64),
     /// Downloads keep blocks where they are, until they are recorded.
     Busy,
     /// Nothing that would help.
@@ -254,8 +254,9 @@ impl Gpu {
         })
     }
 
-    /// Spills blocks, those that were used least recently first, until there may be room for a request; none where
-    /// all that may go would not be enough. `refused`: the adapter gives no more, so that only freed bytes count.
+    /// Spills blocks, those that were used least recently first, until there may be room for a request, and `least` bytes
+    /// if there are so many; none where all that may go would not be enough. `refused`: the adapter gives no more, so that
+    /// only freed bytes count.
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
@@ -264,6 +265,7 @@ impl Gpu {
         access: &Access<'_>,
         request: Request,
         refused: bool,
+        least: u64,
     ) -> Result<Spilled> {
         let Some(spill) = &self.spill else {
             return Ok(Spilled::Nothing);
@@ -274,12 +276,17 @@ impl Gpu {
             let room = self.memory.lock().room(refused);
             request.bytes.saturating_sub(room)
         };
+        if !self.memory.lock().could_hold(request.bytes) {
+            // What is pinned stays in the way, whatever goes.
+            return Ok(Spilled::Nothing);
+        }
         let mut oldest = spill.oldest.lock();
         let (mut busy, mut is_leaving, mut has_looked) = (0, false, false);
-        let mut found = Spilled::Nothing;
+        let mut spilled = 0;
         loop {
             let needs = needed();
-            let (victims, yields) = self.victims(&mut oldest, needs, place());
+            let wanted = needs.max(least.saturating_sub(spilled));
+            let (victims, yields) = self.victims(&mut oldest, wanted, place());
             if victims.is_empty() || yields < needs {
                 oldest.extend(victims.into_iter().rev());
                 if !has_looked {
@@ -288,9 +295,10 @@ impl Gpu {
                     continue;
                 }
                 let is_busy = is_leaving || busy > 0 && yields.saturating_add(busy) >= needs;
-                return Ok(match found {
-                    Spilled::Nothing if is_busy => Spilled::Busy,
-                    found => found,
+                return Ok(match spilled {
+                    0 if is_busy => Spilled::Busy,
+                    0 => Spilled::Nothing,
+                    spilled => Spilled::Some(spilled),
                 });
             }
             let mut victims = victims.into_iter();
@@ -299,7 +307,7 @@ impl Gpu {
                 // It may have been dropped meanwhile.
                 let done = block.as_ref().map(|block| self.spill_block(spill, block));
                 match done.unwrap_or(Ok(true)) {
-                    Ok(true) => found = Spilled::Some,
+                    Ok(true) => spilled += block.map_or(1, |block| block.bytes()),
                     // It has to stay: the next one.
                     Ok(false) => {
                         is_leaving |= block.is_some_and(|block| block.is_leaving());
@@ -310,9 +318,9 @@ impl Gpu {
                         return Err(error);
                     }
                 }
-                if needed() == 0 {
+                if needed() == 0 && spilled >= least {
                     oldest.extend(victims.rev());
-                    return Ok(found);
+                    return Ok(Spilled::Some(spilled));
                 }
             }
         }

@@ -63,6 +63,8 @@ pub(crate) struct Stream {
     uniforms: Uniforms,
     in_flight: VecDeque<Submission>,
     submissions: u64,
+    /// Batches that the device refused as a whole.
+    refused: u64,
     /// The first command that failed since the last synchronisation.
     failed: Option<Error>,
     pub bindings: Bindings,
@@ -92,6 +94,7 @@ impl Stream {
             uniforms: Uniforms::default(),
             in_flight: VecDeque::new(),
             submissions: 0,
+            refused: 0,
             failed: None,
             bindings: Bindings::new(BIND_GROUPS),
             staging: Staging::new(device.adapter_info().backend, faults.clone()),
@@ -211,7 +214,10 @@ impl Stream {
         self.staging.before_submit(&self.device);
         match self.run(&batch, &batch.commands) {
             Ok(index) => self.submitted(index),
-            Err(_) => self.run_one_by_one(&batch),
+            Err(_) => {
+                self.refused += 1;
+                self.run_one_by_one(&batch);
+            }
         }
         self.staging.after_submit(&self.device);
         // After the mappings: whoever sees a submission done finds its slots mapped.
@@ -247,6 +253,7 @@ impl Stream {
     }
 
     fn submitted(&mut self, index: wgpu::SubmissionIndex) {
+        self.forget_finished();
         self.submissions += 1;
         self.in_flight.push_back(Submission {
             number: self.submissions,
@@ -350,6 +357,11 @@ impl Stream {
     /// How often work was handed to the device.
     pub(crate) fn submissions(&self) -> u64 {
         self.submissions
+    }
+
+    /// Batches that the device refused as a whole: operands may be without contents since.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// The latest submission that may still run.

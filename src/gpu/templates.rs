@@ -227,7 +227,7 @@ fn range(values: Rest<Jinja>) -> Evaluated {
     };
     match to.saturating_sub(from) / step <= LONGEST {
         true => Ok((0..)
-            .map_while(|nth: i64| Some(from + nth.checked_mul(step)?))
+            .map_while(|nth: i64| from.checked_add(nth.checked_mul(step)?))
             .take_while(|&number| number < to)
             .collect()),
         false => Err(wrong("`range` makes 100,000 numbers at most")),
@@ -305,31 +305,32 @@ fn too_deep(template: &str) -> Option<usize> {
     let mut at = 0;
     while let Some(found) = template[at..].find('{') {
         let start = at + found;
-        let rest = &template[start + 1..];
-        let ends = |end: &str| rest.find(end).unwrap_or(rest.len());
-        let length = match rest.chars().next() {
-            Some('#') => ends("#}"),
-            Some('{') => ends("}}"),
-            Some('%') => ends("%}"),
-            _ => 0,
+        at = start + 1;
+        let Some(kind @ ('{' | '%' | '#')) = template[at..].chars().next() else {
+            continue;
         };
-        let tag = &rest[..length];
-        at = start + 1 + length;
-        let mut is_deep = !tag.starts_with('#') && levels(tag) > MOST_LEVELS;
-        if let Some(statement) = tag.strip_prefix('%') {
-            let word = statement.trim_start_matches(['-', '+']).trim_start();
-            let word = word.split(|c: char| !c.is_alphanumeric()).next();
+        at += 1;
+        let rest = &template[at..];
+        let (tag, length) = match kind {
+            '{' => code(rest, "}}"),
+            '%' => code(rest, "%}"),
+            _ => (String::new(), rest.find("#}").unwrap_or(rest.len())),
+        };
+        at += length;
+        let mut is_deep = levels(&tag) > MOST_LEVELS;
+        if kind == '%' {
+            let statement = tag.trim_start_matches(['-', '+']).trim_start();
+            let word = statement.split(|c: char| !c.is_alphanumeric()).next();
             match word.unwrap_or_default() {
-                "raw" => {
-                    // Nothing in it is a tag.
-                    let end = template[at..].find("endraw");
-                    at = end.map_or(template.len(), |end| at + end);
-                }
+                // Nothing in it is a tag.
+                "raw" => at += raw(&template[at..]),
                 "if" | "for" | "macro" | "call" | "filter" | "with" | "block" | "autoescape" => {
                     blocks.push(0);
                 }
-                "elif" => *blocks.last_mut()? += 1,
-                word if word.starts_with("end") => drop(blocks.pop()),
+                "set" if !assigns(statement) => blocks.push(0),
+                "elif" => blocks.last_mut().into_iter().for_each(|elifs| *elifs += 1),
+                "endif" | "endfor" | "endmacro" | "endcall" | "endfilter" | "endwith"
+                | "endblock" | "endautoescape" | "endset" => drop(blocks.pop()),
                 _ => {}
             }
             is_deep |= blocks.len() + blocks.iter().sum::<usize>() > MOST_LEVELS;
@@ -341,7 +342,54 @@ fn too_deep(template: &str) -> Option<usize> {
     None
 }
 
-/// The levels of an expression: what is open, and operators behind each other, which commas end. What is in quotes counts too.
+/// The code of a tag, without what is in quotes, up to its end, and how many bytes it has.
+fn code(rest: &str, end: &str) -> (String, usize) {
+    let (mut code, mut open) = (String::new(), 0usize);
+    let mut chars = rest.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if open == 0 && rest[at..].starts_with(end) {
+            return (code, at);
+        }
+        match c {
+            '(' | '[' | '{' => open += 1,
+            ')' | ']' | '}' => open = open.saturating_sub(1),
+            '"' | '\'' => {
+                let mut is_escaped = false;
+                chars.find(|&(_, inner)| {
+                    let ends = !is_escaped && inner == c;
+                    is_escaped = !is_escaped && inner == '\\';
+                    ends
+                });
+            }
+            _ => {}
+        }
+        code.push(c);
+    }
+    (code, rest.len())
+}
+
+/// Bytes up to the end of what is raw.
+fn raw(rest: &str) -> usize {
+    let tags = rest.match_indices("{%");
+    let is_end = |tag: &str| {
+        let tag = tag.strip_prefix(['-', '+']).unwrap_or(tag).trim_start();
+        let tail = tag.strip_prefix("endraw").map(str::trim_start);
+        tail.is_some_and(|tail| tail.trim_start_matches(['-', '+']).starts_with("%}"))
+    };
+    let mut ends = tags.filter(|(at, tag)| is_end(&rest[at + tag.len()..]));
+    ends.next().map_or(rest.len(), |(at, tag)| at + tag.len())
+}
+
+/// Whether a `set` gives a value, else what is up to its end.
+fn assigns(statement: &str) -> bool {
+    let mut open = 0i32;
+    statement.chars().any(|c| {
+        open += i32::from(matches!(c, '(' | '[' | '{')) - i32::from(matches!(c, ')' | ']' | '}'));
+        open == 0 && c == '='
+    })
+}
+
+/// The levels of an expression: what is open, and operators behind each other, which commas end.
 fn levels(tag: &str) -> usize {
     let mut open = vec![0usize];
     let (mut most, mut before) = (0, ' ');

@@ -108,6 +108,26 @@ impl<S: RegionSource> Pool<S> {
         largest
     }
 
+    /// Whether all that is not pinned would leave room for `bytes` if it went: between pins, or in a region made anew
+    /// from those that hold none.
+    pub(crate) fn could_hold(&self, bytes: u64) -> bool {
+        let mut anew = self.headroom();
+        for (region, size) in self.best_fit.regions() {
+            let (mut run, mut is_pinned) = (0u64, false);
+            for piece in self.best_fit.pieces(region) {
+                is_pinned |= piece.pinned;
+                run = if piece.pinned { 0 } else { run + piece.bytes };
+                if run >= bytes {
+                    return true;
+                }
+            }
+            if !is_pinned {
+                anew = anew.saturating_add(size);
+            }
+        }
+        bytes <= anew.min(self.config.max_region)
+    }
+
     /// Bytes in blocks that are not pinned.
     pub(super) fn unpinned(&self) -> u64 {
         let regions = self.best_fit.regions();

@@ -5,9 +5,7 @@ use std::borrow::Borrow;
 use smallvec::{SmallVec, smallvec};
 
 use super::contiguous::Copy;
-use super::pad::axis_of;
-use super::position::{self, Positions};
-use super::ranges;
+use super::position;
 use crate::capabilities::Capabilities;
 use crate::cpu;
 use crate::dtype::{DType, by_size};
@@ -15,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::layout::{Axis, Layout, SliceRange};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
-use crate::shape::{Dims, Shape};
+use crate::shape::{Dims, Shape, axis_of};
 use crate::tensor::Tensor;
 
 /// Parts that [`Tensor::chunk`] makes at most: each is a tensor on the host.
@@ -171,29 +169,15 @@ impl Op for Concat {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
-        if capabilities.computes(output) {
-            return None;
-        }
-        let layouts: Vec<&Layout> = inputs.iter().map(|input| input.layout).collect();
-        let elements = layouts.iter().map(|layout| layout.elements()).sum();
-        ranges::missing(capabilities, output, &layouts, elements)
+        Copy.missing(capabilities, inputs, output)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let output = problem.output;
-        let shape = output.layout.shape();
         let last = problem.inputs.len();
         let mut launches = Launches::new();
         for (input, from) in self.parts(problem.inputs.iter().map(|input| input.layout)) {
             let operand = problem.inputs[input];
-            if !capabilities.computes(output.dtype) {
-                // Elements within words, of which each has one writer.
-                let size = output.dtype.size();
-                let part =
-                    Positions::boxed(self.name(), shape, &from, operand.layout, size, [0; 2]);
-                launches.extend(part.launches([input, last], true, capabilities)?);
-                continue;
-            }
             let place = position::part(output.layout, &from, operand.layout.shape())?;
             let copy = Problem {
                 inputs: smallvec![operand],

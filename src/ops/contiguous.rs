@@ -86,7 +86,7 @@ impl Tensor {
         let view = source.view(source.layout().broadcast_for(OP, self.shape())?);
         let view = match view.shares_storage(self) {
             true if view.layout() == self.layout() => return Ok(()),
-            true => view.copy_at_home()?,
+            true => view.copy_once()?,
             false => view,
         };
         // In the order of what is written, whose neighbours are written together then.

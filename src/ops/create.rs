@@ -35,14 +35,11 @@ impl Tensor {
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         let shape = shape.into();
         let bytes = size("empty", &shape, dtype)?;
-        let device = road::holder("empty", device, dtype)?;
-        let storage = device.allocate(device.check_size("empty", bytes)?)?;
-        Ok(Tensor::new(
-            device,
-            storage,
-            Layout::contiguous(shape),
-            dtype,
-        ))
+        road::place_new("empty", device, dtype, |device| {
+            let storage = device.allocate(device.check_size("empty", bytes)?)?;
+            let layout = Layout::contiguous(shape);
+            Ok(Tensor::new(device, storage, layout, dtype))
+        })
     }
 
     /// All zeros. For integers and floats alike.
@@ -105,19 +102,20 @@ impl Tensor {
         let count = ((end - start) / step).ceil().max(0.0);
         let bytes = size("arange", &Shape::from(count as usize), dtype)?;
         let count = count as usize;
-        let holder = road::holder("arange", device, dtype)?;
-        let size = holder.check_size("arange", bytes)?;
-        if holder.memory().limit.is_some_and(|limit| size > limit) {
-            // Fails, before the host computes anything.
-            holder.allocate(size)?;
-        }
-        let mut host = host_vec("arange", size as usize)?;
-        host.resize(size as usize, 0);
-        progression(&mut host, [start, step], dtype)?;
-        let storage = holder.allocate(size)?;
-        storage.write(&host)?;
-        let layout = Layout::contiguous(count);
-        Ok(Tensor::new(holder, storage, layout, dtype))
+        road::place_new("arange", device, dtype, |device| {
+            let size = device.check_size("arange", bytes)?;
+            if device.memory().limit.is_some_and(|limit| size > limit) {
+                // Fails, before the host computes anything.
+                device.allocate(size)?;
+            }
+            let mut host = host_vec("arange", size as usize)?;
+            host.resize(size as usize, 0);
+            progression(&mut host, [start, step], dtype)?;
+            let storage = device.allocate(size)?;
+            storage.write(&host)?;
+            let layout = Layout::contiguous(count);
+            Ok(Tensor::new(device, storage, layout, dtype))
+        })
     }
 
     /// A copy of `data`, row-major.
@@ -174,15 +172,12 @@ impl Tensor {
         dtype: DType,
         data: &[u8],
     ) -> Result<Tensor> {
-        let device = road::holder(op, device, dtype)?;
-        let storage = device.allocate(device.check_size(op, data.len() as u128)?)?;
-        storage.write(data)?;
-        Ok(Tensor::new(
-            device,
-            storage,
-            Layout::contiguous(shape),
-            dtype,
-        ))
+        road::place_new(op, device, dtype, |device| {
+            let storage = device.allocate(device.check_size(op, data.len() as u128)?)?;
+            storage.write(data)?;
+            let layout = Layout::contiguous(shape);
+            Ok(Tensor::new(device, storage, layout, dtype))
+        })
     }
 }
 

@@ -164,7 +164,12 @@ impl Tensor {
             ));
         }
         if self.device() != device && self.has_wide_gaps() {
-            return road::move_to("to", &self.copy_once()?, device);
+            match self.copy_once() {
+                Ok(once) => return road::move_to("to", &once, device),
+                // Where nothing can be copied together any more, what lies between travels too.
+                Err(Error::DeviceLost(_) | Error::OutOfMemory(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         road::move_to("to", self, device)
     }

@@ -1,6 +1,5 @@
 //! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::create::filled;
@@ -15,7 +14,7 @@ use crate::launch::Launches;
 use crate::layout::{Layout, SliceRange};
 use crate::ops::index::IndexReader;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
-use crate::shape::Shape;
+use crate::shape::{Shape, axis_of};
 use crate::tensor::Tensor;
 
 /// Elements that the nearest cache holds, read and written.
@@ -57,7 +56,7 @@ impl Tensor {
         if self.elements() == 0 {
             return filled("pad", &road::home("pad", &[self])?, shape, value, dtype);
         }
-        road::run(&pad, &[&*with_near_rows(self)?])
+        road::run(&pad, &[&*ranges::near("pad", self)?])
     }
 
     /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
@@ -65,8 +64,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
-        let lower = true;
-        road::run(&Triangle { lower, diagonal }, &[&*with_near_rows(self)?])
+        Triangle {
+            lower: true,
+            diagonal,
+        }
+        .run(self)
     }
 
     /// The upper triangles of the last two dimensions: 0 where column - row is below `diagonal`.
@@ -74,8 +76,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
-        let lower = false;
-        road::run(&Triangle { lower, diagonal }, &[&*with_near_rows(self)?])
+        Triangle {
+            lower: false,
+            diagonal,
+        }
+        .run(self)
     }
 
     /// A row of `classes` elements for each number: 1 at the number's place, 0 elsewhere. Numbers
@@ -93,32 +98,13 @@ impl Tensor {
             dtype,
             one,
         };
-        road::run(&hot, &[self])
+        road::run(&hot, &[&*ranges::near(hot.name(), self)?])
     }
 }
 
-/// Launches from which a copy is made first.
-const MANY_LAUNCHES: u64 = 1024;
-
-/// A copy where rows alone reach so much further than a binding that there would be thousands of launches: they go through
-/// such a row in pieces, each with windows of its own.
-fn with_near_rows(tensor: &Tensor) -> Result<Cow<'_, Tensor>> {
-    let (layout, limit) = (
-        tensor.layout(),
-        tensor.device().capabilities().max_binding_bytes,
-    );
-    let (size, stride) = match (layout.shape().last(), layout.strides().last()) {
-        (Some(&size), Some(&stride)) => (size as u64, stride.unsigned_abs() as u64),
-        _ => return Ok(Cow::Borrowed(tensor)),
-    };
-    let reach = size
-        .saturating_mul(stride)
-        .saturating_mul(tensor.dtype().size() as u64);
-    let rows = tensor.elements() as u64 / size.max(1);
-    let launches = rows.saturating_mul(reach / limit.max(1));
-    match stride > 1 && launches > MANY_LAUNCHES {
-        true => tensor.copy_at_home().map(Cow::Owned),
-        false => Ok(Cow::Borrowed(tensor)),
+impl Triangle {
+    fn run(&self, tensor: &Tensor) -> Result<Tensor> {
+        road::run(self, &[&*ranges::near(self.name(), tensor)?])
     }
 }
 
@@ -127,28 +113,6 @@ fn only<'a, T>(op: &'static str, inputs: &'a [T]) -> Result<&'a T> {
         [input] => Ok(input),
         _ => Err(Error::invalid(op, "takes one operand")),
     }
-}
-
-/// The size of an axis that has all of `parts`.
-///
-/// # Errors
-/// `TooLarge`, of tensors without elements too.
-pub(super) fn axis_of(op: &'static str, parts: impl IntoIterator<Item = usize>) -> Result<usize> {
-    let size = parts.into_iter().map(|part| part as u128).sum::<u128>();
-    usize::try_from(size)
-        .ok()
-        .filter(|&size| isize::try_from(size).is_ok())
-        .ok_or_else(|| {
-            Error::too_large(
-                op,
-                "an axis",
-                size,
-                isize::MAX as u64,
-                "elements",
-                "the address space",
-                "use smaller sizes",
-            )
-        })
 }
 
 impl Pad {
@@ -200,11 +164,8 @@ impl Op for Pad {
         let input = only(self.name(), &problem.inputs)?;
         let (shape, from) = (problem.output.layout.shape(), self.from());
         let (size, value) = (input.dtype.size(), self.value.words());
-        Positions::boxed(self.name(), shape, &from, input.layout, size, value).launches(
-            [0, 1],
-            false,
-            capabilities,
-        )
+        Positions::boxed(self.name(), shape, &from, input.layout, size, value)
+            .launches([0, 1], capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
@@ -330,11 +291,8 @@ impl Op for Triangle {
             true => Inside::Lower(self.diagonal),
             false => Inside::Upper(self.diagonal),
         };
-        Positions::triangle(self.name(), inside, input.layout, input.dtype.size()).launches(
-            [0, 1],
-            false,
-            capabilities,
-        )
+        Positions::triangle(self.name(), inside, input.layout, input.dtype.size())
+            .launches([0, 1], capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
@@ -457,11 +415,8 @@ impl Op for OneHot {
         let index = only(self.name(), &problem.inputs)?;
         let hot = (self.one.words(), index.dtype == DType::I32);
         let size = self.dtype.size();
-        Positions::hot(self.name(), index.layout, self.classes, hot, size).launches(
-            [0, 1],
-            false,
-            capabilities,
-        )
+        Positions::hot(self.name(), index.layout, self.classes, hot, size)
+            .launches([0, 1], capabilities)
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {

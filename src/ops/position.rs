@@ -160,12 +160,10 @@ impl Positions {
         }
     }
 
-    /// Launches that write every element, or with `keep` only what is inside, from one operand to
-    /// another.
+    /// Launches that write every element, from one operand to another.
     pub(super) fn launches(
         &self,
         [input, output]: [usize; 2],
-        keep: bool,
         capabilities: &Capabilities,
     ) -> Result<Launches> {
         let bytes = (self.element_bytes + self.input_bytes) as f64;
@@ -176,26 +174,13 @@ impl Positions {
                 .iter()
                 .all(|window| window.bytes <= limits.binding_bytes)
         };
-        let all = if keep {
-            self.touched()
-        } else {
-            0..self.dims.iter().product()
-        };
+        let all = 0..self.dims.iter().product();
         let ranges = ranges::ranges(&self.dims, all, limits.elements, fits);
         check_count(self.op, ranges.len())?;
         let ranges = ranges.into_iter();
         ranges
-            .map(|range| self.launch(&range, [input, output], keep, capabilities))
+            .map(|range| self.launch(&range, [input, output], capabilities))
             .collect()
-    }
-
-    /// From the first element inside to the last.
-    fn touched(&self) -> Range<usize> {
-        let at = |pick: &dyn Fn(&Range<usize>) -> usize| {
-            let sizes = self.dims.iter().zip(&self.boxed);
-            sizes.fold(0, |at, (&size, range)| at * size + pick(range))
-        };
-        at(&|range| range.start)..at(&|range| range.end - 1) + 1
     }
 
     fn output_window(&self, range: &Range<usize>) -> Window {
@@ -227,7 +212,6 @@ impl Positions {
         &self,
         range: &Range<usize>,
         [input, output]: [usize; 2],
-        keep: bool,
         capabilities: &Capabilities,
     ) -> Result<Launch> {
         let windows = [self.input_window(range), self.output_window(range)];
@@ -270,7 +254,7 @@ impl Positions {
         let steps = range.len() / ranges::lanes(self.element_bytes) + 2;
         let element = ranges::moved(self.element_bytes);
         Ok(Launch {
-            kernel: key(element, self.inside, keep, self.dims.len() as u32),
+            kernel: key(element, self.inside, self.dims.len() as u32),
             operands: smallvec![bound(input, windows[0]), bound(output, windows[1])],
             texels: smallvec![],
             dispatches: smallvec![plan::dispatch(
@@ -286,7 +270,7 @@ impl Positions {
     }
 }
 
-fn key(element: &'static str, inside: Inside, keep: bool, rank: u32) -> KernelKey {
+fn key(element: &'static str, inside: Inside, rank: u32) -> KernelKey {
     let (name, signed, words) = match inside {
         Inside::Box => ("box", false, 6 + 4 * rank),
         Inside::Lower(_) => ("lower", false, 7 + 2 * rank),
@@ -297,7 +281,6 @@ fn key(element: &'static str, inside: Inside, keep: bool, rank: u32) -> KernelKe
         ("inside", name.into()),
         ("element", element.into()),
         ("signed", u32::from(signed).into()),
-        ("keep", u32::from(keep).into()),
         ("rank", rank.into()),
         ("per_thread", PER_THREAD.into()),
     ];
@@ -313,18 +296,17 @@ pub(super) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut all = Vec::new();
     for element in ranges::MOVED {
         for rank in 1..=ranks {
-            all.push(key(element, Inside::Box, false, rank));
-            all.push(key(element, Inside::Box, true, rank));
+            all.push(key(element, Inside::Box, rank));
             // Of elements, not of units of several.
             if element == "vec4<u32>" {
                 continue;
             }
             for signed in [false, true] {
-                all.push(key(element, Inside::Hot([0; 2], signed), false, rank));
+                all.push(key(element, Inside::Hot([0; 2], signed), rank));
             }
             if rank > 1 {
-                all.push(key(element, Inside::Lower(0), false, rank));
-                all.push(key(element, Inside::Upper(0), false, rank));
+                all.push(key(element, Inside::Lower(0), rank));
+                all.push(key(element, Inside::Upper(0), rank));
             }
         }
     }

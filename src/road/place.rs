@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::scope;
@@ -67,17 +68,23 @@ pub(crate) fn fallback(op: &'static str, home: &Device, reason: &str) -> Result<
     }
 }
 
-/// Where a new tensor of `dtype` lives: on the device, or on the CPU when the device cannot hold
-/// the dtype and placement is soft. Logged, though nothing travels.
+/// Makes a new tensor of `dtype` where it can live: on the device, or on the CPU when the device cannot hold
+/// the dtype and placement is soft. That is logged once it is made, though nothing travels.
 ///
 /// # Errors
-/// `Unsupported` under strict placement.
-pub(crate) fn holder(op: &'static str, device: &Device, dtype: DType) -> Result<Device> {
+/// `Unsupported` under strict placement; what `make` says.
+pub(crate) fn place_new(
+    op: &'static str,
+    device: &Device,
+    dtype: DType,
+    make: impl FnOnce(Device) -> Result<Tensor>,
+) -> Result<Tensor> {
     if device.capabilities().holds(dtype) {
-        return Ok(device.clone());
+        return make(device.clone());
     }
     let reason = lacks(dtype);
     let cpu = fallback(op, device, &reason)?;
+    let made = make(cpu.clone())?;
     log_placement(
         &PlacementEvent {
             op,
@@ -89,7 +96,7 @@ pub(crate) fn holder(op: &'static str, device: &Device, dtype: DType) -> Result<
         },
         &[device],
     );
-    Ok(cpu)
+    Ok(made)
 }
 
 /// What to say of a device that does not compute in a dtype.
@@ -142,6 +149,7 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     // The parts of storages that travel, and which of them each operand sees.
     let mut parts: SmallVec<[(&Tensor, Range<usize>); 3]> = SmallVec::new();
     let mut part_of: SmallVec<[Option<usize>; 3]> = SmallVec::new();
+    let mut of_storages: FxHashMap<Option<usize>, Vec<usize>> = FxHashMap::default();
     for &tensor in inputs {
         if tensor.device() == target {
             part_of.push(None);
@@ -151,7 +159,9 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
             arrivals.left.push(tensor.device().clone());
         }
         let span = tensor.layout().span();
-        let shared = parts.iter().position(|(other, part)| {
+        let of_storage = of_storages.entry(tensor.storage().address()).or_default();
+        let shared = of_storage.iter().copied().find(|&at| {
+            let (other, part) = &parts[at];
             other.shares_storage(tensor) && part.start <= span.end && span.start <= part.end
         });
         match shared {
@@ -159,7 +169,10 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
                 let part = &mut parts[at].1;
                 *part = part.start.min(span.start)..part.end.max(span.end);
             }
-            None => parts.push((tensor, span)),
+            None => {
+                of_storage.push(parts.len());
+                parts.push((tensor, span));
+            }
         }
         part_of.push(shared.or(Some(parts.len() - 1)));
     }

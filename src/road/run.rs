@@ -148,8 +148,8 @@ fn travel(
                 |(launches, _): &(Launches, Kernels)| scratch_bytes(launches, operands.len());
             match launched(&prepared) {
                 // With less scratch there may be room.
-                Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false)? {
-                    Some(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean)?,
+                Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false) {
+                    Ok(Some(lean)) if scratch(&lean) < scratch(&prepared) => launched(&lean)?,
                     _ => return Err(Error::OutOfMemory(full)),
                 },
                 launched => launched?,
@@ -406,8 +406,8 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     read.extend(last.iter().map(|block| block.read()));
     let bytes_of = |tensor| {
         let block = host_block(tensor)?;
-        let at = blocks.iter().position(|other| Arc::ptr_eq(other, block))?;
-        read.get(at).map(|bytes| &bytes[..])
+        let at = blocks.binary_search_by_key(&place(block), |other| place(other));
+        read.get(at.ok()?).map(|bytes| &bytes[..])
     };
     let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
         .iter()

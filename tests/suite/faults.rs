@@ -21,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("faults::while_it_spills", Scope::Gpu, while_it_spills),
         Test::new("faults::on_the_way_out", Scope::Gpu, on_the_way_out),
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
+        Test::new("faults::between_launches", Scope::Gpu, between_launches),
         Test::new("faults::are_counted", Scope::Device, are_counted),
     ]
 }
@@ -320,6 +321,26 @@ fn each_kind_for_good(context: &Context) -> Result<()> {
     drop(witness);
     assert_eq!(device.memory().allocated, 0);
     Ok(())
+}
+
+/// A batch is full between two launches of one op: the second one's operand, which was to be written in it, is without
+/// contents, and so is the result.
+fn between_launches(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let a = Tensor::from_slice(&device, &[1.0f32; 64], 64)?;
+    for before in 0..140 {
+        device.synchronize()?;
+        faults.fail(Fault::Copy, 1);
+        let b = Tensor::from_slice(&device, &[2.0f32; 64], 64)?;
+        for _ in 0..before {
+            a.add(&a)?;
+        }
+        let joined = Tensor::concat(&[&a, &b], 0).and_then(|joined| joined.to_vec::<f32>());
+        assert!(joined.is_err(), "{before} launches before: {joined:?}");
+        let _ = device.synchronize();
+    }
+    same(&a, &[1.0f32; 64])
 }
 
 fn are_counted(context: &Context) -> Result<()> {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use orlop::memory::{EventKind, Growth, WhenFull, tagged};
-use orlop::{DType, Device, Error, Result, Tensor};
+use orlop::{DType, Device, Error, Result, SliceRange, Tensor};
 
 use crate::adapters::Context;
 use crate::operand::same;
@@ -62,6 +62,7 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             the_error_says_it_all,
         ),
+        Test::new("full::small_scratch", Scope::Device, small_scratch),
         Test::new("full::growth_policies", Scope::Device, growth_policies),
         Test::new(
             "full::a_spilled_tensor_is_the_same_one",
@@ -162,6 +163,21 @@ fn large_blocks_slide(context: &Context) -> Result<()> {
     drop((kept, after, merged));
     assert_eq!(device.memory().largest_free, 8 * MIB);
     Ok(())
+}
+
+/// What is read of a tensor before it is written takes no more than it has, and what leaves needs no room where it was.
+fn small_scratch(context: &Context) -> Result<()> {
+    let device = one_region(context, MIB, WhenFull::Relocate)?;
+    let x = Tensor::full(&device, [200, 1000], 3.0, DType::F32)?;
+    x.slice((.., 0..1))?.fill(2.0)?;
+    x.div_assign(&x.slice((.., 0..1))?)?;
+    same(&x.slice((7, ..3))?, &[1.0f32, 1.5, 1.5])?;
+    x.assign(&x.slice(0..1)?)?;
+    same(&x.slice((199, ..3))?, &[1.0f32, 1.5, 1.5])?;
+    drop(x);
+    let x = Tensor::full(&device, 256 << 10, 4.0, DType::F32)?;
+    let away = x.slice(SliceRange::from(..).step(4))?.to(&Device::cpu())?;
+    same(&away, &vec![4.0f32; 64 << 10])
 }
 
 fn pinned_tensors_stay(context: &Context) -> Result<()> {

@@ -1154,6 +1154,15 @@ fn fusions(context: &Context) -> Result<()> {
     );
     let same = fused(|e| e.input(&a).cast(DType::F64).cast(DType::F32))?;
     assert_eq!(same.to_vec::<f32>()?, x);
+    // What is computed of halves is rounded where it is said, also to what they are.
+    let large = Tensor::full(device, [70], 60_000.0, DType::F16)?;
+    let rounded = fused(|e| (e.input(&large) * 2).cast(DType::F16) * 0.5)?;
+    let rounded = rounded.cast(DType::F32)?.to_vec::<f32>()?;
+    assert!(rounded.iter().all(|&x| x == f32::INFINITY));
+    let fine = Tensor::full(device, [70], 1.0078125, DType::BF16)?;
+    let rounded = fused(|e| (e.input(&fine) + 0.001).cast(DType::BF16) * 1)?;
+    let rounded = rounded.cast(DType::F32)?.to_vec::<f32>()?;
+    assert!(rounded.iter().all(|&x| x == 1.0078125));
     let turned = a.copy()?;
     turned.fused_assign(|_, x| (x.cast(DType::F64) * 0.5).cast(DType::F32))?;
     assert!(

@@ -95,6 +95,10 @@ fn f64_without_it(context: &Context) -> Result<()> {
     let logged = soft.placement_log().events.len();
     let made = Tensor::zeros(&soft, 5, DType::F64)?;
     assert!(made.device().is_cpu() && soft.placement_log().events.len() == logged + 1);
+    // What was not made was not placed.
+    let endless = Tensor::arange(&soft, 0.0, 1e18, 1.0, DType::F64);
+    assert!(matches!(endless, Err(Error::OutOfMemory(_))), "{endless:?}");
+    assert_eq!(soft.placement_log().events.len(), logged + 1);
     // A cast to f64 goes to the CPU; one from it comes back only if asked.
     let wide = Tensor::ones(&soft, 4, DType::F32)?.cast(DType::F64)?;
     assert!(wide.device().is_cpu());

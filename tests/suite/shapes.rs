@@ -194,7 +194,28 @@ fn far_rows(context: &Context) -> Result<()> {
         padded.extend((0..columns).map(|column| at(row, column)));
         padded.extend([-7; 2]);
     }
-    same(&turned.pad(&[(1, 0), (0, 2)], -7)?, &padded)
+    same(&turned.pad(&[(1, 0), (0, 2)], -7)?, &padded)?;
+    // Axes between that reach as far, numbers, halves, and what lives elsewhere than where it is needed.
+    let cube = turned.reshape([26, 10, 300])?.permute(&[1, 0, 2])?;
+    let near = cube.copy()?;
+    let widths = [(0, 1), (2, 0), (0, 0)];
+    let (far, near_) = (cube.pad(&widths, 3)?, near.pad(&widths, 3)?);
+    same(&far, &near_.to_vec::<i32>()?)?;
+    same(&cube.triu(-3)?, &near.triu(-3)?.to_vec::<i32>()?)?;
+    let few = turned.slice((..200, ..150))?;
+    let hot = few.one_hot(3, DType::I32)?.to_vec::<i32>()?;
+    let near = few.copy()?.one_hot(3, DType::I32)?;
+    same(&near, &hot)?;
+    let halves = turned.cast(DType::BF16)?.copy()?;
+    let halves = halves.transpose(0, 1)?.copy()?.transpose(0, 1)?;
+    let joined = Tensor::concat(&[&halves, &halves], 0)?;
+    let want: Vec<i32> = (0..2 * rows)
+        .flat_map(|row| (0..columns).map(move |column| (row % rows, column)))
+        .map(|(row, column)| half::bf16::from_f32(at(row, column) as f32).to_f32() as i32)
+        .collect();
+    same(&joined.cast(DType::I32)?, &want)?;
+    let elsewhere = turned.to(&orlop::Device::cpu())?;
+    same(&device.scope(|| elsewhere.tril(2))?, &lower)
 }
 
 /// Of tensors without elements too.

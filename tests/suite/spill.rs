@@ -17,6 +17,7 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             nothing_goes_in_vain,
         ),
+        Test::new("spill::beside_a_pin", Scope::Gpu, beside_a_pin),
         Test::new("spill::views_are_read_there", Scope::Gpu, views_are_read),
         Test::new("spill::errors_name_operands", Scope::Gpu, names_operands),
     ]
@@ -85,6 +86,42 @@ fn nothing_goes_in_vain(context: &Context) -> Result<()> {
     let fits = Tensor::zeros(&device, [256 << 8], DType::U32)?;
     assert_eq!(device.memory().events.spills, 2);
     drop((tensors, fits));
+    assert_eq!(device.memory().allocated, 0);
+    Ok(())
+}
+
+/// A pin in the middle: what fits beside it gets its room in a few rounds, for what does not nothing goes.
+fn beside_a_pin(context: &Context) -> Result<()> {
+    let device = one_region(context, 1024 * KIB, SPILL)?;
+    let tensors = (0..64u32).map(|at| Tensor::full(&device, [16 << 8], at, DType::U32));
+    let tensors: Vec<Tensor> = tensors.collect::<Result<_>>()?;
+    let pin = tensors[32].pin()?;
+    let before = device.memory();
+    let full = Tensor::zeros(&device, [33 * 16 << 8], DType::U32).expect_err("too much");
+    assert!(matches!(full, Error::OutOfMemory(_)), "{full}");
+    let after = device.memory();
+    assert_eq!(
+        (
+            after.allocated,
+            after.events.spills,
+            after.events.relocations
+        ),
+        (
+            before.allocated,
+            before.events.spills,
+            before.events.relocations
+        )
+    );
+    for beside in [20, 31, 32] {
+        let large = Tensor::full(&device, [beside * 16 << 8], 99, DType::U32)?;
+        same(&large.slice(..2)?, &[99u32; 2])?;
+    }
+    let moved = device.memory().events;
+    assert!(moved.relocations < 300, "{moved:?}");
+    for (at, tensor) in tensors.iter().enumerate() {
+        same(tensor, &[at as u32; 16 << 8])?;
+    }
+    drop((pin, tensors));
     assert_eq!(device.memory().allocated, 0);
     Ok(())
 }

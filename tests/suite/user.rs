@@ -336,6 +336,30 @@ fn strided(context: &Context) -> Result<()> {
     let launch = |x| minus.launch().input("x", x).invocations([2, 2, 1]).run();
     is_refused(launch(&cube), &["strides of 2 dimensions", "which has 3"]);
     is_refused(launch(&row), &["x_stride_1", "axis 1"]);
+    let wide = row.slice(0..1)?.broadcast_to([1, 1 << 32])?;
+    is_refused(launch(&wide), &["x_size_1", "axis 1", "overflows"]);
+    // Sizes are those of the operand also where there is none.
+    let sizes = source.replace("x[at]", "0.0").replace(
+        "if id.x",
+        "out[0] = f32(params.x_size_0); out[1] = f32(params.x_size_1);
+         out[2] = f32(params.x_offset); out[3] = f32(params.x_stride_0); if id.x",
+    );
+    let sizes = Kernel::wgsl("sizes", &sizes)?.strided().twin(|call| {
+        let sizes = ["x_size_0", "x_size_1", "x_offset"];
+        let sizes = sizes.map(|name| call.scalar::<u32>(name));
+        let out = call.output::<f32>("out")?;
+        for (out, size) in out.iter_mut().zip(sizes) {
+            *out = size? as f32;
+        }
+        out[3] = call.scalar::<i32>("x_stride_0")? as f32;
+        Ok(())
+    })?;
+    for (rows, columns) in [(0, 3), (2, 0), (0, 0)] {
+        let none = Tensor::zeros(context.device(), [rows, columns], DType::F32)?;
+        let launch = sizes.launch().input("x", &none).output("out", [4]);
+        let made = launch.workgroups([1; 3]).run()?;
+        same(&made, &[rows as f32, columns as f32, 0.0, 0.0])?;
+    }
     Ok(())
 }
 
@@ -577,12 +601,15 @@ fn templates(context: &Context) -> Result<()> {
         @compute @workgroup_size(1) fn main() { out[0] = 1u; }";
     let numbers = "-1.5, ".repeat(1000);
     let ifs = "{% if n > 3 %}{% elif n %}{% endif %}".repeat(300);
+    let sets = "{% set (a, b) = (n, '}}') %}".repeat(300);
+    let none = "{% for i in range(9223372036854775800, 9223372036854775807, 100) %}{% endfor %}";
     let long = format!(
-        "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
+        "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{sets}{none}// {{π\n{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
     );
     Kernel::template("long", &long, &[("n", 2.into())])?;
     // Templates that would take the stack, or for ever.
     let loops = "{% for i in range(100000) %}".repeat(3);
+    let deep = format!("{{{{ n{} }}}}", "+n".repeat(30_000));
     for (hostile, part) in [
         (format!("{{{{ n{} }}}}", "+n".repeat(30_000)), "operators"),
         (format!("\n{{{{ {}n }}}}", "-".repeat(30_000)), "line 2"),
@@ -596,7 +623,25 @@ fn templates(context: &Context) -> Result<()> {
             format!("{{{{ f(1, 2){} }}}}", "+f(1, 2)".repeat(7000)),
             "operators",
         ),
+        // What is in quotes or brackets ends nothing.
+        (format!("{{{{ \"}}}}{{#\" }}}}{deep}"), "operators"),
+        (format!("{{{{ '\\'}}}}{{% raw %}}' }}}}{deep}"), "operators"),
+        (format!("{{{{ '}}}}{{% elif %}}' }}}}{deep}"), "operators"),
+        (
+            format!("{{{{ {{'a': {{}}}}{} }}}}", "+n".repeat(30_000)),
+            "operators",
+        ),
+        (
+            format!("{{{{ n{} }}}}", ("+n".repeat(100) + "+\",)\"").repeat(300)),
+            "operators",
+        ),
+        (
+            format!("{{% raw %}} endraw {{# {{% endraw %}}{deep}"),
+            "operators",
+        ),
         ("{% if n %}".repeat(6000), "blocks"),
+        ("{% if n %}{% set x %}{% endset %}".repeat(1900), "blocks"),
+        ("{% set x | upper %}".repeat(3000), "blocks"),
         (
             format!("{{% if n %}}{}{{% endif %}}", "{%- elif n %}".repeat(4000)),
             "elif",

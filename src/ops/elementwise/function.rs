@@ -276,7 +276,7 @@ pub(super) fn cast_code(from: DType, to: DType, value: &str) -> String {
     let (f, t) = (kind_from.alias(), kind_to.alias());
     match (kind_from, kind_to) {
         // Rounded where it goes on as f32.
-        (Kind::F32, Kind::F32) if to != DType::F32 && from != to => {
+        (Kind::F32, Kind::F32) if to != DType::F32 => {
             format!("rounded_{}({value})", to.name())
         }
         // So that only the narrow type rounds.

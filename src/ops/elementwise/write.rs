@@ -61,7 +61,7 @@ impl Elementwise {
                 continue;
             }
             if view.shares_storage(into) {
-                view = view.copy_at_home()?;
+                view = view.copy_once()?;
             }
             renamed.push(Node::Input(others.len() as u8));
             others.push(view);

@@ -7,10 +7,12 @@
 mod scatter;
 mod take;
 
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Axis;
-use crate::road;
+use crate::road::{self, Op};
 use crate::tensor::Tensor;
 
 use scatter::ScatterAdd;
@@ -135,13 +137,13 @@ fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Opt
 }
 
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
-    road::run(&op, &[table, &apart(index, &[table])?])
+    road::run(&op, &[table, &apart(op.name(), index, &[table])?])
 }
 
 fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
     let [target, index, source] = operands;
     let axis = axis.of(op, target.shape())?;
-    let index = apart(index, &[source])?;
+    let index = apart(op, index, &[source])?;
     let op = ScatterAdd { op, axis, along };
     let dtype = target.dtype();
     if dtype != dtype.accumulator() && source.dtype() == dtype {
@@ -153,11 +155,13 @@ fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Res
 
 /// An index for kernels: in a storage that none of the others share, and without gaps where it would
 /// not fit a binding.
-fn apart(index: &Tensor, others: &[&Tensor]) -> Result<Tensor> {
-    let limit = index.device().capabilities().max_binding_bytes;
+fn apart(op: &'static str, index: &Tensor, others: &[&Tensor]) -> Result<Tensor> {
+    let operands: SmallVec<[&Tensor; 4]> = others.iter().copied().chain([index]).collect();
+    let limit = road::home(op, &operands)?.capabilities().max_binding_bytes;
+    let bytes = (index.layout().span().len() * index.dtype().size()) as u64;
     let shared = others.iter().any(|other| other.shares_storage(index));
-    if shared || (index.storage().bytes() > limit && !index.is_contiguous()) {
-        return index.copy();
+    if shared || (bytes > limit && !index.is_contiguous()) {
+        return index.copy_at_home();
     }
     Ok(index.clone())
 }

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::cpu::{self, parallel};
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
@@ -132,6 +132,10 @@ impl Op for Take {
         output: DType,
     ) -> Option<String> {
         let [table, index] = inputs else { return None };
+        let size = table.layout.shape()[self.axis];
+        if capabilities.kind != DeviceKind::Cpu && size > u32::MAX as usize {
+            return Some(format!("the op's kernels name {} entries", u32::MAX));
+        }
         let elements = self.shape(table.layout, index.layout).elements();
         ranges::missing(
             capabilities,

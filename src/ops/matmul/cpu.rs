@@ -12,6 +12,7 @@ use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
+use crate::layout::merge;
 use crate::road::{HostInput, HostOutput};
 use crate::sync::Mutex;
 
@@ -114,24 +115,27 @@ fn each_matrix<T: Element + bytemuck::Pod>(
     if count <= entries {
         return one(c, [a.layout.offset(), b.layout.offset()], true, 0);
     }
-    let a_batches = a.layout.leading(rank - 2);
-    let b_batches = b.layout.leading(rank - 2);
-    let starts = || a_batches.indices().zip(b_batches.indices());
+    let batches = [a, b].map(|input| input.layout.leading(rank - 2));
+    let merged = merge(&[&batches[0], &batches[1]]);
+    let start = |operand: usize, at: usize| {
+        let offset = batches[operand].offset();
+        offset.wrapping_add_signed(merged.place(operand, at))
+    };
+    let starts = |at: usize| [start(0, at), start(1, at)];
     let (batches, width) = (count / entries, parallel::width());
     let is_much = work.saturating_mul(batches) > ALONE;
     if !is_much || batches % width == 0 || batches >= 8 * width || work <= ALONE {
         // Chunks that are worth fetching, but a few for each thread.
         let chunk = (AT_A_TIME / work.max(1)).clamp(1, batches.div_ceil(4 * width));
-        let starts: Vec<(usize, usize)> = starts().collect();
-        let chunks = c.chunks_mut(chunk * entries).zip(starts.chunks(chunk));
-        parallel::share(is_much, chunks.enumerate(), |(at, (c, starts))| {
-            for (next, (c, &(a, b))) in c.chunks_mut(entries).zip(starts).enumerate() {
-                one(c, [a, b], false, (at * chunk + next) * entries);
+        let chunks = c.chunks_mut(chunk * entries).enumerate();
+        parallel::share(is_much, chunks, |(first, c)| {
+            for (at, c) in (first * chunk..).zip(c.chunks_mut(entries)) {
+                one(c, starts(at), false, at * entries);
             }
         });
     } else {
-        for (at, (c, (a, b))) in c.chunks_mut(entries).zip(starts()).enumerate() {
-            one(c, [a, b], true, at * entries);
+        for (at, c) in c.chunks_mut(entries).enumerate() {
+            one(c, starts(at), true, at * entries);
         }
     }
 }

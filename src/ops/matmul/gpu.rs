@@ -40,8 +40,15 @@ impl Product {
             max_k: kernel.max_k(),
             time: &time,
         };
-        let spans = self.storages_of(kernel).spans();
-        let sizes = self.nest.cut(&limits(spans));
+        let mut spans = self.storages_of(kernel).spans();
+        let mut sizes = self.nest.cut(&limits(spans));
+        let ([m, n, _], [all_m, all_n, _]) = (sides(&sizes).1, sides(&self.nest.sizes()).1);
+        let starts_odd = |part: usize, all: usize| part < all && !part.is_multiple_of(4);
+        if kernel.kind == KernelKind::Texel && (starts_odd(m, all_m) || starts_odd(n, all_n)) {
+            // Panels that begin between texels bind their operands.
+            spans = self.storages.spans();
+            sizes = self.nest.cut(&limits(spans));
+        }
         if !(self.splits_k(&sizes) && self.sums_apart()) {
             return sizes;
         }

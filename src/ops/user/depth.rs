@@ -69,8 +69,7 @@ pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
             _ if is_part(next) => {}
             // The point of a number.
             '.' if source[at..].starts_with(|c: char| c.is_ascii_digit()) => {}
-            ',' if top.opened != '{' => top.operators = 0,
-            ',' => {}
+            ',' => top.operators = 0,
             ';' => (top.operators, top.branches) = (0, 0),
             '(' | '[' | '{' | '<' if next != '<' || is_generic(last) => {
                 match next {
@@ -112,7 +111,7 @@ pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
 fn is_generic(name: &str) -> bool {
     let sized = name.strip_prefix("vec").or(name.strip_prefix("mat"));
     ["array", "atomic", "ptr", "bitcast", "binding_array", "var"].contains(&name)
-        || sized.is_some_and(|size| ["2", "3", "4"].contains(&&size[..size.len().min(1)]))
+        || sized.is_some_and(|size| size.starts_with(['2', '3', '4']))
         || name.starts_with("texture_")
 }
 
@@ -165,6 +164,10 @@ mod tests {
         assert_eq!(too_deep(&format!("fn main() {{ {statements} }}")), None);
         let compared = "if vec2 < 4 && (mat4x4 < b) { y[array < 1] = 1; } ".repeat(900);
         assert_eq!(too_deep(&format!("fn main() {{ {compared} }}")), None);
+        let named = "let matériau = 1; if matériau < 2 && vecπ < 3 {} ";
+        assert_eq!(too_deep(&format!("fn main() {{ {named} }}")), None);
+        let members = "@align(16) m: f32, ".repeat(600);
+        assert_eq!(too_deep(&format!("struct Params {{ {members} }}")), None);
         let taps = "a[i] * 1.5 + ".repeat(200) + "b";
         assert_eq!(too_deep(&body(&taps)), None);
         assert_eq!(too_deep("/* + + */ } ) ]"), None);

@@ -548,6 +548,9 @@ impl<'k> KernelLaunch<'k> {
             About::Length if shape.elements() > u32::MAX as usize && !self.kernel.elementwise => {
                 format!("{} elements overflow `{name}`", shape.elements())
             }
+            About::Size(axis) if shape.dims()[axis] > u32::MAX as usize => {
+                format!("axis {axis} of shape {shape} overflows `{name}`")
+            }
             _ => return Ok(()),
         };
         Err(Error::invalid(self.kernel.name, problem))

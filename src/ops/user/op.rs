@@ -88,8 +88,10 @@ impl UserOp<'_> {
                 (Role::Output(at), About::Length) => {
                     length.unwrap_or(self.outputs[at].shape.elements()) as u32
                 }
+                (Role::Input(at), About::Size(axis)) => self.shapes[at].dims()[axis] as u32,
+                // One element stands for what has none.
+                (Role::Input(at), _) if self.lengths[at] == 0 => 0,
                 (Role::Input(at), About::Offset) => inputs[at].offset() as u32,
-                (Role::Input(at), About::Size(axis)) => inputs[at].shape().dims()[axis] as u32,
                 (Role::Input(at), About::Stride(axis)) => inputs[at].strides()[axis] as u32,
                 (Role::Output(at), About::Size(axis)) => self.outputs[at].shape.dims()[axis] as u32,
                 (Role::Output(_), _) => 0,

@@ -1,0 +1,280 @@
+//! Threads that help whoever has much to do, from when they come until it is done. Nobody waits for one that is busy
+//! elsewhere: what a caller does alone before another thread comes costs no more than it does alone.
+//!
+//! A scope of rayon's would wait until all that it spawned has run, behind the work of other callers. So what is spawned
+//! here borrows nothing: it asks a queue for callers whose work is not over.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use crate::sync::{Condvar, Mutex, wait};
+
+/// Threads for parallel work, or `None` where it must run on the caller's thread.
+///
+/// Work runs while blocks are locked. So the threads are our own: none of them ever waits for such
+/// a lock, as a task of the program in rayon's global pool might. And a caller that is itself a
+/// rayon worker works alone: while waiting it would take up other tasks, which may want the lock.
+pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
+    static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    if rayon::current_thread_index().is_some() {
+        return None;
+    }
+    THREADS
+        .get_or_init(|| {
+            rayon::ThreadPoolBuilder::new()
+                .thread_name(|index| format!("orlop cpu {index}"))
+                .build()
+                .ok()
+                .filter(|threads| threads.current_num_threads() > 1)
+        })
+        .as_ref()
+}
+
+/// Threads that may do parts of one caller's work, the caller's included.
+pub(crate) fn width() -> usize {
+    threads().map_or(1, rayon::ThreadPool::current_num_threads)
+}
+
+/// Runs `work` on the caller's thread, and on others as soon as they come.
+pub(crate) fn everywhere(work: &(dyn Fn() + Sync)) {
+    static HELPERS: LazyLock<Helpers> = LazyLock::new(Helpers::default);
+    match threads() {
+        Some(threads) => {
+            let spawn = || threads.spawn(|| HELPERS.serve());
+            HELPERS.run(threads.current_num_threads(), &spawn, work);
+        }
+        None => work(),
+    }
+}
+
+#[derive(Default)]
+struct Helpers(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    /// Callers whose work is not over, and how many helpers each may still have.
+    callers: VecDeque<(Arc<Call>, usize)>,
+    /// Threads that look here for callers, or will.
+    serving: usize,
+}
+
+impl Helpers {
+    /// Runs `work` here and on up to `width - 1` other threads, of which there are `width`; `spawn` makes one of them
+    /// [`serve`](Helpers::serve).
+    fn run(&self, width: usize, spawn: &dyn Fn(), work: &(dyn Fn() + Sync)) {
+        let pointer: *const (dyn Fn() + Sync + '_) = work;
+        // SAFETY: of the pointer only the lifetime changes. It is followed by helpers that came before the call was over, and
+        // until these have left this function does not return, nor unwind.
+        let call = Arc::new(Call {
+            work: Work(unsafe {
+                std::mem::transmute::<
+                    *const (dyn Fn() + Sync + '_),
+                    *const (dyn Fn() + Sync + 'static),
+                >(pointer)
+            }),
+            state: Mutex::default(),
+            left: Condvar::default(),
+        });
+        let missing = {
+            let mut queue = self.0.lock();
+            queue.callers.push_back((Arc::clone(&call), width - 1));
+            let missing = width.saturating_sub(queue.serving).min(width - 1);
+            queue.serving += missing;
+            missing
+        };
+        let over = Over(self, &call);
+        for _ in 0..missing {
+            spawn();
+        }
+        work();
+        drop(over);
+        let panic = call.state.lock().panic.take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Helps callers until there are none.
+    fn serve(&self) {
+        while let Some(call) = self.next() {
+            call.help();
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Call>> {
+        let mut queue = self.0.lock();
+        let Some((call, wanted)) = queue.callers.front_mut() else {
+            queue.serving -= 1;
+            return None;
+        };
+        let call = Arc::clone(call);
+        *wanted -= 1;
+        if *wanted == 0 {
+            queue.callers.pop_front();
+        }
+        Some(call)
+    }
+}
+
+/// One caller's work.
+struct Call {
+    work: Work,
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+struct Work(*const (dyn Fn() + Sync));
+
+// SAFETY: it points to what is `Sync`, and is followed only while that lives.
+unsafe impl Send for Work {}
+// SAFETY: as above.
+unsafe impl Sync for Work {}
+
+#[derive(Default)]
+struct State {
+    /// Threads that are at it, but for the caller's.
+    helpers: usize,
+    is_over: bool,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Call {
+    /// Takes part, unless it is over.
+    fn help(&self) {
+        {
+            let mut state = self.state.lock();
+            if state.is_over {
+                return;
+            }
+            state.helpers += 1;
+        }
+        // SAFETY: it was not over, so the caller waits until this helper has left.
+        let work = unsafe { &*self.work.0 };
+        let done = catch_unwind(AssertUnwindSafe(work));
+        let mut state = self.state.lock();
+        if let Err(panic) = done {
+            state.panic.get_or_insert(panic);
+        }
+        state.helpers -= 1;
+        if state.helpers == 0 {
+            self.left.notify_all();
+        }
+    }
+}
+
+/// When it is dropped nobody comes to help any more, and those who did have left.
+struct Over<'a>(&'a Helpers, &'a Arc<Call>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        let Self(helpers, call) = self;
+        let mut queue = helpers.0.lock();
+        queue.callers.retain(|(other, _)| !Arc::ptr_eq(other, call));
+        drop(queue);
+        let mut state = call.state.lock();
+        state.is_over = true;
+        while state.helpers > 0 {
+            state = wait(&call.left, state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Runs under Miri: parts of arrays on the callers' stacks are written by helpers, which come late, or never.
+    #[test]
+    fn callers_share_their_work() {
+        static HELPERS: LazyLock<Helpers> = LazyLock::new(Helpers::default);
+        let rounds = if cfg!(miri) { 3 } else { 300 };
+        std::thread::scope(|scope| {
+            let caller = || {
+                for round in 0..rounds {
+                    let mut numbers = [0usize; 40];
+                    let parts = Mutex::new(numbers.iter_mut().enumerate());
+                    let work = || {
+                        loop {
+                            let next = parts.lock().next();
+                            let Some((at, number)) = next else { break };
+                            *number = at + round;
+                        }
+                    };
+                    let spawn = || drop(scope.spawn(|| HELPERS.serve()));
+                    HELPERS.run(3, &spawn, &work);
+                    assert!((round..).zip(numbers).all(|(want, got)| want == got));
+                }
+            };
+            for _ in 0..2 {
+                scope.spawn(caller);
+            }
+        });
+        let queue = HELPERS.0.lock();
+        assert_eq!((queue.callers.len(), queue.serving), (0, 0));
+    }
+
+    /// All threads are at the work of others: who does its own alone does not wait for them.
+    #[test]
+    fn nobody_waits_for_who_is_busy() {
+        let Some(threads) = threads() else { return };
+        let busy = AtomicUsize::new(0);
+        let is_free = (Mutex::new(false), Condvar::default());
+        let wait_for_it = || {
+            busy.fetch_add(1, Ordering::Relaxed);
+            let mut free = is_free.0.lock();
+            while !*free {
+                free = wait(&is_free.1, free);
+            }
+        };
+        let (done, ended) = channel();
+        let ended = std::thread::scope(|scope| {
+            // Two callers, so that no thread is left.
+            for _ in 0..2 {
+                scope.spawn(|| everywhere(&wait_for_it));
+            }
+            while busy.load(Ordering::Relaxed) < threads.current_num_threads() + 2 {
+                std::thread::yield_now();
+            }
+            scope.spawn(move || {
+                everywhere(&|| {});
+                let _ = done.send(());
+            });
+            let ended = ended.recv_timeout(Duration::from_secs(20));
+            *is_free.0.lock() = true;
+            is_free.1.notify_all();
+            ended
+        });
+        assert_eq!(ended, Ok(()));
+    }
+
+    #[test]
+    fn what_a_helper_panics_with_is_the_callers() {
+        if threads().is_none() {
+            return;
+        }
+        let caller = std::thread::current().id();
+        let has_come = AtomicUsize::new(0);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            everywhere(&|| {
+                if std::thread::current().id() != caller {
+                    has_come.store(1, Ordering::Relaxed);
+                    panic!("a helper's");
+                }
+                while has_come.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+            });
+        }));
+        let text = caught.unwrap_err();
+        assert_eq!(text.downcast_ref(), Some(&"a helper's"));
+        // It helps again.
+        everywhere(&|| {});
+    }
+}
