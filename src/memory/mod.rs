@@ -60,6 +60,7 @@ mod pool;
 mod rehearsal;
 mod relocate;
 mod remaking;
+mod room;
 mod slots;
 mod snapshot;
 mod statistics;

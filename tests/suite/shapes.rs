@@ -173,7 +173,7 @@ fn pad<T: Number>(context: &Context) -> Result<()> {
 /// A row alone reaches further than a binding.
 fn far_rows(context: &Context) -> Result<()> {
     let device = context.builder().max_binding_bytes(4 << 10).build()?;
-    let [rows, columns] = [260, 300];
+    let [rows, columns] = [1000, 600];
     let stored: Vec<i32> = (0..rows as i32 * columns as i32).collect();
     let turned = Tensor::from_slice(&device, &stored, [columns, rows])?.transpose(0, 1)?;
     let at = |row: usize, column: usize| stored[column * rows + row];
@@ -196,7 +196,7 @@ fn far_rows(context: &Context) -> Result<()> {
     }
     same(&turned.pad(&[(1, 0), (0, 2)], -7)?, &padded)?;
     // Axes between that reach as far, numbers, halves, and what lives elsewhere than where it is needed.
-    let cube = turned.reshape([26, 10, 300])?.permute(&[1, 0, 2])?;
+    let cube = turned.reshape([100, 10, 600])?.permute(&[1, 0, 2])?;
     let near = cube.copy()?;
     let widths = [(0, 1), (2, 0), (0, 0)];
     let (far, near_) = (cube.pad(&widths, 3)?, near.pad(&widths, 3)?);

@@ -97,7 +97,7 @@ fn beside_a_pin(context: &Context) -> Result<()> {
     let tensors: Vec<Tensor> = tensors.collect::<Result<_>>()?;
     let pin = tensors[32].pin()?;
     let before = device.memory();
-    let full = Tensor::zeros(&device, [33 * 16 << 8], DType::U32).expect_err("too much");
+    let full = Tensor::zeros(&device, [(33 * 16) << 8], DType::U32).expect_err("too much");
     assert!(matches!(full, Error::OutOfMemory(_)), "{full}");
     let after = device.memory();
     assert_eq!(
@@ -113,7 +113,7 @@ fn beside_a_pin(context: &Context) -> Result<()> {
         )
     );
     for beside in [20, 31, 32] {
-        let large = Tensor::full(&device, [beside * 16 << 8], 99, DType::U32)?;
+        let large = Tensor::full(&device, [(beside * 16) << 8], 99, DType::U32)?;
         same(&large.slice(..2)?, &[99u32; 2])?;
     }
     let moved = device.memory().events;

@@ -187,7 +187,8 @@ impl Kernel {
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
     /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
     /// `length`, `reverse` and `split`, without tests). `{{ enables }}` becomes `enable f16;` when one of the values is
-    /// [`DType::F16`].
+    /// [`DType::F16`]. A template is a part of the program: how deep it nests and how long it runs is bounded, but not the
+    /// memory of texts that it doubles.
     ///
     /// ```
     /// use orlop::{DType, Kernel};
