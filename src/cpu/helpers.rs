@@ -12,25 +12,38 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::sync::{Condvar, Mutex, wait};
 
-/// Threads for parallel work, or `None` where it must run on the caller's thread.
+/// Threads for parallel work, or `None` where it must run on the caller's thread: those that help.
 ///
 /// Work runs while blocks are locked. So the threads are our own: none of them ever waits for such
 /// a lock, as a task of the program in rayon's global pool might. And a caller that is itself a
 /// rayon worker works alone: while waiting it would take up other tasks, which may want the lock.
 pub(crate) fn threads() -> Option<&'static rayon::ThreadPool> {
     static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    pool(&THREADS, "cpu")
+}
+
+/// As [`threads`], for what shares itself out with rayon and waits for all of it: threads of its own, since helpers go from
+/// one caller to the next without looking at what else there is.
+pub(crate) fn product_threads() -> Option<&'static rayon::ThreadPool> {
+    static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    pool(&THREADS, "product")
+}
+
+fn pool(
+    threads: &'static OnceLock<Option<rayon::ThreadPool>>,
+    name: &'static str,
+) -> Option<&'static rayon::ThreadPool> {
     if rayon::current_thread_index().is_some() {
         return None;
     }
-    THREADS
-        .get_or_init(|| {
-            rayon::ThreadPoolBuilder::new()
-                .thread_name(|index| format!("orlop cpu {index}"))
-                .build()
-                .ok()
-                .filter(|threads| threads.current_num_threads() > 1)
-        })
-        .as_ref()
+    let made = threads.get_or_init(|| {
+        rayon::ThreadPoolBuilder::new()
+            .thread_name(move |index| format!("orlop {name} {index}"))
+            .build()
+            .ok()
+            .filter(|threads| threads.current_num_threads() > 1)
+    });
+    made.as_ref()
 }
 
 /// Threads that may do parts of one caller's work, the caller's included.

@@ -144,7 +144,7 @@ pub(crate) fn multiply<T: GemmElement>(
         return in_parts(c, a, b, size, longest, on_all_cores);
     }
     let threads = match on_all_cores && size.work() > ALONE {
-        true => parallel::threads(),
+        true => parallel::product_threads(),
         false => None,
     };
     let target = Target {

@@ -316,7 +316,7 @@ impl Gpu {
         }
         self.health.check()?;
         let mut has_waited = false;
-        let (mut busy_since, mut least) = (None, 0);
+        let (mut busy_since, mut spilled) = (None, 0);
         let reason = loop {
             let reason = match self.attempt(request, back)? {
                 Ok(id) => return Ok(id),
@@ -337,10 +337,10 @@ impl Gpu {
                 Access::Free => break reason,
                 // It is tried again, alone.
                 Access::Shared(..) => return Err(full_for_now(&self.name, request)),
-                Access::Alone(..) => match self.spill_for(access, request, refused, least)? {
+                Access::Alone(..) => match self.spill_for(access, request, refused, spilled)? {
                     Spilled::Some(bytes) => {
-                        // Each round moves what stays: there are few where pins part what went.
-                        least = 2 * bytes;
+                        // Each round moves what stays, so there are few: the next one doubles what went.
+                        spilled += bytes;
                         // Regions that are idle now may go back, in their time.
                         has_waited &= !self.memory.lock().has_idle_region();
                         busy_since = None;

@@ -371,10 +371,15 @@ fn code(rest: &str, end: &str) -> (String, usize) {
 /// Bytes up to the end of what is raw.
 fn raw(rest: &str) -> usize {
     let tags = rest.match_indices("{%");
+    // One sign, and the blanks that minijinja takes for such.
+    fn unsigned(tag: &str) -> &str {
+        tag.strip_prefix(['-', '+']).unwrap_or(tag)
+    }
+    let blank = |c: char| c.is_ascii_whitespace();
     let is_end = |tag: &str| {
-        let tag = tag.strip_prefix(['-', '+']).unwrap_or(tag).trim_start();
-        let tail = tag.strip_prefix("endraw").map(str::trim_start);
-        tail.is_some_and(|tail| tail.trim_start_matches(['-', '+']).starts_with("%}"))
+        let tag = unsigned(tag).trim_start_matches(blank);
+        let tail = tag.strip_prefix("endraw");
+        tail.is_some_and(|tail| unsigned(tail.trim_start_matches(blank)).starts_with("%}"))
     };
     let mut ends = tags.filter(|(at, tag)| is_end(&rest[at + tag.len()..]));
     ends.next().map_or(rest.len(), |(at, tag)| at + tag.len())
@@ -392,7 +397,7 @@ fn assigns(statement: &str) -> bool {
 /// The levels of an expression: what is open, and operators behind each other, which commas end.
 fn levels(tag: &str) -> usize {
     let mut open = vec![0usize];
-    let (mut most, mut before) = (0, ' ');
+    let mut most = 0;
     let words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
     let named = ["not", "and", "or", "is", "in", "if", "else"];
     let all = words.filter(|word| named.contains(word)).count();
@@ -401,13 +406,10 @@ fn levels(tag: &str) -> usize {
             '(' | '[' | '{' => open.push(1),
             ')' | ']' | '}' if open.len() > 1 => drop(open.pop()),
             ',' => *open.last_mut().unwrap_or(&mut 0) = 1,
-            // Of a number.
-            '.' if before.is_ascii_digit() => {}
             '_' | '"' | '\'' => {}
             c if c.is_ascii_punctuation() => *open.last_mut().unwrap_or(&mut 0) += 1,
             _ => {}
         }
-        before = c;
         most = most.max(open.iter().sum());
         if most > MOST_LEVELS {
             break;

@@ -149,7 +149,8 @@ impl Tensor {
     }
 
     /// The tensor on another device, through staging; the tensor itself when it is there already. What lies between the
-    /// elements of a view travels with them, but where it is more than they: then they are copied together first.
+    /// elements of a view travels with them, but where it is more than they: then they are copied together first, if there is
+    /// room and a device for that.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::Unsupported`] when the device cannot

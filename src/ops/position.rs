@@ -27,7 +27,7 @@ pub(super) enum Inside {
     Hot([u32; 2], bool),
 }
 
-/// A new tensor, or a part of it, as the kernel sees it.
+/// A new tensor as the kernel sees it.
 pub(super) struct Positions {
     op: &'static str,
     inside: Inside,

@@ -1,7 +1,7 @@
 //! Matrix products that take several launches: operands above one storage binding, sums longer
 //! than a loop may be; and those that no device could do.
 
-use orlop::{DType, Device, Error, Result, Tensor, f16};
+use orlop::{DType, Device, Error, Result, Tensor, f16, with_matmul_kernel};
 
 use crate::adapters::{Context, Variant, full};
 use crate::products::Factor;
@@ -16,7 +16,32 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::exact_parts", Scope::Kernels, exact_parts),
         Test::new("matmul::absurd", Scope::Device, absurd),
         Test::new("matmul::far_columns", Scope::Device, far_columns),
+        Test::new("matmul::between_texels", Scope::Gpu, between_texels),
     ]
+}
+
+/// Rows of the result are so long that panels have two of them: every other one begins between texels of A, and binds B, which
+/// is above the limit as a whole.
+fn between_texels(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(1 << 20).build()?;
+    let [m, k, n] = [64, 64, 100_032];
+    let a_at = |row: usize, at: usize| ((row * 7 + at * 3) % 5) as f32;
+    let b_at = |at: usize, column: usize| ((at * 5 + column) % 7) as f32;
+    let a: Vec<f32> = (0..k * m).map(|at| a_at(at % m, at / m)).collect();
+    let b: Vec<f32> = (0..k * n).map(|at| b_at(at / n, at % n)).collect();
+    let a = Tensor::from_vec(&device, a, [k, m])?.transpose(0, 1)?;
+    let b = Tensor::from_vec(&device, b, [k, n])?;
+    let c = match with_matmul_kernel("texel_tile 16x64".parse()?, || a.matmul(&b)) {
+        Err(error) if error.to_string().contains("is forced, but") => return Ok(()),
+        c => c?.to_vec::<f32>()?,
+    };
+    for row in 0..m {
+        for column in (row % 97..n).step_by(97) {
+            let want: f32 = (0..k).map(|at| a_at(row, at) * b_at(at, column)).sum();
+            assert_eq!(c[row * n + column], want, "{row}, {column}");
+        }
+    }
+    Ok(())
 }
 
 /// A matrix too large for anything but its formula: each element from its place.

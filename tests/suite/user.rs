@@ -639,6 +639,16 @@ fn templates(context: &Context) -> Result<()> {
             format!("{{% raw %}} endraw {{# {{% endraw %}}{deep}"),
             "operators",
         ),
+        (
+            format!("{{% raw %}}{{% endraw --%}}{{# {{% endraw %}}{deep}"),
+            "operators",
+        ),
+        (
+            format!("{{% raw %}}{{% endraw\u{a0}%}}{{# {{% endraw %}}{deep}"),
+            "operators",
+        ),
+        (format!("{{{{ n{} }}}}", ".1".repeat(30_000)), "operators"),
+        (format!("{{{{ n{} }}}}", ".a1".repeat(20_000)), "operators"),
         ("{% if n %}".repeat(6000), "blocks"),
         ("{% if n %}{% set x %}{% endset %}".repeat(1900), "blocks"),
         ("{% set x | upper %}".repeat(3000), "blocks"),

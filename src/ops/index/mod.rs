@@ -7,8 +7,7 @@
 mod scatter;
 mod take;
 
-use smallvec::SmallVec;
-
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Axis;
@@ -137,13 +136,19 @@ fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Opt
 }
 
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
-    road::run(&op, &[table, &apart(op.name(), index, &[table])?])
+    road::run(
+        &op,
+        &[
+            table,
+            &apart(&road::home(op.name(), &[table, index])?, index, table)?,
+        ],
+    )
 }
 
 fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
     let [target, index, source] = operands;
     let axis = axis.of(op, target.shape())?;
-    let index = apart(op, index, &[source])?;
+    let index = apart(&road::home(op, &operands)?, index, source)?;
     let op = ScatterAdd { op, axis, along };
     let dtype = target.dtype();
     if dtype != dtype.accumulator() && source.dtype() == dtype {
@@ -153,13 +158,12 @@ fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Res
     road::run(&op, &[target, &index, source])
 }
 
-/// An index for kernels: in a storage that none of the others share, and without gaps where it would
-/// not fit a binding.
-fn apart(op: &'static str, index: &Tensor, others: &[&Tensor]) -> Result<Tensor> {
-    let operands: SmallVec<[&Tensor; 4]> = others.iter().copied().chain([index]).collect();
-    let limit = road::home(op, &operands)?.capabilities().max_binding_bytes;
+/// An index for kernels: in another storage than what is read by it, and without gaps where it would
+/// not fit a binding of the device where the op runs.
+fn apart(home: &Device, index: &Tensor, other: &Tensor) -> Result<Tensor> {
+    let limit = home.capabilities().max_binding_bytes;
     let bytes = (index.layout().span().len() * index.dtype().size()) as u64;
-    let shared = others.iter().any(|other| other.shares_storage(index));
+    let shared = other.shares_storage(index);
     if shared || (bytes > limit && !index.is_contiguous()) {
         return index.copy_at_home();
     }
