@@ -148,7 +148,7 @@ struct StillBlock {
 impl Still<'_> {
     /// Lets blocks go while the pool is locked: who locks it next and moves blocks too would take them for used ones.
     fn let_go(&mut self) {
-        for StillBlock { start, block } in self.held.drain().map(|(_, still)| still) {
+        for (_, StillBlock { start, block }) in self.held.drain() {
             drop(start);
             self.passed.push(block);
         }

@@ -143,17 +143,14 @@ pub(crate) fn multiply<T: GemmElement>(
     if k > longest {
         return in_parts(c, a, b, size, longest, on_all_cores);
     }
-    let threads = match on_all_cores && size.work() > ALONE {
-        true => parallel::product_threads(),
-        false => None,
-    };
+    let is_shared = on_all_cores && size.work() > ALONE && parallel::width() > 1;
     let target = Target {
         start: c.as_mut_ptr(),
         row: n,
         packs_rows: packs_rows(a, b, size),
     };
     if !is_narrow::<T>(m) && strips::suit(b, size) {
-        return strips::multiply(target, a, b, size, threads.is_some());
+        return strips::multiply(target, a, b, size, is_shared);
     }
     // Few rows that are packed, in front of all of b.
     let mut rows = Vec::new();
@@ -164,15 +161,16 @@ pub(crate) fn multiply<T: GemmElement>(
         false => a,
     };
     let whole = [0..m, 0..n];
-    match threads {
-        None => target.call(a, b, k, whole, false, Parallelism::None),
-        Some(threads) if size.work() > LARGE => {
+    let is_large = is_shared && size.work() > LARGE;
+    match is_large.then(parallel::product_threads).flatten() {
+        Some(threads) => {
             threads.install(|| target.call(a, b, k, whole, false, Parallelism::Rayon(0)));
         }
         // Each piece packs its share of one operand, and all of the other.
-        Some(_) => parallel::share(true, pieces(m, n), |piece| {
+        None if is_shared => parallel::share(true, pieces(m, n), |piece| {
             target.call(a, b, k, piece, false, Parallelism::None);
         }),
+        None => target.call(a, b, k, whole, false, Parallelism::None),
     }
 }
 

@@ -1,23 +1,15 @@
 //! What room there would be if blocks moved or went.
 
+use super::best_fit::{Piece, RegionId};
 use super::pool::{Pool, RegionSource};
 
 impl<S: RegionSource> Pool<S> {
     /// Bytes of the largest hole that sliding blocks together could make within one region.
     pub(super) fn largest_after_sliding(&self) -> u64 {
-        let mut largest = 0;
-        for (region, _) in self.best_fit.regions() {
-            let mut run = 0;
-            for piece in self.best_fit.pieces(region) {
-                match (piece.block, piece.pinned) {
-                    (None, _) => run += piece.bytes,
-                    (Some(_), true) => run = 0,
-                    (Some(_), false) => {}
-                }
-                largest = largest.max(run);
-            }
-        }
-        largest
+        let regions = self.best_fit.regions();
+        let runs =
+            regions.map(|(region, _)| self.longest_run(region, |piece| piece.block.is_none()));
+        runs.max().unwrap_or(0)
     }
 
     /// Whether all that is not pinned would leave room for `bytes` if it went: between pins, or in a region made anew
@@ -25,19 +17,29 @@ impl<S: RegionSource> Pool<S> {
     pub(crate) fn could_hold(&self, bytes: u64) -> bool {
         let mut anew = self.headroom();
         for (region, size) in self.best_fit.regions() {
-            let (mut run, mut is_pinned) = (0u64, false);
-            for piece in self.best_fit.pieces(region) {
-                is_pinned |= piece.pinned;
-                run = if piece.pinned { 0 } else { run + piece.bytes };
-                if run >= bytes {
-                    return true;
-                }
+            let run = self.longest_run(region, |_| true);
+            if run >= bytes {
+                return true;
             }
-            if !is_pinned {
+            if run == size {
                 anew = anew.saturating_add(size);
             }
         }
         bytes <= anew.min(self.config.max_region)
+    }
+
+    /// Most bytes between pinned blocks of a region, of pieces that count.
+    fn longest_run(&self, region: RegionId, counts: impl Fn(&Piece) -> bool) -> u64 {
+        let (mut run, mut longest) = (0, 0);
+        for piece in self.best_fit.pieces(region) {
+            match piece.pinned {
+                true => run = 0,
+                false if counts(&piece) => run += piece.bytes,
+                false => {}
+            }
+            longest = run.max(longest);
+        }
+        longest
     }
 
     /// Bytes in blocks that are not pinned.

@@ -1,5 +1,6 @@
 //! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::create::filled;
@@ -56,7 +57,7 @@ impl Tensor {
         if self.elements() == 0 {
             return filled("pad", &road::home("pad", &[self])?, shape, value, dtype);
         }
-        road::run(&pad, &[&*ranges::near("pad", self)?])
+        road::run(&pad, &[&*near("pad", self)?])
     }
 
     /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
@@ -98,13 +99,33 @@ impl Tensor {
             dtype,
             one,
         };
-        road::run(&hot, &[&*ranges::near(hot.name(), self)?])
+        road::run(&hot, &[&*near(hot.name(), self)?])
+    }
+}
+
+/// Launches from which a copy is made first.
+const MANY_LAUNCHES: u64 = 1024;
+
+/// A tensor whose rows lie near enough for the device where the op runs: a copy where they reach so much further than a
+/// binding that there would be thousands of launches, each with windows of its own.
+///
+/// # Errors
+/// Operands of several devices that may not travel; as [`Tensor::copy`].
+fn near<'a>(op: &'static str, tensor: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+    let is_far = || -> Result<bool> {
+        let limit = road::home(op, &[tensor])?.capabilities().max_binding_bytes;
+        let launches = ranges::launches(tensor.layout(), tensor.dtype().size(), limit);
+        Ok(launches > MANY_LAUNCHES)
+    };
+    match !tensor.is_contiguous() && is_far()? {
+        true => tensor.copy_once().map(Cow::Owned),
+        false => Ok(Cow::Borrowed(tensor)),
     }
 }
 
 impl Triangle {
     fn run(&self, tensor: &Tensor) -> Result<Tensor> {
-        road::run(self, &[&*ranges::near(self.name(), tensor)?])
+        road::run(self, &[&*near(self.name(), tensor)?])
     }
 }
 

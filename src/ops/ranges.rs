@@ -1,18 +1,15 @@
 //! New tensors in ranges of their row-major order, for kernels that work out where each element comes
 //! from: pure functions of sizes and strides.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
-use crate::error::Result;
 use crate::launch::Window;
 use crate::layout::{Layout, Strides};
 use crate::road;
-use crate::tensor::Tensor;
 
 /// Splits elements `all` of `dims` into ranges of at most `most` elements that `fit`, in order. A
 /// single element is not asked whether it does.
@@ -35,41 +32,16 @@ pub(super) fn ranges(
     done
 }
 
-/// Launches from which a copy is made first.
-const MANY_LAUNCHES: u64 = 1024;
-
-/// A tensor whose rows lie near enough for the device where the op runs: a copy where they reach so much further than a
-/// binding that there would be thousands of launches, each with windows of its own.
-///
-/// # Errors
-/// Operands of several devices that may not travel; as [`Tensor::copy`].
-pub(super) fn near<'a>(op: &'static str, tensor: &'a Tensor) -> Result<Cow<'a, Tensor>> {
-    let limit = road::home(op, &[tensor])?.capabilities().max_binding_bytes;
-    match launches(tensor.layout(), tensor.dtype().size(), limit) > MANY_LAUNCHES {
-        true => tensor.copy_once().map(Cow::Owned),
-        false => Ok(Cow::Borrowed(tensor)),
-    }
-}
-
-/// About how many [`ranges`] there are of elements of a layout with gaps, in windows of at most `limit` bytes: those of
-/// each part of an axis, for all places of the axes outside of it.
-fn launches(layout: &Layout, element_bytes: usize, limit: u64) -> u64 {
-    if layout.is_contiguous() {
-        return 0;
-    }
-    let axes = layout.shape().iter().zip(layout.strides());
-    let (mut inside, mut parts) = (element_bytes as u64, SmallVec::<[(u64, u64); 6]>::new());
-    for (&size, stride) in axes.rev() {
-        let reach = (size as u64)
-            .saturating_sub(1)
-            .saturating_mul(stride.unsigned_abs() as u64);
-        inside = inside.saturating_add(reach.saturating_mul(element_bytes as u64));
-        parts.push((size as u64, inside / limit.max(1)));
-    }
-    let (mut outside, mut most) = (1u64, 0);
-    for (size, pieces) in parts.into_iter().rev() {
+/// About how many [`ranges`] there are of elements that lie so, in windows of at most `limit` bytes: those of what an axis
+/// and the ones inside of it reach, for all places of the axes outside.
+pub(super) fn launches(layout: &Layout, element_bytes: usize, limit: u64) -> u64 {
+    let (mut reach, mut outside, mut most) = (layout.span().len() as u64, 1u64, 0);
+    for (&size, stride) in layout.shape().iter().zip(layout.strides()) {
+        let pieces = reach * element_bytes as u64 / limit.max(1);
         most = outside.saturating_mul(pieces).max(most);
-        outside = outside.saturating_mul(size);
+        outside = outside.saturating_mul(size as u64);
+        let step = stride.unsigned_abs() as u64;
+        reach = reach.saturating_sub((size as u64).saturating_sub(1).saturating_mul(step));
     }
     most
 }

@@ -149,8 +149,8 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     // The parts of storages that travel, and which of them each operand sees.
     let mut parts: SmallVec<[(&Tensor, Range<usize>); 3]> = SmallVec::new();
     let mut part_of: SmallVec<[Option<usize>; 3]> = SmallVec::new();
-    let mut of_storages: FxHashMap<Option<usize>, Vec<usize>> = FxHashMap::default();
-    for &tensor in inputs {
+    let mut of_storages: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+    for (at, &tensor) in inputs.iter().enumerate() {
         if tensor.device() == target {
             part_of.push(None);
             continue;
@@ -159,10 +159,12 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
             arrivals.left.push(tensor.device().clone());
         }
         let span = tensor.layout().span();
-        let of_storage = of_storages.entry(tensor.storage().address()).or_default();
+        // What has no bytes is none's neighbour.
+        let key = tensor.storage().address().ok_or(at);
+        let of_storage = of_storages.entry(key).or_default();
         let shared = of_storage.iter().copied().find(|&at| {
-            let (other, part) = &parts[at];
-            other.shares_storage(tensor) && part.start <= span.end && span.start <= part.end
+            let part = &parts[at].1;
+            part.start <= span.end && span.start <= part.end
         });
         match shared {
             Some(at) => {

@@ -7,7 +7,6 @@
 mod scatter;
 mod take;
 
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Axis;
@@ -138,17 +137,14 @@ fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Opt
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     road::run(
         &op,
-        &[
-            table,
-            &apart(&road::home(op.name(), &[table, index])?, index, table)?,
-        ],
+        &[table, &apart(op.name(), &[table, index], index, table)?],
     )
 }
 
 fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
     let [target, index, source] = operands;
     let axis = axis.of(op, target.shape())?;
-    let index = apart(&road::home(op, &operands)?, index, source)?;
+    let index = apart(op, &operands, index, source)?;
     let op = ScatterAdd { op, axis, along };
     let dtype = target.dtype();
     if dtype != dtype.accumulator() && source.dtype() == dtype {
@@ -158,14 +154,15 @@ fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Res
     road::run(&op, &[target, &index, source])
 }
 
-/// An index for kernels: in another storage than what is read by it, and without gaps where it would
+/// The index of an op's operands for kernels: in another storage than what is read by it, and without gaps where it would
 /// not fit a binding of the device where the op runs.
-fn apart(home: &Device, index: &Tensor, other: &Tensor) -> Result<Tensor> {
-    let limit = home.capabilities().max_binding_bytes;
-    let bytes = (index.layout().span().len() * index.dtype().size()) as u64;
-    let shared = other.shares_storage(index);
-    if shared || (bytes > limit && !index.is_contiguous()) {
-        return index.copy_at_home();
+fn apart(op: &'static str, operands: &[&Tensor], index: &Tensor, other: &Tensor) -> Result<Tensor> {
+    let is_far = || -> Result<bool> {
+        let bytes = (index.layout().span().len() * index.dtype().size()) as u64;
+        Ok(bytes > road::home(op, operands)?.capabilities().max_binding_bytes)
+    };
+    match other.shares_storage(index) || (!index.is_contiguous() && is_far()?) {
+        true => index.copy_at_home(),
+        false => Ok(index.clone()),
     }
-    Ok(index.clone())
 }

@@ -185,7 +185,7 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     let quantum = QUANTUM / element;
     let most = device.capabilities().max_buffer_bytes / element;
     let mut room = left / 4 * 3 / element;
-    if matches!(T::DTYPE, DType::F16 | DType::BF16) {
+    if T::DTYPE != T::DTYPE.accumulator() {
         // An operand is there as it came, too, while it is widened.
         room = room / 3 * 2;
     }
