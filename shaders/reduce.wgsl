@@ -357,7 +357,7 @@ fn main(
     {%- else %}
     var step = first + lane;
     {%- if op == "exponential" and source == "values" %}
-    {{- states.exponentials(load_step, lanes, quads, unit, ahead if is_far else "") }}
+    {{- states.exponentials(load_step, lanes, quads, unit, ahead if is_far else "", is_tree and element in ["f16", "bf16"]) }}
     {%- else %}
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);

@@ -12,13 +12,12 @@ use crate::launch::TEXEL_ROWS;
 /// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KernelKind {
-    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, `stages` of them at a time (of two, one is
-    /// written while the other is summed), each invocation sums `thread_m x thread_n`: hardware.
+    /// Tiles of both operands pass through workgroup memory, `tile_k` deep, each invocation sums `thread_m x thread_n`:
+    /// hardware.
     Workgroup {
         tile_k: u32,
         thread_m: u32,
         thread_n: u32,
-        stages: u32,
     },
     /// Each invocation has a tile of its own, of any matrix of the batch: small matrices, which would fill
     /// little of a workgroup's tile.
@@ -47,6 +46,10 @@ pub(crate) enum KernelKind {
         edge: u32,
         lanes: u32,
         subgroups: [u32; 2],
+        /// Steps of k whose loads are under way while one is summed.
+        ahead: u32,
+        /// Whether f16 are loaded eight at a time.
+        by_eights: bool,
     },
     /// Matrix times vector.
     Vector { row_threads: u32, k_threads: u32 },
@@ -67,13 +70,12 @@ pub struct MatmulKernel {
     pub(crate) tile_n: u32,
 }
 
-const fn workgroup(tile: [u32; 3], thread: [u32; 2], stages: u32) -> MatmulKernel {
+const fn workgroup(tile: [u32; 3], thread: [u32; 2]) -> MatmulKernel {
     MatmulKernel {
         kind: KernelKind::Workgroup {
             tile_k: tile[2],
             thread_m: thread[0],
             thread_n: thread[1],
-            stages,
         },
         tile_m: tile[0],
         tile_n: tile[1],
@@ -116,13 +118,20 @@ const fn quad(tile_m: u32, tile_n: u32) -> MatmulKernel {
     }
 }
 
-const fn cooperative(tile: [u32; 3], edge: u32, lanes: u32, subgroups: [u32; 2]) -> MatmulKernel {
+const fn cooperative(
+    tile: [u32; 3],
+    (edge, lanes): (u32, u32),
+    subgroups: [u32; 2],
+    (ahead, by_eights): (u32, bool),
+) -> MatmulKernel {
     MatmulKernel {
         kind: KernelKind::Cooperative {
             tile_k: tile[2],
             edge,
             lanes,
             subgroups,
+            ahead,
+            by_eights,
         },
         tile_m: tile[0],
         tile_n: tile[1],
@@ -176,18 +185,20 @@ const fn wide_vector(tile_m: u32, along_k: bool) -> MatmulKernel {
     }
 }
 
-pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [8, 4], 1);
-pub(crate) const HARDWARE_LARGE: MatmulKernel = workgroup([128, 128, 16], [8, 8], 2);
-pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 16], [8, 8], 1);
-pub(crate) const HARDWARE_BROAD: MatmulKernel = workgroup([64, 128, 16], [8, 8], 1);
-pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4], 1);
-pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([128, 16, 32], [4, 4], 1);
-pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4], 1);
-pub(crate) const COOPERATIVE_LARGE: MatmulKernel = cooperative([128, 256, 32], 16, 32, [2, 4]);
-pub(crate) const COOPERATIVE_MIDDLE: MatmulKernel = cooperative([128, 128, 32], 16, 32, [2, 2]);
-pub(crate) const COOPERATIVE: MatmulKernel = cooperative([64, 64, 32], 16, 32, [2, 2]);
-/// Subgroups as lavapipe has them.
-pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], 8, 8, [2, 2]);
+pub(crate) const HARDWARE: MatmulKernel = workgroup([64, 64, 16], [8, 4]);
+pub(crate) const HARDWARE_MIDDLE: MatmulKernel = workgroup([128, 64, 16], [8, 8]);
+pub(crate) const HARDWARE_BROAD: MatmulKernel = workgroup([64, 128, 16], [8, 8]);
+pub(crate) const HARDWARE_SMALL: MatmulKernel = workgroup([32, 32, 16], [4, 4]);
+pub(crate) const HARDWARE_TALL: MatmulKernel = workgroup([128, 16, 32], [4, 4]);
+pub(crate) const HARDWARE_WIDE: MatmulKernel = workgroup([16, 256, 16], [4, 4]);
+pub(crate) const COOPERATIVE_LARGE: MatmulKernel =
+    cooperative([128, 256, 32], (16, 32), [2, 4], (2, true));
+pub(crate) const COOPERATIVE_MIDDLE: MatmulKernel =
+    cooperative([128, 128, 32], (16, 32), [2, 2], (1, true));
+pub(crate) const COOPERATIVE: MatmulKernel =
+    cooperative([64, 64, 32], (16, 32), [2, 2], (1, false));
+/// Subgroups as lavapipe has them; and all that the others have, for tests.
+pub(crate) const COOPERATIVE_8: MatmulKernel = cooperative([32, 32, 16], (8, 8), [2, 2], (2, true));
 pub(crate) const HARDWARE_VECTOR_ROWS: MatmulKernel = vector(8, 8, 32);
 pub(crate) const HARDWARE_VECTOR_COLUMNS: MatmulKernel = vector(128, 32, 8);
 
@@ -240,9 +251,8 @@ impl MatmulKernel {
         &Self::ALL
     }
 
-    pub(crate) const ALL: [MatmulKernel; 47] = [
+    pub(crate) const ALL: [MatmulKernel; 46] = [
         HARDWARE,
-        HARDWARE_LARGE,
         HARDWARE_MIDDLE,
         HARDWARE_BROAD,
         HARDWARE_SMALL,
@@ -393,18 +403,18 @@ impl MatmulKernel {
                 tile_k,
                 thread_m,
                 thread_n,
-                stages,
             } => {
                 let padding = if dtype == DType::F64 { 0 } else { 8 };
                 let threads = self.tile_m / thread_m * (self.tile_n / thread_n);
                 let step = self.tile_m + self.tile_n + padding;
-                (threads, step * tile_k * element * stages)
+                (threads, step * tile_k * element)
             }
             KernelKind::Cooperative {
                 tile_k,
                 edge,
                 lanes: size,
                 subgroups: [down, across],
+                ..
             } if lanes(size)
                 && capabilities.cooperative_matrices.edge(dtype) == Some(edge)
                 && (capabilities.f16 || dtype != DType::F16) =>
@@ -484,17 +494,10 @@ impl fmt::Display for MatmulKernel {
                 tile_k,
                 thread_m,
                 thread_n,
-                stages,
-            } => {
-                write!(
-                    f,
-                    "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread_m}x{thread_n}"
-                )?;
-                match stages {
-                    1 => Ok(()),
-                    _ => write!(f, " stages {stages}"),
-                }
-            }
+            } => write!(
+                f,
+                "workgroup_tile {tile_m}x{tile_n}x{tile_k} thread {thread_m}x{thread_n}"
+            ),
             KernelKind::Register {
                 thread_m,
                 thread_n,
@@ -511,6 +514,7 @@ impl fmt::Display for MatmulKernel {
                 edge,
                 lanes,
                 subgroups: [down, across],
+                ..
             } => write!(
                 f,
                 "cooperative_tile {tile_m}x{tile_n}x{tile_k} matrices {edge}x{edge} subgroups {down}x{across} lanes {lanes}"

@@ -11,6 +11,8 @@ enable wgpu_cooperative_matrix;
 // edge                     rows and columns of a cooperative matrix: 8 or 16
 // subgroups_m, subgroups_n how the block is divided between subgroups
 // staged                   what is multiplied: f16, or f32
+// whole                    1: k is a whole number of steps
+// ahead                    steps whose loads are under way while one is summed: 1 or 2
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and vec4 loads run
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
@@ -19,8 +21,8 @@ enable wgpu_cooperative_matrix;
 {% set columns = tile_n // subgroups_n // edge -%}
 {% from "matmul/part/staged" import load_start, load_declare, load_next, load_end, load_keep -%}
 {# Whether a tile lies in workgroup memory along k; and 16 bytes that keep its rows off one memory bank. -#}
-{% set along_k_a = vector_a == 4 and fast_a == "k" -%}
-{% set along_k_b = vector_b == 4 and fast_b == "k" -%}
+{% set along_k_a = vector_a > 1 and fast_a == "k" -%}
+{% set along_k_b = vector_b > 1 and fast_b == "k" -%}
 {% set pad = 2 if staged == "f16" else 1 -%}
 {% set pitch_a = (tile_k // 4 if along_k_a else quads_m) + pad -%}
 {% set pitch_b = (tile_k // 4 if along_k_b else quads_n) + pad -%}
@@ -37,9 +39,10 @@ var<workgroup> tile_b: array<vec4<{{ staged }}>, {{ size_b }}>;
 // One matrix of sums of each subgroup, on its way to C.
 var<workgroup> sums: array<{{ quad }}, {{ quads * subgroups_m * subgroups_n }}>;
 
-{% macro load_both() %}
-    {{- load_next("a", slot_a, "params.a_column", vector_a, fast_a, quads_m) }}
-    {{- load_next("b", slot_b, "params.b_row", vector_b, fast_b, quads_n) }}
+{% set sets = ["next", "later"] if ahead == 2 else ["next"] -%}
+{% macro load_both(set, k) %}
+    {{- load_next("a", slot_a, "params.a_column", vector_a, fast_a, quads_m, k, "", set) }}
+    {{- load_next("b", slot_b, "params.b_row", vector_b, fast_b, quads_n, k, "", set) }}
 {%- endmacro -%}
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -61,23 +64,36 @@ fn main(
     var sum_{{ i }}_{{ j }} = {{ matrix }}<{{ accumulator }}, C>();
     {%- endfor %}
     {%- endfor %}
-    {{- load_declare("a", vector_a, fast_a, quads_m) }}
-    {{- load_declare("b", vector_b, fast_b, quads_n) }}
+    {%- for set in sets %}
+    {{- load_declare("a", vector_a, fast_a, quads_m, set) }}
+    {{- load_declare("b", vector_b, fast_b, quads_n, set) }}
+    {%- endfor %}
 
     var k = 0u;
-    {{- load_both() }}
+    {%- for set in sets %}
+    {{- load_both(set, loop.index0 * tile_k ~ "u") }}
+    {%- endfor %}
     while k < params.k {
-        if params.k - k < {{ tile_k }}u {
-            {{- load_end("a", vector_a, fast_a, quads_m) }}
-            {{- load_end("b", vector_b, fast_b, quads_n) }}
+        {%- for set in sets %}
+        {%- if not loop.first %}
+        if k >= params.k {
+            break;
         }
-        {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m) }}
-        {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n) }}
+        {%- endif %}
+        {
+        {%- if not whole %}
+        if params.k - k < {{ tile_k }}u {
+            {{- load_end("a", vector_a, fast_a, quads_m, set) }}
+            {{- load_end("b", vector_b, fast_b, quads_n, set) }}
+        }
+        {%- endif %}
+        {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m, false, set) }}
+        {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n, false, set) }}
         workgroupBarrier();
 
-        // The next step's loads are under way while this step is summed.
+        // The loads of steps to come are under way while this step is summed.
         k += {{ tile_k }}u;
-        {{- load_both() }}
+        {{- load_both(set, "k" ~ (" + " ~ tile_k ~ "u" if ahead == 2 else "")) }}
         let a_first = local_m{{ " * " ~ pitch_a ~ "u" if along_k_a else " / 4u" }};
         let b_first = local_n{{ " * " ~ pitch_b ~ "u" if along_k_b else " / 4u" }};
         {%- for step in range(tile_k // edge) %}
@@ -98,6 +114,8 @@ fn main(
         }
         {%- endfor %}
         workgroupBarrier();
+        }
+        {%- endfor %}
     }
     {%- for i in range(rows) %}
     {%- for j in range(columns) %}

@@ -4,17 +4,14 @@
 //
 // tile_m, tile_n, tile_k   block of C per workgroup, and the depth of one step
 // thread_m, thread_n       block of C per invocation, multiples of 4
-// stages                   2: a step is written into one half of workgroup memory while the other is
-//                          read, with one barrier a step instead of two
-// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory; vec4 loads run
-//                          across k alone, so that the tile's vec4 are never turned round
+// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and vec4 loads run
 {% set threads_m = tile_m // thread_m -%}
 {% set threads_n = tile_n // thread_n -%}
 {% set blocks_m = thread_m // 4 -%}
 {% set blocks_n = thread_n // 4 -%}
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
-{% from "matmul/part/staged" import load_start, load_declare, load_next, load_keep -%}
+{% from "matmul/part/staged" import load_start, load_next, load_keep -%}
 {# A row more than needed keeps transposing writes off one memory bank; f64 has no room for it. -#}
 {% set pitch_a = quads_m + (1 if fast_a == "k" and accumulator != "f64" else 0) -%}
 {% set pitch_b = quads_n + (1 if fast_b == "k" and accumulator != "f64" else 0) -%}
@@ -25,41 +22,23 @@
 {% include "matmul/part/operands" %}
 
 // Both tiles lie k-major in vec4, as the inner product reads them.
-var<workgroup> tile_a: array<{{ quad }}, {{ size_a * stages }}>;
-var<workgroup> tile_b: array<{{ quad }}, {{ size_b * stages }}>;
+var<workgroup> tile_a: array<{{ quad }}, {{ size_a }}>;
+var<workgroup> tile_b: array<{{ quad }}, {{ size_b }}>;
 
-{% macro load_both(k, declare) %}
-    {{- load_next("a", slot_a, "params.a_column", vector_a, fast_a, quads_m, k, declare) }}
-    {{- load_next("b", slot_b, "params.b_row", vector_b, fast_b, quads_n, k, declare) }}
+{% macro load_both(k) %}
+    {{- load_next("a", slot_a, "params.a_column", vector_a, fast_a, quads_m, k, "let ") }}
+    {{- load_next("b", slot_b, "params.b_row", vector_b, fast_b, quads_n, k, "let ") }}
 {%- endmacro -%}
 {# What was loaded for the step at `k`. Of the last step alone a part may be past the end of k; past that one `k` may be -#}
 {# too, the difference wraps, and what is kept is never read. -#}
 {% macro keep_both() %}
         if params.k - k < {{ tile_k }}u {
-            {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m, "", true) }}
-            {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n, "", true) }}
+            {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m, true) }}
+            {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n, true) }}
         } else {
             {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m) }}
             {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n) }}
         }
-{%- endmacro -%}
-{# The step in workgroup memory, from vec4 `a_first` and `b_first` on. -#}
-{% macro sum_step(a_first, b_first) %}
-        {%- for step in range(tile_k) %}
-        {
-            {%- for i in range(blocks_m) %}
-            let a_{{ i }} = tile_a[{{ step * pitch_a + i * threads_m }}u + {{ a_first }}];
-            {%- endfor %}
-            {%- for j in range(blocks_n) %}
-            let b_{{ j }} = tile_b[{{ step * pitch_b + j * threads_n }}u + {{ b_first }}];
-            {%- endfor %}
-            {%- for i in range(thread_m) %}
-            {%- for j in range(blocks_n) %}
-            sum_{{ i }}_{{ j }} += a_{{ i // 4 }}[{{ i % 4 }}] * b_{{ j }};
-            {%- endfor %}
-            {%- endfor %}
-        }
-        {%- endfor %}
 {%- endmacro -%}
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -88,32 +67,8 @@ fn main(
     {%- endfor %}
     {%- endfor %}
 
-    {%- if stages == 2 %}
-    {{- load_declare("a", vector_a, fast_a, quads_m) }}
-    {{- load_declare("b", vector_b, fast_b, quads_n) }}
-
-    var k = 0u;
-    var stage = 0u;
-    {{- load_both("k", "") }}
-    while k < params.k {
-        let a_first = stage * {{ size_a }}u;
-        let b_first = stage * {{ size_b }}u;
-        {{- load_keep("a", pitch_a, vector_a, fast_a, quads_m, "a_first + ") }}
-        {{- load_keep("b", pitch_b, vector_b, fast_b, quads_n, "b_first + ") }}
-        workgroupBarrier();
-
-        // The next step's loads are under way while this step is summed.
-        k += {{ tile_k }}u;
-        {{- load_both("k", "") }}
-        // Who is a step ahead writes the other half; who is two ahead waits at the barrier.
-        stage = 1u - stage;
-        let a_read = a_first + local_m;
-        let b_read = b_first + local_n;
-        {{- sum_step("a_read", "b_read") }}
-    }
-    {%- else %}
     {
-        {{- load_both("0u", "let ") }}
+        {{- load_both("0u") }}
         let k = 0u;
         {{- keep_both() }}
         workgroupBarrier();
@@ -123,13 +78,26 @@ fn main(
     while k < params.k {
         // The next step's loads are under way while this step is summed.
         k += {{ tile_k }}u;
-        {{- load_both("k", "let ") }}
-        {{- sum_step("local_m", "local_n") }}
+        {{- load_both("k") }}
+        {%- for step in range(tile_k) %}
+        {
+            {%- for i in range(blocks_m) %}
+            let a_{{ i }} = tile_a[{{ step * pitch_a + i * threads_m }}u + local_m];
+            {%- endfor %}
+            {%- for j in range(blocks_n) %}
+            let b_{{ j }} = tile_b[{{ step * pitch_b + j * threads_n }}u + local_n];
+            {%- endfor %}
+            {%- for i in range(thread_m) %}
+            {%- for j in range(blocks_n) %}
+            sum_{{ i }}_{{ j }} += a_{{ i // 4 }}[{{ i % 4 }}] * b_{{ j }};
+            {%- endfor %}
+            {%- endfor %}
+        }
+        {%- endfor %}
         workgroupBarrier();
         {{- keep_both() }}
         workgroupBarrier();
     }
-    {%- endif %}
     {% for i in range(thread_m) %}
     {
         let row = tile_row + (local_m + {{ i // 4 * threads_m }}u) * 4u + {{ i % 4 }}u;

@@ -319,19 +319,47 @@ fn finish_{{ name }}(state: {{ State }}) -> {{ R }} {
 {%- endmacro -%}
 {# Sums of exponentials from `step` to `end`, into `total`_0 and `total`_1, as if all numbers were finite; what was -#}
 {# not is put right after it. Software adapters go through both sides of every branch, so there is none. `load` is -#}
-{# a macro of a name and a step, `ahead` one that sees what eight steps will load. -#}
-{% macro exponentials(load, lanes, quads, unit, ahead='') -%}
+{# a macro of a name and a step, `ahead` one that sees what eight steps will load. With `early` the four steps to come -#}
+{# are loaded before four are summed: 16-bit elements on hardware wait for memory else (docs/reductions.md). -#}
+{% macro exponentials(load, lanes, quads, unit, ahead='', early=false) -%}
 {% set many = "many" if unit > 1 else "one" -%}
 {% set Many = "Many" if unit > 1 else "One" -%}
     {%- for q in range(quads) %}
     var seen_{{ q }} = Seen{{ Many }}();
     {%- endfor %}
+    {%- if early %}
+    // Past the end the last step once more; who has none loads the first.
+    let last = max(end, 1u) - 1u;
+    {%- for i in range(4) %}
+    {{- load("first" ~ i, "min(step + " ~ i * lanes ~ "u, last)") }}
+    {%- for q in range(quads) %}
+    var x{{ i }}_{{ q }} = first{{ i }}_{{ q }};
+    {%- endfor %}
+    {%- endfor %}
+    {%- endif %}
     while step < end {
         let block_end = min(step + {{ 64 * lanes }}u, end);
         {%- for q in range(quads) %}
         var part_{{ q }} = empty_{{ many }}();
         {%- endfor %}
-        {%- for steps in ([8, 4] if lanes <= 8 else [4]) %}
+        {%- if early %}
+        while step + {{ 3 * lanes }}u < block_end {
+            {%- for i in range(4) %}
+            {{- load("next" ~ i, "min(step + " ~ (4 + i) * lanes ~ "u, last)") }}
+            {%- endfor %}
+            {%- for q in range(quads) %}
+            {%- for i in range(4) %}
+            seen_{{ q }} = see_{{ many }}(seen_{{ q }}, x{{ i }}_{{ q }});
+            {%- endfor %}
+            part_{{ q }} = take_four_{{ many }}(part_{{ q }}, x0_{{ q }}, x1_{{ q }}, x2_{{ q }}, x3_{{ q }});
+            {%- for i in range(4) %}
+            x{{ i }}_{{ q }} = next{{ i }}_{{ q }};
+            {%- endfor %}
+            {%- endfor %}
+            step += {{ 4 * lanes }}u;
+        }
+        {%- endif %}
+        {%- for steps in ([] if early else [8, 4] if lanes <= 8 else [4]) %}
         while step + {{ (steps - 1) * lanes }}u < block_end {
             {%- if ahead and steps == 8 %}
             {{- ahead() }}

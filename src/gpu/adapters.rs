@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use super::halves::Conversions;
 use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 use crate::dtype::DType;
+use crate::launch::WINDOW_ALIGNMENT;
 use crate::matmul_kernel::MatmulKernel;
-use crate::memory::order;
+use crate::memory::{QUANTUM, order};
 
 /// One adapter as wgpu shows it.
 pub(crate) struct Adapter {
@@ -156,8 +157,9 @@ pub(super) fn describe(
         } else {
             0
         },
-        max_buffer_bytes: limits.max_buffer_size,
-        max_binding_bytes: limits.max_storage_buffer_binding_size,
+        // What is made are whole quanta, and what is bound whole windows.
+        max_buffer_bytes: limits.max_buffer_size / QUANTUM * QUANTUM,
+        max_binding_bytes: whole_windows(limits.max_storage_buffer_binding_size),
         max_bindings: limits.max_storage_buffers_per_shader_stage,
         max_workgroups: limits.max_compute_workgroups_per_dimension,
         // Kernels may put all of a workgroup into one dimension.
@@ -188,6 +190,11 @@ pub(super) fn describe(
         conversions: OnceLock::new(),
         adapter,
     })
+}
+
+/// As much of a binding as kernels see.
+pub(super) fn whole_windows(bytes: u64) -> u64 {
+    bytes / WINDOW_ALIGNMENT * WINDOW_ALIGNMENT
 }
 
 /// The largest square matrices with sums in f32. On Vulkan alone: nothing else has run the kernel.

@@ -40,11 +40,10 @@ use crate::background::Background;
 use crate::capabilities::{Capabilities, CooperativeMatrices};
 use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
-use crate::launch::WINDOW_ALIGNMENT;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
     BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
-    PoolConfig, QUANTUM, Request, TagStatistics, WhenFull,
+    PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -184,11 +183,9 @@ impl Gpu {
             capabilities.cooperative_matrices = CooperativeMatrices::default();
         }
         if let Some(bytes) = options.max_binding_bytes {
+            let bytes = adapters::whole_windows(bytes);
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
-        // What is bound are whole windows, and what is made whole quanta.
-        capabilities.max_binding_bytes -= capabilities.max_binding_bytes % WINDOW_ALIGNMENT;
-        capabilities.max_buffer_bytes -= capabilities.max_buffer_bytes % QUANTUM;
         capabilities.matmul_choices = options.matmul_choices;
         let (pool, bounce) = {
             let _hold = serial.map(Serial::hold);

@@ -3,7 +3,8 @@
 {% set bits = "vec4<u32>" if vector_c == 4 else "u32" -%}
 {# One element of a buffer, as it is declared. -#}
 {% macro element_of(slot, vector, index) -%}
-{% if vector == 8 %}bitcast<{{ accumulator }}>(u32(buffer{{ slot }}[({{ index }}) / 8u][({{ index }}) / 2u % 4u] >> (({{ index }}) % 2u * 32u)))
+{% if vector == 8 and element == "f16" %}one_f16(buffer{{ slot }}[({{ index }}) / 8u][({{ index }}) / 2u % 4u] >> (({{ index }}) % 2u * 16u))
+{%- elif vector == 8 %}bitcast<{{ accumulator }}>(u32(buffer{{ slot }}[({{ index }}) / 8u][({{ index }}) / 2u % 4u] >> (({{ index }}) % 2u * 32u)))
 {%- elif vector == 4 and element in ["bf16", "packed_f16"] %}unpacked4(buffer{{ slot }}[({{ index }}) / 4u])[({{ index }}) % 4u]
 {%- elif vector == 4 %}{{ accumulator }}(buffer{{ slot }}[({{ index }}) / 4u][({{ index }}) % 4u])
 {%- else %}{{ load1(slot, index) }}{% endif %}

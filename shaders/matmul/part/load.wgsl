@@ -3,7 +3,7 @@
 {% set packs = element in ["bf16", "packed_f16"] -%}
 {# How a buffer of elements is declared, by the width of its loads. -#}
 {% macro storage(vector) -%}
-{% if vector == 8 %}array<vec4<u64>>{% elif packs and vector == 4 %}array<vec2<u32>>{% elif packs %}array<u32>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
+{% if vector == 8 and element == "f16" %}array<vec4<u32>>{% elif vector == 8 %}array<vec4<u64>>{% elif packs and vector == 4 %}array<vec2<u32>>{% elif packs %}array<u32>{% elif vector == 4 %}array<vec4<{{ element }}>>{% else %}array<{{ element }}>{% endif %}
 {%- endmacro -%}
 {# Four neighbours, as vec4 of `kept`; `index` counts fours. -#}
 {% macro load4(slot, index, kept=accumulator) -%}

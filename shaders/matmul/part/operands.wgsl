@@ -58,3 +58,7 @@ struct Params {
 
 {% include "matmul/part/packed" %}
 {%- endif %}
+{%- if element == "f16" and (vector_a == 8 or vector_b == 8) %}
+{% from "part/storage" import functions -%}
+{{ functions("f16") }}
+{%- endif %}

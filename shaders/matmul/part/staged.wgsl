@@ -1,14 +1,16 @@
 {# Macros of kernels whose tiles pass through workgroup memory: `threads` invocations load a step of -#}
-{# `tile_k` together, as vec4<`staged`>, and keep it there. `quads` are the tile's rows of A, or columns -#}
-{# of B, by fours; `fast` is the axis along which neighbours lie. -#}
-{# Of one stage, loads past the end of k read the last step again, and zeros are kept: a branch at each -#}
-{# load costs up to a fifth (docs/matmul.md). Kernels with two stages are faster with the branches. -#}
+{# `tile_k` together, and keep it there as vec4<`staged`>. `quads` are the tile's rows of A, or columns -#}
+{# of B, by fours; `fast` is the axis along which neighbours lie, `vector` of them a load: 1, 4, or 8 of f16 as vec4<u32>. -#}
+{# Tiles are k-major: blocks of four by four along k are turned round in registers. Those of cooperative matrices lie as -#}
+{# their operands do. -#}
+{# Loads past the end of k read what is before it again, and zeros are kept: a branch at each load costs up to a fifth -#}
+{# (docs/matmul.md). Where k is `whole` steps, which cooperative matrices ask, the last step is read again, and never kept. -#}
 {% from "matmul/part/load" import load4, load1 -%}
-{% set branches = stages is defined and stages == 2 -%}
+{% set lie = edge is defined -%}
 {% set staged4 = "vec4<" ~ staged ~ ">" -%}
-{# What invocations load at a time: a vec4, or a block of four by four along k. -#}
+{# What invocations load at a time: a vec4, a block of four by four along k, or an eight. -#}
 {% macro items(vector, fast, quads) -%}
-{{ quads * tile_k // (4 if vector == 4 and fast == "k" else 1) }}
+{{ quads * tile_k // (2 if vector == 8 else 4 if vector == 4 and fast == "k" else 1) }}
 {%- endmacro -%}
 {% macro loads(vector, fast, quads) -%}
 {{ (items(vector, fast, quads) | int + threads - 1) // threads }}
@@ -20,9 +22,20 @@
     {%- for i in range(loads(vector, fast, quads) | int) -%}
     {%- set in_step = name ~ "_k_" ~ i %}
     let {{ name }}_slot_{{ i }} = local_index + {{ i * threads }}u;
-    {%- if along_k %}
-    let {{ in_step }} = {{ name }}_slot_{{ i }} % {{ tile_k // 4 }}u * 4u;
-    let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} / {{ tile_k // 4 }}u;
+    {%- set slot = name ~ "_slot_" ~ i %}
+    {%- if vector == 8 and fast == "k" %}
+    let {{ in_step }} = {{ slot }} % {{ tile_k // 8 }}u * 8u;
+    let {{ name }}_row_{{ i }} = {{ slot }} / {{ tile_k // 8 }}u;
+    {%- elif vector == 8 %}
+    let {{ in_step }} = {{ slot }} / {{ quads // 2 }}u;
+    let {{ name }}_eight_{{ i }} = {{ slot }} % {{ quads // 2 }}u;
+    {%- elif along_k and not lie %}
+    // Eight neighbours, which write together, have two blocks along k and four across: all banks.
+    let {{ in_step }} = ({{ slot }} % 2u + {{ slot }} / 8u % {{ tile_k // 8 }}u * 2u) * 4u;
+    let {{ name }}_quad_{{ i }} = {{ slot }} / 2u % 4u + {{ slot }} / {{ tile_k }}u * 4u;
+    {%- elif along_k %}
+    let {{ in_step }} = {{ slot }} % {{ tile_k // 4 }}u * 4u;
+    let {{ name }}_quad_{{ i }} = {{ slot }} / {{ tile_k // 4 }}u;
     {%- elif fast == "k" %}
     let {{ in_step }} = {{ name }}_slot_{{ i }} % {{ tile_k }}u;
     let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} / {{ tile_k }}u;
@@ -30,45 +43,50 @@
     let {{ in_step }} = {{ name }}_slot_{{ i }} / {{ quads }}u;
     let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} % {{ quads }}u;
     {%- endif %}
-    {%- if along_k %}
+    {%- if vector == 8 and fast == "k" %}
+    let {{ name }}_start_{{ i }} = ({{ name }}_base + min({{ first }} + {{ name }}_row_{{ i }}, {{ extent }} - 1u) * {{ stride }}) / 8u;
+    {%- elif vector == 8 %}
+    let {{ name }}_start_{{ i }} = {{ name }}_base / 8u + min({{ first }} / 8u + {{ name }}_eight_{{ i }}, {{ extent }} / 8u - 1u);
+    {%- elif along_k %}
     {%- for j in range(4) %}
-    let {{ name }}_start_{{ i }}_{{ j }} = ({{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }}{{ " + " ~ in_step if branches }}) / 4u;
+    let {{ name }}_start_{{ i }}_{{ j }} = ({{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }}) / 4u;
     {%- endfor %}
     {%- elif vector == 4 %}
-    let {{ name }}_start_{{ i }} = {{ name }}_base / 4u + min({{ first }} / 4u + {{ name }}_quad_{{ i }}, {{ extent }} / 4u - 1u){{ " + " ~ in_step ~ " * (" ~ along ~ " / 4u)" if branches }};
+    let {{ name }}_start_{{ i }} = {{ name }}_base / 4u + min({{ first }} / 4u + {{ name }}_quad_{{ i }}, {{ extent }} / 4u - 1u);
     {%- else %}
     {%- for j in range(4) %}
-    let {{ name }}_start_{{ i }}_{{ j }} = {{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }}{{ " + " ~ in_step ~ " * " ~ along if branches }};
+    let {{ name }}_start_{{ i }}_{{ j }} = {{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }};
     {%- endfor %}
     {%- endif %}
     {%- endfor %}
 {%- endmacro -%}
-{% macro load_declare(name, vector, fast, quads) %}
+{% macro loaded(vector) -%}
+{{ "vec4<u32>" if vector == 8 else staged4 }}
+{%- endmacro -%}
+{% macro load_declare(name, vector, fast, quads, set="next") %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
     {%- for j in range(4 if along_k else 1) %}
-    var {{ name }}_next_{{ i }}{{ "_" ~ j if along_k }}: {{ staged4 }};
+    var {{ name }}_{{ set }}_{{ i }}{{ "_" ~ j if along_k }}: {{ loaded(vector) }};
     {%- endfor %}
     {%- endfor %}
 {%- endmacro -%}
-{# The loads of the step at `k`, into `name`_next: declared before, or by `declare` here. -#}
-{% macro load_next(name, slot, along, vector, fast, quads, k="k", declare="") %}
+{# The loads of the step at `k`, into `name`_next, or another `set`: declared before, or by `declare` here. -#}
+{% macro load_next(name, slot, along, vector, fast, quads, k="k", declare="", set="next") %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- set count = items(vector, fast, quads) | int %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
         {%- set start = name ~ "_start_" ~ i %}
-        {%- set next = declare ~ name ~ "_next_" ~ i %}
-        {%- if branches %}
-        {%- set at = k %}
-        {%- for j in range(4 if along_k else 1) %}
-        {{ next }}{{ "_" ~ j if along_k }} = {{ staged4 }}();
-        {%- endfor %}
-        if {{ k }} + {{ name }}_k_{{ i }} < params.k{% if (i + 1) * threads > count %} && {{ name }}_slot_{{ i }} < {{ count }}u{% endif %} {
+        {%- set next = declare ~ name ~ "_" ~ set ~ "_" ~ i %}
+        {%- set at = name ~ "_" ~ set ~ "_at_" ~ i %}
+        {%- if lie and whole %}
+        let {{ at }} = min({{ k }}, params.k - {{ tile_k }}u) + {{ name }}_k_{{ i }};
         {%- else %}
-        {%- set at = name ~ "_at_" ~ i %}
-        let {{ at }} = min({{ k }} + {{ name }}_k_{{ i }}, params.k - {{ 4 if along_k else 1 }}u);
+        let {{ at }} = min({{ k }} + {{ name }}_k_{{ i }}, params.k - {{ vector if fast == "k" else 1 }}u);
         {%- endif %}
-        {%- if along_k %}
+        {%- if vector == 8 %}
+        {{ next }} = buffer{{ slot }}[{{ start }} + {{ at ~ " / 8u" if fast == "k" else at ~ " * (" ~ along ~ " / 8u)" }}];
+        {%- elif along_k %}
         {%- for j in range(4) %}
         {{ next }}_{{ j }} = {{ load4(slot, start ~ "_" ~ j ~ " + " ~ at ~ " / 4u", staged) }};
         {%- endfor %}
@@ -77,41 +95,54 @@
         {%- else %}
         {{ next }} = {{ staged4 }}({% for j in range(4) %}{{ load1(slot, start ~ "_" ~ j ~ " + " ~ at ~ " * " ~ along, staged) }}{{ ", " if not loop.last }}{% endfor %});
         {%- endif %}
-        {%- if branches %}
-        }
-        {%- endif %}
     {%- endfor %}
 {%- endmacro -%}
 {# Zeros for what was loaded past the end of k. -#}
-{% macro load_end(name, vector, fast, quads) %}
+{% macro load_end(name, vector, fast, quads, set="next") %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
             if k + {{ name }}_k_{{ i }} >= params.k {
                 {%- for j in range(4 if along_k else 1) %}
-                {{ name }}_next_{{ i }}{{ "_" ~ j if along_k }} = {{ staged4 }}();
+                {{ name }}_{{ set }}_{{ i }}{{ "_" ~ j if along_k }} = {{ loaded(vector) }}();
                 {%- endfor %}
             }
     {%- endfor %}
 {%- endmacro -%}
 {# Where the workgroup is larger than what a round of loads leaves to do, some invocations have loaded in vain. -#}
-{# The tile is k-major from vec4 `first` on, `pitch` vec4 a step; what is loaded along k lies in rows of `pitch` vec4. -#}
+{# `pitch` vec4 are from one step of a tile to the next, or, where it lies along k, from row to row. -#}
 {# With `end`, what was loaded past the end of k is kept as zeros. -#}
-{% macro load_keep(name, pitch, vector, fast, quads, first="", end=false) %}
+{% macro load_keep(name, pitch, vector, fast, quads, end=false, set="next") %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- set count = items(vector, fast, quads) | int %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
         {%- set in_step = name ~ "_k_" ~ i %}
         {%- set quad = name ~ "_quad_" ~ i %}
+        {%- set next = name ~ "_" ~ set ~ "_" ~ i %}
         {%- if (i + 1) * threads > count %}
         if {{ name }}_slot_{{ i }} < {{ count }}u {
         {%- else %}
         {
         {%- endif %}
-            let at = {{ first }}{% if along_k %}{{ quad }} * {{ 4 * pitch }}u + {{ in_step }} / 4u{% else %}{{ in_step }} * {{ pitch }}u + {{ quad }}{% endif %};
-            {%- for j in range(4 if along_k else 1) %}
-            {%- set next = name ~ "_next_" ~ i ~ ("_" ~ j if along_k else "") %}
-            tile_{{ name }}[at{{ " + " ~ (j * pitch) ~ "u" if j }}] = {% if end %}select({{ next }}, {{ staged4 }}(), k + {{ in_step }} >= params.k){% else %}{{ next }}{% endif %};
+            {%- if vector == 8 %}
+            let at = {% if fast == "k" %}{{ name }}_row_{{ i }} * {{ pitch }}u + {{ in_step }} / 4u{% else %}{{ in_step }} * {{ pitch }}u + {{ name }}_eight_{{ i }} * 2u{% endif %};
+            {%- for half in ["xy", "zw"] %}
+            tile_{{ name }}[at{{ " + 1u" if not loop.first }}] = {{ staged4 }}(
+                {%- if unpacks %}vec2<f16>(unpack2x16float({{ next }}.{{ half[0] }})), vec2<f16>(unpack2x16float({{ next }}.{{ half[1] }}))
+                {%- else %}four_f16({{ next }}.{{ half }}){% endif %});
             {%- endfor %}
+            {%- else %}
+            let at = {% if along_k and lie %}{{ quad }} * {{ 4 * pitch }}u + {{ in_step }} / 4u{% else %}{{ in_step }} * {{ pitch }}u + {{ quad }}{% endif %};
+            {%- for j in range(4 if along_k else 1) %}
+            {%- if along_k and not lie %}
+            {%- set four -%}
+            {{ staged4 }}({% for row in range(4) %}{{ next }}_{{ row }}[{{ j }}]{{ ", " if not loop.last }}{% endfor %})
+            {%- endset %}
+            {%- else %}
+            {%- set four = next ~ ("_" ~ j if along_k else "") %}
+            {%- endif %}
+            tile_{{ name }}[at{{ " + " ~ (j * pitch) ~ "u" if j }}] = {% if end %}select({{ four }}, {{ staged4 }}(), k + {{ in_step }} >= params.k){% else %}{{ four }}{% endif %};
+            {%- endfor %}
+            {%- endif %}
         }
     {%- endfor %}
 {%- endmacro -%}

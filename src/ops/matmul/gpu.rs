@@ -155,17 +155,23 @@ impl Product {
             Some(_) => texel_forms,
             None => [a, b].map(Matrix::runs_along_inner),
         };
-        let loads = kernel_loads(kernel, along_k);
+        let loads = kernel_loads(kernel, self.element, along_k);
+        let cooperative_step = match kernel.kind {
+            KernelKind::Cooperative { tile_k, .. } => Some(tile_k as usize),
+            _ => None,
+        };
         let fits = |width: u32, matrix: &Matrix| match width {
             0 => 0,
             _ if matrix.width() >= width => width,
+            WIDE if cooperative_step.is_some() && matrix.width() >= 4 => 4,
             _ => 1,
         };
         let mut vector_a = fits(loads[0], a);
         let mut vector_b = fits(loads[1], b);
         if windows.joined[A] == windows.joined[B] && vector_a != vector_b {
-            // One buffer is declared once: vectors for both, or for none.
-            (vector_a, vector_b) = (1, 1);
+            // One buffer is declared once, by the narrower.
+            let least = vector_a.min(vector_b);
+            (vector_a, vector_b) = (least, least);
         }
         let vector_c = stores_vectors(kernel) && c.runs_along_inner() && c.width() >= 4;
         let form = Form {
@@ -178,6 +184,7 @@ impl Product {
             vector_b,
             vector_c: if vector_c { 4 } else { 1 },
             accumulates,
+            whole: cooperative_step.is_some_and(|step| k > 0 && k.is_multiple_of(step)),
             slots: self.slots(&windows, placed.is_some()),
             finish: self.finish,
         };

@@ -186,8 +186,10 @@ mod tests {
             starts([4096; 3], broad);
             starts([2048; 3], broad);
             let both = printed_along(capabilities, [4096; 3], DType::F32, [true; 2]);
-            let large = "workgroup_tile 128x128x16 thread 8x8 stages 2: ";
-            assert!(both.starts_with(large), "{both}");
+            assert!(both.starts_with(broad), "{both}");
+            let halves = printed(capabilities, [4096; 3], DType::BF16);
+            let middle = "workgroup_tile 128x64x16 thread 8x8: ";
+            assert!(halves.starts_with(middle), "{halves}");
             starts([100, 100, 100], "workgroup_tile 32x32x16 thread 4x4: ");
             starts([16384, 16384, 1], "vector_tile 8 threads 8x32: ");
             let vector = "vector_tile 8 threads 8x32, k split in 3";
@@ -223,7 +225,7 @@ mod tests {
         let middling = "cooperative_tile 128x128x32 matrices 16x16 subgroups 2x2 lanes 32: ";
         let largest = "cooperative_tile 128x256x32 matrices 16x16 subgroups 2x4 lanes 32: ";
         starts(&opened, [4096; 3], DType::F16, largest);
-        starts(&opened, [2048; 3], DType::F16, middling);
+        starts(&opened, [2048; 3], DType::F16, largest);
         starts(&opened, [512; 3], DType::F16, small);
         starts(&opened, [17, 40, 20], DType::F16, small);
         starts(

@@ -29,6 +29,8 @@ pub(super) struct Form {
     pub vector_c: u32,
     /// One of several parts of k.
     pub accumulates: bool,
+    /// k is a whole number of the kernel's steps, for kernels that ask.
+    pub whole: bool,
     /// The binding of each operand, in the order of a nest; C's is the one after the inputs'.
     pub slots: [u32; OPERANDS],
     pub finish: Finish,
@@ -53,16 +55,31 @@ pub(super) fn packs(element: &str) -> bool {
     [PACKED_F16, DType::BF16.name()].contains(&element)
 }
 
-/// The widest loads of A and B that a kernel has, along k or not.
-pub(super) fn kernel_loads(kernel: &MatmulKernel, along_k: [bool; 2]) -> [u32; 2] {
+/// The widest loads of A and B that a kernel has of these elements, along k or not.
+pub(super) fn kernel_loads(kernel: &MatmulKernel, element: &str, along_k: [bool; 2]) -> [u32; 2] {
     let load = |along_k, thread: u32, unroll| match along_k {
         true => unroll == 4,
         false => thread.is_multiple_of(4),
     };
     let vectors = match kernel.kind {
-        // Along k by single elements, so that all invocations load: there are few blocks of four by four. Its template turns
-        // none round.
-        KernelKind::Workgroup { .. } => along_k.map(|along_k| !along_k),
+        // Along k by blocks of four by four where all invocations have one; else by single elements, so that all load.
+        // Tiles of few rows or columns are slower with blocks (H200).
+        KernelKind::Workgroup {
+            tile_k,
+            thread_m,
+            thread_n,
+        } => {
+            let threads = kernel.tile_m / thread_m * (kernel.tile_n / thread_n);
+            let has_blocks = |tile: u32| thread_m * thread_n == 64 && tile * tile_k >= 16 * threads;
+            let loads = |along_k: bool, tile| !along_k || has_blocks(tile);
+            [
+                loads(along_k[0], kernel.tile_m),
+                loads(along_k[1], kernel.tile_n),
+            ]
+        }
+        KernelKind::Cooperative { by_eights, .. } if by_eights && element == DType::F16.name() => {
+            return [WIDE; 2];
+        }
         KernelKind::Cooperative { .. } => [true; 2],
         KernelKind::Register {
             thread_m,
@@ -145,7 +162,10 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
     // What tiles are in workgroup memory.
     match kernel.kind {
         KernelKind::Workgroup { .. } => values.push(("staged", dtype.accumulator().name().into())),
-        KernelKind::Cooperative { .. } => values.push(("staged", form.element.into())),
+        KernelKind::Cooperative { .. } => values.extend([
+            ("staged", form.element.into()),
+            ("whole", u32::from(form.whole).into()),
+        ]),
         _ => {}
     }
     if let KernelKind::Few { .. } = kernel.kind {
@@ -157,7 +177,6 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             tile_k,
             thread_m,
             thread_n,
-            stages,
         } => (
             "matmul/workgroup_tile",
             &[
@@ -168,7 +187,6 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
                     "threads",
                     kernel.tile_m / thread_m * (kernel.tile_n / thread_n),
                 ),
-                ("stages", stages),
             ],
         ),
         KernelKind::Cooperative {
@@ -176,9 +194,12 @@ pub(super) fn key(kernel: &MatmulKernel, dtype: DType, form: Form) -> KernelKey 
             edge,
             lanes,
             subgroups: [down, across],
+            ahead,
+            ..
         } => (
             "matmul/cooperative_tile",
             &[
+                ("ahead", ahead),
                 ("tile_k", tile_k),
                 ("edge", edge),
                 ("lanes", lanes),
@@ -353,7 +374,7 @@ fn of_bits(
     let mut all = SmallVec::new();
     let bit = |at: u32| bits >> at & 1 == 1;
     let along_k = [bit(0), bit(1)];
-    let widest = kernel_loads(kernel, along_k);
+    let widest = kernel_loads(kernel, element, along_k);
     let width = |on: bool, widest| if on { widest } else { 1 };
     // Where there are no vectors, they are not asked for twice.
     let texels = matches!(kernel.kind, KernelKind::Texel);
@@ -370,6 +391,7 @@ fn of_bits(
         vector_b: width(bit(3), widest[1]),
         vector_c: width(bit(4), 4),
         accumulates: bit(5),
+        whole: bit(4),
         slots: match (bit(6), bit(1) && kernel.is_of_vectors()) {
             (true, _) => [0, 0, 1, 0, 0],
             (false, false) => [0, 1, 2, 0, 0],
@@ -457,7 +479,7 @@ fn is_asked_for(kernel: &MatmulKernel, form: Form) -> bool {
     let lies = match kernel.kind {
         KernelKind::Wide => (form.vector_a, form.vector_b) == (WIDE, WIDE),
         KernelKind::WideVector { along_k } => {
-            let widest = kernel_loads(kernel, [form.a_along_k, true]);
+            let widest = kernel_loads(kernel, form.element, [form.a_along_k, true]);
             form.a_along_k == along_k && [form.vector_a, form.vector_b] == widest
         }
         KernelKind::Cooperative { .. } => !packs(form.element),

@@ -5,20 +5,21 @@
 use super::plan::{MatmulPlan, MatmulProblem, because};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::matmul_kernel::{
-    COOPERATIVE, COOPERATIVE_LARGE, COOPERATIVE_MIDDLE, HARDWARE, HARDWARE_BROAD, HARDWARE_LARGE,
-    HARDWARE_MIDDLE, HARDWARE_SMALL, MatmulKernel,
+    COOPERATIVE, COOPERATIVE_LARGE, COOPERATIVE_MIDDLE, HARDWARE, HARDWARE_BROAD, HARDWARE_MIDDLE,
+    HARDWARE_SMALL, MatmulKernel,
 };
 
 /// Nanoseconds of a step of k, on an H200: what counts is how they compare.
 struct Pace {
     kernel: MatmulKernel,
-    /// For each tile of a core that is busy, however many there are at a time; and where B lies along k.
-    shared: [f64; 2],
+    /// For each tile of a core that is busy, however many there are at a time: A along m, then along k; of each B along n,
+    /// then along k.
+    shared: [[f64; 2]; 2],
     /// At least, of a workgroup that has a core to itself and waits for memory and at barriers.
     alone: f64,
 }
 
-const fn pace(kernel: MatmulKernel, shared: [f64; 2], alone: f64) -> Pace {
+const fn pace(kernel: MatmulKernel, shared: [[f64; 2]; 2], alone: f64) -> Pace {
     Pace {
         kernel,
         shared,
@@ -26,25 +27,31 @@ const fn pace(kernel: MatmulKernel, shared: [f64; 2], alone: f64) -> Pace {
     }
 }
 
-/// With B along k the large one alone was measured; the others have the paces of when each of their loads had a branch.
-const PACES: [Pace; 5] = [
-    pace(HARDWARE_LARGE, [97.0, 107.0], 112.0),
-    pace(HARDWARE_MIDDLE, [48.4, 54.0], 72.0),
-    pace(HARDWARE_BROAD, [47.0, 54.0], 72.0),
-    pace(HARDWARE, [25.8, 29.0], 46.0),
-    pace(HARDWARE_SMALL, [8.3, 9.8], 38.0),
+/// The last one's are those of few workgroups a core, which products have that take it.
+const PACES: [Pace; 4] = [
+    pace(HARDWARE_MIDDLE, [[45.6, 47.2], [46.7, 48.1]], 57.0),
+    pace(HARDWARE_BROAD, [[44.5, 47.7], [46.5, 47.2]], 58.0),
+    pace(HARDWARE, [[24.2, 25.7], [25.9, 26.2]], 46.0),
+    pace(HARDWARE_SMALL, [[9.3, 9.8], [9.8, 10.3]], 33.0),
 ];
 
-/// Of those that multiply by cooperative matrices, of f16. With B along k the large one was measured, the others are taken
-/// to lose as much.
+/// Of elements of 16 bits, which are slower one by one.
+const HALF_PACES: [Pace; 4] = [
+    pace(HARDWARE_MIDDLE, [[46.7, 48.8], [46.1, 48.3]], 57.0),
+    pace(HARDWARE_BROAD, [[47.0, 46.8], [48.8, 48.6]], 58.0),
+    pace(HARDWARE, [[24.3, 27.1], [26.8, 30.2]], 46.0),
+    pace(HARDWARE_SMALL, [[8.8, 10.0], [10.0, 11.3]], 33.0),
+];
+
+/// Of those that multiply by cooperative matrices, of f16.
 const COOPERATIVE_PACES: [Pace; 3] = [
-    pace(COOPERATIVE_LARGE, [30.1, 34.3], 42.0),
-    pace(COOPERATIVE_MIDDLE, [15.3, 17.4], 27.5),
-    pace(COOPERATIVE, [7.9, 9.0], 17.0),
+    pace(COOPERATIVE_LARGE, [[26.7, 30.3], [27.2, 31.7]], 28.0),
+    pace(COOPERATIVE_MIDDLE, [[13.2, 15.0], [14.4, 16.0]], 18.0),
+    pace(COOPERATIVE, [[7.5, 8.1], [7.8, 8.2]], 13.0),
 ];
 
 /// Nanoseconds that adding up the parts of k takes beside its bytes: one launch more, after all others.
-const ADDING_UP: f64 = 4000.0;
+const ADDING_UP: f64 = 6000.0;
 /// Bytes of memory that pass in a nanosecond.
 const BYTES: f64 = 3000.0;
 /// The most parts of k: their sums are written and read once more.
@@ -73,7 +80,8 @@ fn nanoseconds(pace: &Pace, split: usize, cores: usize, problem: &MatmulProblem)
             ADDING_UP + 8.0 * sums * split as f64 / BYTES
         }
     };
-    let shared = pace.shared[usize::from(problem.b.along_k)];
+    let [a, b] = [problem.a, problem.b].map(|operand| usize::from(operand.along_k));
+    let shared = pace.shared[a][b];
     (rounds * shared).max(pace.alone) * steps + adding
 }
 
@@ -84,7 +92,11 @@ pub(super) fn fastest(capabilities: &Capabilities, problem: &MatmulProblem) -> O
         DeviceKind::DiscreteGpu => true,
         _ => [HARDWARE, HARDWARE_SMALL].contains(&kernel),
     };
-    let paces = PACES.iter().filter(|pace| is_for(pace.kernel));
+    let paces = match problem.dtype.size() {
+        2 => &HALF_PACES,
+        _ => &PACES,
+    };
+    let paces = paces.iter().filter(|pace| is_for(pace.kernel));
     fastest_of(paces, capabilities, problem)
 }
 

@@ -16,8 +16,8 @@ use crate::launch::{
 use crate::shape::Dims;
 
 const OP: &str = "matmul";
-/// Steps of k of which a part has a whole number: all kernels take whole vectors of it.
-const UNIT: usize = 16;
+/// Steps of k of which a part has a whole number: those that kernels take at a time.
+const UNIT: usize = 32;
 /// Entries that an invocation of the last kernel has, and its workgroup.
 const ENTRIES: usize = 4;
 const THREADS: usize = 64;
