@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
 use crate::layout::{Layout, Merged, Strides, merge};
 use crate::road::Problem;
+use crate::road::window::MOST_ELEMENTS;
 
 /// Steps per invocation of elementwise kernels: neighbours of a workgroup read neighbours of memory
 /// in each.
@@ -161,11 +162,12 @@ pub(super) fn is_one_launch(
     bytes: f64,
 ) -> bool {
     let operands = problem.inputs.iter().chain([&problem.output]);
-    let reach = operands.map(|operand| operand.layout.end());
+    let mut reach = operands.map(|operand| operand.layout.end());
     let steps = problem.output.layout.elements();
     problem.binds_whole(capabilities)
         && capabilities.seconds(flops, bytes) <= LONGEST_LAUNCH
-        && reach.chain([steps]).all(|end| u32::try_from(end).is_ok())
+        && steps <= MOST_ELEMENTS
+        && reach.all(|end| u32::try_from(end).is_ok())
 }
 
 /// One dispatch of `steps` steps, `per_workgroup` of them a workgroup.

@@ -23,6 +23,9 @@ pub(crate) struct Walked<'a> {
     pub strides: &'a [isize],
 }
 
+/// Elements of a launch, at most: kernels count in 32 bits, and up to a whole number of what they take at a time.
+pub(crate) const MOST_ELEMENTS: usize = 1 << 31;
+
 /// What bounds a box.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -37,7 +40,7 @@ impl Limits {
     /// time, and of the kernels' 32-bit indices.
     pub(crate) fn new(capabilities: &Capabilities, flops: f64, bytes: f64) -> Self {
         let seconds = capabilities.seconds(flops, bytes);
-        let most = (LONGEST_LAUNCH / seconds).min(f64::from(u32::MAX)) as usize;
+        let most = (LONGEST_LAUNCH / seconds).min(MOST_ELEMENTS as f64) as usize;
         let binding_bytes = capabilities.max_binding_bytes.min(u64::from(u32::MAX));
         Self {
             binding_bytes: binding_bytes - binding_bytes % WINDOW_ALIGNMENT,
@@ -552,7 +555,7 @@ mod tests {
             assert_eq!(piece.dims[1], 32_768);
             assert_eq!(piece.start[0], rows);
             rows += piece.dims[0];
-            assert!(piece.dims.iter().product::<usize>() <= u32::MAX as usize);
+            assert!(piece.dims.iter().product::<usize>() <= MOST_ELEMENTS);
             assert!(
                 piece
                     .bindings

@@ -274,6 +274,7 @@ mod tests {
     use crate::layout::Layout;
     use crate::ops::reduce::{Axes, Reduce};
     use crate::road::{Op, Operand, Problem};
+    use crate::shape::Shape;
 
     /// What plans ask for, on adapters of each kind, is listed; windows fit bindings.
     #[test]
@@ -351,6 +352,49 @@ mod tests {
                 workgroups(&launches[launches.len() - 1]),
             );
             assert_eq!(found, want, "{what:?} along {axes:?}");
+        }
+    }
+
+    /// Kernels count in 32 bits, past the last step too; and no invocation takes more steps than there is room for states of.
+    #[test]
+    fn broadcasts_are_counted_in_32_bits() {
+        let mut capabilities = Capabilities::cpu();
+        capabilities.kind = DeviceKind::DiscreteGpu;
+        capabilities.max_workgroups = 65_535;
+        capabilities.workgroup_memory_bytes = 48 << 10;
+        capabilities.max_binding_bytes = 1 << 31;
+        let most = u32::MAX as usize;
+        let few = Capabilities {
+            kind: DeviceKind::Software,
+            max_binding_bytes: 4096,
+            ..capabilities.clone()
+        };
+        for (capabilities, from, to, axes) in [
+            (&capabilities, &[1][..], &[most][..], &[0][..]),
+            (&capabilities, &[1], &[most + 1], &[0]),
+            (&capabilities, &[65_537], &[65_535, 65_537], &[0, 1]),
+            (&few, &[257, 2, 1], &[257, 2, 194_000], &[1, 2]),
+        ] {
+            let layout = Layout::contiguous(from)
+                .broadcast_to(&Shape::from(to))
+                .unwrap();
+            for what in [Reduction::Sum, Reduction::Max, Reduction::LogSumExp] {
+                for launch in planned(what, &layout, axes, DType::F32, capabilities) {
+                    let [groups, chunks, per_chunk, steps, ..] = launch.dispatches[0].words[..]
+                    else {
+                        panic!("{what:?}");
+                    };
+                    let end = u64::from(chunks) * u64::from(per_chunk) + (64 << 8);
+                    assert!(u32::try_from(end).is_ok(), "{what:?} of {to:?}: {end}");
+                    // Of what is read whole by each: 4096 of up to 256 lanes.
+                    assert!(
+                        per_chunk <= 4096 << 8,
+                        "{what:?} of {to:?}: {steps} in {chunks}"
+                    );
+                    assert!(capabilities.kind != DeviceKind::Software || per_chunk <= 8 * 4096);
+                    assert!(groups > 0);
+                }
+            }
         }
     }
 

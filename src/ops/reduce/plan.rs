@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kernel::{Name, State, Tree};
-use super::shares::{Pass, Shares, Source, TREE_INVOCATIONS};
+use super::shares::{MOST_STEPS, Pass, Shares, Source, TREE_INVOCATIONS};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::launch::{Bound, Launch, Launches, WINDOW_ALIGNMENT, Window, Words};
 use crate::layout::{Layout, Strides};
 use crate::ops::plan;
-use crate::road::window::{self, Limits, Walked};
+use crate::road::window::{self, Limits, MOST_ELEMENTS, Walked};
 use crate::road::{Operand, Problem};
 use crate::shape::Dims;
 
@@ -146,12 +146,18 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Elements whose states, one of each invocation's, fit a binding.
+    fn room(&self) -> usize {
+        let states = self.capabilities.max_binding_bytes as usize / self.state.bytes();
+        states.max(1).saturating_mul(MOST_STEPS)
+    }
+
     /// Whether one launch may bind operands whole.
     fn is_one_piece(&self, operands: &[Operand<'_>]) -> bool {
         let elements = operands[0].layout.elements();
         let bytes = (elements * self.element.size()) as f64;
         self.capabilities.seconds(elements as f64, bytes) <= LONGEST_LAUNCH
-            && u32::try_from(elements).is_ok()
+            && elements <= MOST_ELEMENTS.min(self.room())
             && operands.iter().all(|operand| {
                 operand.storage_bytes <= self.capabilities.max_binding_bytes
                     && u32::try_from(operand.layout.end()).is_ok()
@@ -181,7 +187,8 @@ impl<'a> Planner<'a> {
                 strides: &placed,
             },
         ];
-        let limits = Limits::new(self.capabilities, 1.0, self.element.size() as f64);
+        let mut limits = Limits::new(self.capabilities, 1.0, self.element.size() as f64);
+        limits.elements = limits.elements.min(self.room());
         let parts_from = (outputs * self.state.bytes()) as u64;
         let kept = space.kept.len();
         for piece in window::pieces(&dims, &walked, limits) {

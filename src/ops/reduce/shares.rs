@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::ops::plan::{self, AT_ONCE, ENOUGH_INVOCATIONS, HARD_INVOCATIONS, ROW_LANES};
 
 /// Steps that one invocation takes at most: 64 blocks of 64, far below the loops that llvmpipe ends.
-const MOST_STEPS: usize = 4096;
+pub(super) const MOST_STEPS: usize = 4096;
 /// Below it a part of a reduction is not worth an invocation.
 const LEAST_STEPS: usize = 16;
 /// Steps at once of a software adapter that go from row to row of what its caches do not hold: next to each other
