@@ -90,7 +90,7 @@ pub struct MemoryEvents {
     pub refaults: u64,
     /// Bytes in blocks whose contents came back.
     pub refaulted_bytes: u64,
-    /// Requests that failed for good.
+    /// Requests that failed for good: scratch that an op then went without is one, too.
     pub failures: u64,
 }
 
