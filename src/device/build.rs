@@ -220,9 +220,10 @@ impl DeviceBuilder {
     /// # Errors
     /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
-    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them, also instead of the CPU where no GPU
-    /// opens and none was selected; [`Error::InvalidArgument`] for
-    /// a fraction to preallocate that is none or of an unknown total; as [`Device::list`].
+    /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
+    /// a fraction to preallocate that is none or of an unknown total, and for region usages that the device
+    /// does not have; the first of these two also instead of the CPU where no GPU opens and none was
+    /// selected; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
@@ -233,7 +234,7 @@ impl DeviceBuilder {
             let found = find::select(&selector, Some(DEVICE), devices)?;
             return self.open(found);
         }
-        let mut full = None;
+        let mut refused = None;
         for found in devices {
             if !found.info.kind().is_gpu() {
                 continue;
@@ -243,12 +244,14 @@ impl DeviceBuilder {
                 Ok(device) => return Ok(device),
                 Err(error) => {
                     tracing::warn!(device = name, %error, "not opened, trying the next");
-                    full = full.or(Some(error).filter(|e| matches!(e, Error::OutOfMemory(_))));
+                    let counts = matches!(error, Error::OutOfMemory(_) | Error::InvalidArgument(_));
+                    refused = refused.or(counts.then_some(error));
                 }
             }
         }
-        match full {
-            // The CPU is for want of a GPU, not of memory that other devices were promised.
+        match refused {
+            // The CPU is for want of a GPU, not of memory that other devices were promised or of settings that
+            // can be.
             Some(error) => Err(error),
             // Without a setting of its own it is the shared one.
             None if self == Self::new() => Ok(Device::cpu()),
