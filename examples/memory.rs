@@ -9,6 +9,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use orlop::memory::Growth;
 use orlop::{DType, Device, Tensor};
 
 /// Shows how a device's pool reserves and reuses memory, and what happens when its budget runs
@@ -34,13 +35,15 @@ fn main() -> ExitCode {
 }
 
 fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let mut builder = Device::builder().memory_limit(args.limit);
+    // A sixteenth of the budget, in whole quanta: 16 of them fill it.
+    let unit = args.limit / 16 / 256 * 256;
+    // Two regions fill the budget, and the first is kept when it is idle.
+    let growth = Growth::Step { bytes: 8 * unit };
+    let mut builder = Device::builder().memory_limit(args.limit).growth(growth);
     if let Some(selector) = args.device {
         builder = builder.select(selector);
     }
     let device = builder.build()?;
-    // A sixteenth of the budget, in whole quanta: 16 of them fill it.
-    let unit = args.limit / 16 / 256 * 256;
     let tensor = |units: u64| Tensor::empty(&device, (units * unit / 4) as usize, DType::F32);
 
     cli::say(format!(

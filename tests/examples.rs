@@ -482,6 +482,15 @@ fn placement_and_memory_tell_their_stories_on_every_device() {
             "{info}: {said}"
         );
         assert!(said.contains("the sevens are all there"), "{info}");
+        for (step, regions) in [
+            ("4 x 1 and 3 units: same region", "1"),
+            ("2 units fit the merged hole", "1"),
+            ("4 units do not: a new region", "2"),
+        ] {
+            let line = said.lines().find_map(|line| line.strip_prefix(step));
+            let told = line.and_then(|line| line.split_whitespace().nth(3));
+            assert_eq!(told, Some(regions), "{info}: {said}");
+        }
     }
 }
 
