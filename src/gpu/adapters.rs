@@ -26,9 +26,9 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     /// What names the physical adapter, however it is reached: its PCI address, else what is known
-    /// of it, which two of a kind share.
+    /// of it, which two of a kind share. So do they under DX12, see [`is_same_address`].
     pub(crate) fn physical(&self) -> String {
-        if self.pci.is_empty() {
+        if self.pci.is_empty() || self.backend == "Dx12" {
             format!("{} {} {}", self.vendor, self.name, self.backend)
         } else {
             self.pci.clone()
@@ -88,7 +88,8 @@ fn one_per_gpu(all: Vec<Adapter>) -> Vec<Adapter> {
     for adapter in all {
         let shown = adapter.capabilities.kind.is_gpu()
             && kept.iter().any(|other| {
-                let same_address = !adapter.pci.is_empty() && adapter.pci == other.pci;
+                let same_address =
+                    is_same_address((adapter.backend, &adapter.pci), (other.backend, &other.pci));
                 let gl_view = adapter.is_gl()
                     && !other.is_gl()
                     && other.capabilities.kind.is_gpu()
@@ -105,6 +106,13 @@ fn one_per_gpu(all: Vec<Adapter>) -> Vec<Adapter> {
         }
     }
     kept
+}
+
+/// Whether two adapters, each a backend and a PCI address, lie at one address. DX12 alone cannot tell: there wgpu
+/// looks the address up by vendor and model, and gives two of a kind the same one.
+fn is_same_address(one: (&str, &str), other: (&str, &str)) -> bool {
+    let is_told = one.0 != "Dx12" || other.0 != "Dx12";
+    is_told && !one.1.is_empty() && one.1 == other.1
 }
 
 /// What a device on the adapter can do with these features and limits. `None` when it cannot run
@@ -223,4 +231,23 @@ fn looks_like_software(name: &str) -> bool {
     ["llvmpipe", "softpipe", "swiftshader", "basic render"]
         .iter()
         .any(|software| name.contains(software))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_under_dx12_alone_are_no_proof() {
+        let address = "0000:01:00.0";
+        for (one, other, same) in [
+            (("Vulkan", address), ("Vulkan", address), true),
+            (("Dx12", address), ("Vulkan", address), true),
+            (("Dx12", address), ("Dx12", address), false),
+            (("Vulkan", address), ("Vulkan", "0000:02:00.0"), false),
+            (("Vulkan", ""), ("Gl", ""), false),
+        ] {
+            assert_eq!(is_same_address(one, other), same, "{one:?} {other:?}");
+        }
+    }
 }
