@@ -212,13 +212,16 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
         };
     }
     let (class, piece) = match asked.split_once(':') {
-        Some((class @ ("gpu" | "soft"), piece)) => (Some(class), piece),
+        Some((class @ ("gpu" | "soft"), piece)) => (Some(class), piece.trim_start()),
         None if asked == "gpu" || asked == "soft" => (Some(asked.as_str()), ""),
         _ => (None, asked.as_str()),
     };
     // `gpu:7` names the eighth GPU, not a GPU with a 7 in its name.
-    if class.is_some() && piece.parse::<usize>().is_ok() {
-        return None;
+    if let Some(class) = class
+        && piece.parse::<usize>().is_ok()
+    {
+        let selector = format!("{class}:{piece}");
+        return all.iter().position(|found| found.info.selector == selector);
     }
     all.iter().position(|found| {
         let in_class = class.is_none_or(|class| found.info.selector.starts_with(class));
@@ -305,6 +308,10 @@ mod tests {
             ("CPU", Some("cpu")),
             ("nvidia", Some("gpu:0")),
             ("gpu:radeon", Some("gpu:1")),
+            ("gpu: 1", Some("gpu:1")),
+            ("soft: 2", Some("soft:2")),
+            ("gpu: 2", None),
+            ("gpu: radeon", Some("gpu:1")),
             ("soft:llvmpipe", Some("soft:1")),
             ("soft:llvmpipe gl", Some("soft:2")),
             ("lavapipe", Some("soft:1")),
