@@ -61,6 +61,10 @@ impl Report {
     pub fn json(&self) -> String {
         let info = self.device.info();
         let [m, k, n] = self.sizes;
+        // Of what has no elements, sizes may have any product.
+        let batch = m
+            .checked_mul(n)
+            .and_then(|product| self.shapes[2].elements().checked_div(product));
         let object = json!({
             "device": info.selector,
             "adapter": info.name,
@@ -69,7 +73,7 @@ impl Report {
             "m": m,
             "k": k,
             "n": n,
-            "batch": self.shapes[2].elements().checked_div(m * n).unwrap_or(0),
+            "batch": batch.unwrap_or(0),
             "dtype": self.dtype.name(),
             "plan": self.plan,
             "seconds": self.seconds,

@@ -143,10 +143,11 @@ struct Perceptron {
 
 impl Perceptron {
     fn new(device: &Device, seed: u64) -> orlop::Result<Self> {
+        let seed = seed.wrapping_mul(2);
         Ok(Self {
-            first: Parameter::weights(device, PIXELS, HIDDEN, 2 * seed)?,
+            first: Parameter::weights(device, PIXELS, HIDDEN, seed)?,
             first_bias: Parameter::zeros(device, HIDDEN)?,
-            second: Parameter::weights(device, HIDDEN, CLASSES, 2 * seed + 1)?,
+            second: Parameter::weights(device, HIDDEN, CLASSES, seed + 1)?,
             second_bias: Parameter::zeros(device, CLASSES)?,
         })
     }
@@ -231,7 +232,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             &Device::cpu(),
             [learn.len()],
             DType::F32,
-            args.seed + 1000 + u64::from(epoch),
+            args.seed.wrapping_add(1000 + u64::from(epoch)),
         )?;
         let keys = keys.to_vec::<f32>()?;
         let mut order: Vec<u32> = (0..learn.len() as u32).collect();

@@ -21,7 +21,12 @@ const OCTAVES: [(usize, f64); 7] = [
 pub fn heights(device: &Device, side: usize, seed: u64) -> Result<Tensor> {
     let mut sum = Tensor::full(device, [side, side], 0.12, DType::F32)?;
     for (octave, (knots, height)) in (0..).zip(OCTAVES) {
-        let random = Tensor::randn(device, [knots, knots], DType::F32, seed + octave)?;
+        let random = Tensor::randn(
+            device,
+            [knots, knots],
+            DType::F32,
+            seed.wrapping_add(octave),
+        )?;
         let weights = weights(device, side, knots)?;
         let smooth = weights.matmul(&random)?.matmul(&weights.transpose(0, 1)?)?;
         // Fine detail belongs on high ground: each octave counts by what lies below it.
