@@ -104,11 +104,11 @@ pub(crate) fn lacks(dtype: DType) -> String {
     format!("it has no {dtype} in kernels")
 }
 
-/// Why operands travel for an op that its home can do.
-pub(super) fn why_operands_travel() -> &'static str {
+/// Why operands travel for an op that its home can do, which was named (whatever the scope) or not.
+pub(super) fn why_operands_travel(is_named: bool) -> &'static str {
     match scope::innermost() {
-        Some(_) => "the scope's device is another than its operands'",
-        None => "operands lived on different devices",
+        Some(_) if !is_named => "the scope's device is another than its operands'",
+        _ => "operands lived on different devices",
     }
 }
 

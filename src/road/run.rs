@@ -97,7 +97,8 @@ fn travel(
         let layout = Layout::contiguous(shape);
         let empty = Tensor::new(target.clone(), Storage::Empty, layout, dtype);
         if reason.is_some() {
-            observe(name, &home, &target, &empty, reason, 0, &[]);
+            let places = (named, &home, &target);
+            observe(name, places, &empty, reason, 0, &[]);
         }
         return Ok(into.cloned().unwrap_or(empty));
     }
@@ -180,7 +181,8 @@ fn travel(
 
     // 6. Observe.
     if reason.is_some() || !arrivals.left.is_empty() {
-        observe(name, &home, &target, &result, reason, moved, &arrivals.left);
+        let places = (named, &home, &target);
+        observe(name, places, &result, reason, moved, &arrivals.left);
     }
     Ok(result)
 }
@@ -211,8 +213,7 @@ fn write_back(name: &'static str, written: &Tensor, into: &Tensor, copy: &dyn Op
 /// Says that an op ran elsewhere than where all its operands live.
 fn observe(
     op: &'static str,
-    home: &Device,
-    target: &Device,
+    (named, home, target): (Option<&Device>, &Device, &Device),
     result: &Tensor,
     lacking: Option<String>,
     bytes_moved: u64,
@@ -231,7 +232,7 @@ fn observe(
         from,
         to: target.to_string(),
         result: result.device().to_string(),
-        reason: lacking.unwrap_or_else(|| place::why_operands_travel().to_owned()),
+        reason: lacking.unwrap_or_else(|| place::why_operands_travel(named.is_some()).to_owned()),
         bytes_moved,
     };
     let concerned: SmallVec<[&Device; 4]> = std::iter::once(home).chain(left).collect();

@@ -120,6 +120,14 @@ fn leave_in_place(context: &Context) -> Result<()> {
     for device in [&home, &other] {
         assert_eq!(device.placement_log(), PlacementLog::default());
     }
+    // The operand travels to what is written, whatever the scope.
+    if home != other {
+        let one = Tensor::ones(&other, [2, 3], DType::I32)?;
+        other.scope(|| a.add_assign(&one))?;
+        let log = home.placement_log();
+        let event = log.events.last().expect("the operand travelled");
+        assert!(event.reason.contains("different devices"), "{log}");
+    }
     Ok(())
 }
 
