@@ -168,9 +168,7 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
         }
         let at = lines.next_if(|next| next.starts_with("at "));
         let file = at.map(compared).unwrap_or_default();
-        let is_ours = function.starts_with("orlop::")
-            || function.starts_with("<orlop::")
-            || ours.as_ref().is_some_and(|ours| file.starts_with(ours));
+        let is_ours = is_own(function) || ours.as_ref().is_some_and(|ours| file.starts_with(ours));
         inside |= is_ours;
         // Before the first frame of orlop's are those that made the backtrace.
         let is_system = [
@@ -192,6 +190,21 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
         });
     }
     None
+}
+
+/// Whether a function is orlop's by its name, as either mangling writes it: `orlop::f`, `<orlop::T as Add>::add`,
+/// `<&orlop::T as Add>::add`, and of numbers `<f64 as core::ops::arith::Mul<&orlop::T>>::mul`.
+fn is_own(function: &str) -> bool {
+    let mut name = function;
+    while let Some(rest) = ["<", "&", "mut "]
+        .iter()
+        .find_map(|&mark| name.strip_prefix(mark))
+    {
+        name = rest;
+    }
+    let of_number = ["f64 as core::ops::", "i64 as core::ops::"];
+    name.starts_with("orlop::")
+        || of_number.iter().any(|start| name.starts_with(start)) && name.contains("orlop::")
 }
 
 #[cfg(test)]
@@ -232,5 +245,41 @@ mod tests {
         assert_eq!(site.to_string(), "forward at ./src/layer.rs:34");
         assert_eq!(call_site("disabled backtrace"), None);
         assert_eq!(call_site("0: orlop::f\n"), None);
+    }
+
+    #[test]
+    fn names_tell_whose_a_function_is() {
+        for (function, own) in [
+            ("orlop::tensor::Tensor::zeros", true),
+            (
+                "<orlop::tensor::Tensor as core::ops::arith::Add>::add",
+                true,
+            ),
+            (
+                "<&orlop::tensor::Tensor as core::ops::arith::Add>::add",
+                true,
+            ),
+            (
+                "<&mut orlop::tensor::Tensor as core::fmt::Debug>::fmt",
+                true,
+            ),
+            (
+                "<f64 as core::ops::arith::Mul<&orlop::tensor::Tensor>>::mul",
+                true,
+            ),
+            (
+                "<i64 as core::ops::arith::Sub<orlop::tensor::Tensor>>::sub",
+                true,
+            ),
+            ("<f64 as core::ops::arith::Mul>::mul", false),
+            ("<f64 as net::Scale<orlop::tensor::Tensor>>::scale", false),
+            ("net::orlop::forward", false),
+            (
+                "<&net::Layer as core::ops::arith::Mul<&orlop::tensor::Tensor>>::mul",
+                false,
+            ),
+        ] {
+            assert_eq!(is_own(function), own, "{function}");
+        }
     }
 }
