@@ -254,14 +254,13 @@ impl Account {
     pub(super) fn set_aside(&mut self, block: BlockId, bytes: u64, detail: Detail) {
         self.events.spills += 1;
         self.events.spilled_bytes += bytes;
-        let call_site = self.call_site(block);
-        self.record_aside(EventKind::Spilled, bytes, detail);
         let aside = Aside {
             bytes,
             detail,
-            call_site,
+            call_site: self.call_site(block),
             resets: self.resets,
         };
+        self.record_aside(EventKind::Spilled, &aside);
         self.aside.insert(detail.number, aside);
         self.aside_bytes += bytes;
     }
@@ -275,9 +274,9 @@ impl Account {
         self.events.refaults += 1;
         self.events.refaulted_bytes += aside.bytes;
         if let Some(history) = &mut self.history {
-            history.rename(new, number);
+            history.rename(new, number, aside.call_site.as_ref());
         }
-        self.record_aside(EventKind::Refaulted, aside.bytes, aside.detail);
+        self.record_aside(EventKind::Refaulted, &aside);
         // It was the same tensor all the time.
         if aside.resets == self.resets {
             let detail = aside.detail;
@@ -310,12 +309,14 @@ impl Account {
         self.aside.values()
     }
 
-    fn record_aside(&mut self, kind: EventKind, bytes: u64, detail: Detail) {
+    fn record_aside(&mut self, kind: EventKind, aside: &Aside) {
+        let detail = aside.detail;
         self.record(Event {
             block: detail.number,
-            requested: detail.requested(bytes),
+            requested: detail.requested(aside.bytes),
             tag: detail.tag,
-            ..event(kind, bytes)
+            call_site: aside.call_site.clone(),
+            ..event(kind, aside.bytes)
         });
     }
 

@@ -139,12 +139,13 @@ impl History {
         }
     }
 
-    /// The block that was just made under one number is the one of another.
-    pub(super) fn rename(&mut self, new: u64, number: u64) {
+    /// The block that was just made under one number is the one of another, which was asked for at `site`.
+    pub(super) fn rename(&mut self, new: u64, number: u64, site: Option<&Arc<CallSite>>) {
         let mut latest = self.events.iter_mut().rev().take(1000);
         let made = latest.find(|event| event.block == new && event.kind == EventKind::Allocated);
         if let Some(made) = made {
             made.block = number;
+            made.call_site = site.cloned();
         }
     }
 
@@ -155,7 +156,40 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ladder::tests::Capacity;
+    use super::super::{Growth, Pool, PoolConfig, QUANTUM};
     use super::*;
+
+    #[test]
+    fn what_goes_to_the_host_and_comes_back_keeps_its_call_site() {
+        let config = PoolConfig {
+            growth: Growth::Proportional,
+            limit: None,
+            max_region: u64::MAX,
+        };
+        let mut pool = Pool::new(Capacity(u64::MAX), config);
+        pool.record_history(10);
+        let block = pool.allocate(QUANTUM).expect("there is room");
+        let site = CallSite {
+            function: "net::forward".into(),
+            file: String::new(),
+            line: 0,
+        };
+        assert!(pool.set_call_site(block, site.clone()));
+        let number = pool.set_aside(block);
+        let again = pool.allocate(QUANTUM).expect("there is room");
+        pool.resume(again, number);
+        let events = pool.snapshot().history;
+        let of_block: Vec<&Event> = events.iter().filter(|event| event.block > 0).collect();
+        let kinds: Vec<EventKind> = of_block.iter().map(|event| event.kind).collect();
+        let (made, freed) = (EventKind::Allocated, EventKind::Freed);
+        let (gone, back) = (EventKind::Spilled, EventKind::Refaulted);
+        assert_eq!(kinds, [made, gone, freed, made, back]);
+        for event in of_block {
+            assert_eq!(event.block, number);
+            assert_eq!(event.call_site.as_deref(), Some(&site), "{event:?}");
+        }
+    }
 
     #[test]
     fn events_are_as_small_as_told() {
