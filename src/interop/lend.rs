@@ -70,7 +70,7 @@ impl DeviceBuilder {
     ///   wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
     ///   polls without one.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
-    ///   GPU is nine tenths of what is free now, where the driver tells.
+    ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
     ///   [`Device::driver_reserved`] counts the whole wgpu device.
     /// - **GL** has one context for an adapter behind a lock of wgpu's, and a call that waits for
     ///   it longer than seconds panics. orlop's own calls take turns and are short; the program's
@@ -80,7 +80,8 @@ impl DeviceBuilder {
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
     /// shaders with four storage buffers, or the queue is another device's;
-    /// [`Error::DeviceLost`](crate::Error::DeviceLost);
+    /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::OutOfMemory`](crate::Error::OutOfMemory)
+    /// when less is left than the budget, or without one less than 64 MiB;
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a selector, or region usages
     /// that the device does not have.
     pub fn build_on_wgpu(

@@ -47,6 +47,8 @@ pub(crate) struct Overcommitted {
     pub asked: Option<u64>,
     pub total: u64,
     pub left: u64,
+    /// What is left is what others than the devices leave.
+    pub is_held_outside: bool,
     pub others: Vec<Entry>,
 }
 
@@ -55,6 +57,16 @@ impl fmt::Display for Overcommitted {
         match self.asked {
             Some(asked) => write!(f, "a budget of {} was asked for", Bytes(asked))?,
             None => write!(f, "a device without a memory_limit was asked for")?,
+        }
+        if self.is_held_outside {
+            return write!(
+                f,
+                ", but of the adapter's {} others than orlop leave it {} and at least {} are needed; what would \
+                 help: freeing memory there, or a memory_limit",
+                Bytes(self.total),
+                Bytes(self.left),
+                Bytes(LEAST)
+            );
         }
         write!(
             f,
@@ -87,7 +99,7 @@ impl Ledger {
     }
 
     /// Enters a device on an adapter with `total` bytes: with the budget `asked` for, else with
-    /// what is left of nine tenths after the promised budgets, and at most `most`.
+    /// what is left of nine tenths after the promised budgets, and at most `most`, which others leave.
     ///
     /// # Errors
     /// When that is more than the others leave, or too little to work with.
@@ -99,14 +111,15 @@ impl Ledger {
     ) -> Result<Claim, Overcommitted> {
         let mut seats = self.seats();
         let spoken = spoken(&seats);
-        let (budget, left) = match asked {
+        let (budget, left, is_held_outside) = match asked {
             Some(asked) => {
                 let left = total.saturating_sub(spoken.promised.saturating_add(spoken.shared));
-                (asked, left)
+                (asked, left, false)
             }
             None => {
-                let left = shareable(total).saturating_sub(spoken.promised);
-                (left.min(most).max(LEAST), left)
+                let shared = shareable(total).saturating_sub(spoken.promised);
+                let left = shared.min(most);
+                (left.max(LEAST), left, most < shared)
             }
         };
         if budget > left {
@@ -114,6 +127,7 @@ impl Ledger {
                 asked,
                 total,
                 left,
+                is_held_outside,
                 others: counted(&seats).collect(),
             });
         }
@@ -357,6 +371,17 @@ mod tests {
         let refused = claim(&ledger, None).unwrap_err();
         assert_eq!((refused.asked, refused.left), (None, LEAST - 1));
         assert!(refused.to_string().contains("without a memory_limit"));
+        // Nor is what others than the devices leave.
+        let ledger = self::ledger();
+        let least = ledger.claim(TOTAL, None, LEAST).unwrap();
+        assert_eq!(least.budget(), Some(LEAST));
+        let refused = ledger.claim(TOTAL, None, 40 << 20).unwrap_err();
+        assert_eq!((refused.asked, refused.left), (None, 40 << 20));
+        let text = refused.to_string();
+        assert!(
+            text.contains("others than orlop leave it 40.0 MiB"),
+            "{text}"
+        );
     }
 
     #[test]
