@@ -735,6 +735,13 @@ fn malformed_traces_are_refused_with_their_line() {
     ] {
         assert_refused(&run(example("replay").args(arguments)), word, word);
     }
+    for (arguments, word) in [
+        (["--device", "abacus"], "abacus"),
+        (["--growth", "preallocate:17179869183G"], "preallocated"),
+    ] {
+        let output = run(example("replay").arg(trace("lstm_train")).args(arguments));
+        assert_refused(&output, word, word);
+    }
     let empty = folder.path("empty");
     std::fs::write(&empty, "").expect("a file");
     let report = json(&run(example("replay").arg(&empty).arg("--json")));

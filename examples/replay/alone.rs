@@ -12,6 +12,9 @@ use crate::trace::{Event, Trace};
 /// The largest buffer, as WebGPU implementations commonly allow.
 const MAX_REGION: u64 = (1 << 31) - 1;
 
+/// Most regions that are preallocated: nothing ends them but the memory of their accounts.
+const MOST_REGIONS: u64 = 1 << 16;
+
 /// Regions out of nothing.
 struct NoMemory;
 
@@ -23,7 +26,12 @@ impl RegionSource for NoMemory {
     }
 }
 
-pub fn replay(trace: &Trace, growth: Growth, limit: Option<u64>, when_full: Full) -> Report {
+pub fn replay(
+    trace: &Trace,
+    growth: Growth,
+    limit: Option<u64>,
+    when_full: Full,
+) -> Result<Report, String> {
     // A pool knows no whole that it could take a share of.
     let growth = match (growth, limit) {
         (Growth::Preallocate { fraction }, Some(limit)) => Growth::PreallocateBytes {
@@ -31,6 +39,15 @@ pub fn replay(trace: &Trace, growth: Growth, limit: Option<u64>, when_full: Full
         },
         (growth, _) => growth,
     };
+    if let Growth::PreallocateBytes { bytes } = growth {
+        let bytes = bytes.min(limit.unwrap_or(u64::MAX));
+        let most = MOST_REGIONS * MAX_REGION;
+        if bytes > most {
+            return Err(format!(
+                "{bytes} bytes cannot be preallocated: without --device {most} at most"
+            ));
+        }
+    }
     let config = PoolConfig {
         growth,
         limit,
@@ -53,7 +70,7 @@ pub fn replay(trace: &Trace, growth: Growth, limit: Option<u64>, when_full: Full
     }
     let nanoseconds = start.elapsed().as_nanos() as f64;
     let statistics = player.pool.statistics();
-    Report {
+    Ok(Report {
         peak_reserved: statistics.peak_reserved,
         nanoseconds,
         moved_bytes: statistics.events.relocated_bytes,
@@ -61,7 +78,7 @@ pub fn replay(trace: &Trace, growth: Growth, limit: Option<u64>, when_full: Full
         spilled_bytes: player.spilled_bytes,
         failures: player.failures,
         verified: player.verified(),
-    }
+    })
 }
 
 struct Player {

@@ -76,33 +76,20 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         .map(|file| read(file))
         .collect::<Result<_, _>>()?;
     let mut verified = true;
-    if !args.json {
-        cli::say(format!(
-            "{:<16}{:>8}{:>12}{:>12}{:>14}{:>7}{:>9}{:>12}{:>7}{:>12}{:>9}{:>10}\n",
-            "trace",
-            "events",
-            "allocations",
-            "peak live",
-            "peak reserved",
-            "ratio",
-            "ns/alloc",
-            "moved",
-            "moves",
-            "spilled",
-            "failures",
-            "verified"
-        ));
-    }
-    for (name, trace) in &traces {
+    for (at, (name, trace)) in traces.iter().enumerate() {
         let limit = args.limit.map(|limit| limit.bytes(trace.peak_live));
         let growth = args
             .growth
             .map_or(Growth::within(limit), |growing| growing.0);
         let report = match &args.device {
             Some(selector) => on_device::replay(trace, selector, growth, limit, args.when_full)?,
-            None => alone::replay(trace, growth, limit, args.when_full),
+            None => alone::replay(trace, growth, limit, args.when_full)?,
         };
         verified &= report.verified;
+        // Nothing is printed before the device is there and the growth is accepted.
+        if at == 0 && !args.json {
+            cli::say(header());
+        }
         cli::say(match args.json {
             true => json(name, trace, &report),
             false => row(name, trace, &report),
@@ -152,6 +139,25 @@ fn json(name: &str, trace: &Trace, report: &Report) -> String {
         report.spilled_bytes,
         report.failures,
         report.verified,
+    )
+}
+
+/// The line above the rows.
+fn header() -> String {
+    format!(
+        "{:<16}{:>8}{:>12}{:>12}{:>14}{:>7}{:>9}{:>12}{:>7}{:>12}{:>9}{:>10}\n",
+        "trace",
+        "events",
+        "allocations",
+        "peak live",
+        "peak reserved",
+        "ratio",
+        "ns/alloc",
+        "moved",
+        "moves",
+        "spilled",
+        "failures",
+        "verified"
     )
 }
 

@@ -422,7 +422,7 @@ impl<S: RegionSource> Pool<S> {
         let mut left = self.config.growth.preallocated();
         let mut most = self.config.max_region;
         let mut least = 0;
-        while left > 0 {
+        while left > 0 && !self.best_fit.is_out_of_slots() {
             let bytes = round_down(left.min(most).min(self.headroom()));
             if bytes == 0 || most < least {
                 break;
