@@ -63,7 +63,9 @@ impl Deadline {
     }
 
     fn check(&self, device: &str, what: &'static str) -> Result<()> {
-        match self.limit.filter(|&limit| self.started.elapsed() >= limit) {
+        // No wait is shorter than the time between two looks, or what was just submitted is never seen done.
+        let is_over = |limit: &Duration| self.started.elapsed() >= PAUSE.max(*limit);
+        match self.limit.filter(is_over) {
             Some(limit) => Err(Error::timed_out(device, what, limit)),
             None => Ok(()),
         }
@@ -87,17 +89,19 @@ impl Gpu {
         deadline: Deadline,
         done: impl Fn() -> bool,
     ) -> Result<()> {
-        loop {
-            if done() {
-                return Ok(());
-            }
+        while !done() {
             self.health.check()?;
-            deadline.check(&self.name, what)?;
+            // Before the poll: what is done by the deadline is seen, however short the limit is.
+            let in_time = deadline.check(&self.name, what);
             if self.poll(submission, deadline) {
                 // Its callbacks have run, or another thread's poll is running them.
                 thread::yield_now();
             }
+            if in_time.is_err() && !done() {
+                return in_time;
+            }
         }
+        Ok(())
     }
 
     /// Waits (on GL and before a deadline: looks once); true when the submission has run.
@@ -142,11 +146,11 @@ impl Gpu {
     /// # Errors
     /// `TimedOut`.
     pub(super) fn look_again(&self, what: &'static str, deadline: Deadline) -> Result<()> {
-        deadline.check(&self.name, what)?;
         {
             let _hold = self.hold();
             self.poll_device(wgpu::PollType::Poll);
         }
+        deadline.check(&self.name, what)?;
         thread::sleep(PAUSE);
         Ok(())
     }
@@ -491,6 +495,41 @@ mod tests {
                 assert_eq!(until_done(&|| twos.to_vec()), [2.0; 16], "{info}");
                 assert_eq!(until_done(&|| ones.to_vec()), [1.0; 16], "{info}");
                 drop((one, other));
+            }
+        }
+    }
+
+    /// Who asks again and again without waiting is told, too.
+    #[test]
+    fn waits_without_time_see_what_is_done() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let device = Device::builder()
+                .select(&info.selector)
+                .wait_timeout(Duration::ZERO)
+                .build()
+                .unwrap();
+            let started = Instant::now();
+            let again = |result: &Result<()>| {
+                matches!(result, Err(Error::TimedOut(_))) && started.elapsed() < HANGS
+            };
+            let ones = Tensor::full(&device, [16], 1.0, DType::F32).unwrap();
+            device.synchronize_within(HANGS).unwrap();
+            device.synchronize_within(Duration::ZERO).unwrap();
+            drop(ones.add(&ones).unwrap());
+            loop {
+                let synchronized = device.synchronize_within(Duration::ZERO);
+                if !again(&synchronized) {
+                    break synchronized.unwrap();
+                }
+            }
+            loop {
+                let read = ones.to_vec::<f32>().map(|seen| assert_eq!(seen, [1.0; 16]));
+                if !again(&read) {
+                    break read.unwrap();
+                }
             }
         }
     }
