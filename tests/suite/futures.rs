@@ -10,7 +10,7 @@ use std::task::{Context as Poller, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use orlop::{DType, Pending, Result, Tensor, f16};
+use orlop::{DType, HostMatrix, Pending, Result, Tensor, f16, matmul_streamed};
 
 use crate::adapters::Context;
 use crate::memory::settle;
@@ -484,6 +484,12 @@ fn a_wake_that_blocks(context: &Context) -> Result<()> {
     tensor.fill(2)?;
     assert_eq!(by_hand(second)?, vec![1.0; LARGE]);
     by_hand(device.synchronize_async())?;
+    // Nor do calls that block, and download inside.
+    let (ones, mut product) = ([1.0f32; 64], [0.0f32; 64]);
+    let operand = || HostMatrix::new(&ones[..], [8, 8]);
+    let mut target = HostMatrix::new(&mut product[..], [8, 8])?;
+    matmul_streamed(&device, &mut operand()?, &mut operand()?, &mut target)?;
+    assert_eq!(product, [8.0; 64]);
     // The last handles go, and with them the device.
     drop((tensor, device));
     let _ = release.send(());

@@ -213,7 +213,7 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
         let result = run.run([m, k, n], a, b, c);
         if let Some(coming) = run.coming.take() {
             // It failed: nothing of it is on the device when this returns.
-            let _ = pollster::block_on(coming.elements);
+            let _ = coming.elements.wait();
         }
         match result {
             // Others use the device, too: with smaller tiles, as long as nothing is written.
@@ -385,7 +385,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
     }
 
     fn finish(&mut self, coming: Coming<T>, c: &mut impl MatrixTarget<T>) -> Result<()> {
-        let elements = pollster::block_on(coming.elements)?;
+        let elements = coming.elements.wait()?;
         self.wrote = true;
         self.streamed.downloaded += size_of_val(&elements[..]) as u64;
         c.write(coming.rows, coming.columns, &elements)
