@@ -176,6 +176,12 @@ pub(crate) enum Caught {
 }
 
 impl Caught {
+    fn message(&self) -> &str {
+        match self {
+            Caught::OutOfMemory(message) | Caught::Other(message) => message,
+        }
+    }
+
     pub(crate) fn into_message(self) -> String {
         match self {
             Caught::OutOfMemory(message) | Caught::Other(message) => message,
@@ -213,6 +219,28 @@ pub(crate) fn observed<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T
             _ => Caught::Other(describe(&error)),
         });
     (value, caught)
+}
+
+/// Hands a finished encoder's commands to the queue. wgpu may run callbacks of a program's in there, on this thread and in
+/// our scopes: what goes wrong in those is no refusal.
+///
+/// # Errors
+/// Why wgpu refused the commands: none of them runs.
+pub(crate) fn submit(
+    device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    commands: wgpu::CommandBuffer,
+) -> std::result::Result<wgpu::SubmissionIndex, Caught> {
+    match observed(device, || queue.submit([commands])) {
+        (index, None) => Ok(index),
+        // wgpu runs no callbacks where it refuses, so what a scope keeps, its first error, is then the refusal.
+        (_, Some(caught)) if caught.message().contains("In Queue::submit") => Err(caught),
+        (index, Some(caught)) => {
+            let error = caught.into_message();
+            tracing::error!(error, "a callback of the program's failed in a submission");
+            Ok(index)
+        }
+    }
 }
 
 /// The error with its causes, one a line.

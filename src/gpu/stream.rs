@@ -238,12 +238,13 @@ impl Stream {
     ) -> Result<()> {
         self.submit()?;
         let (device, queue) = (&self.device, &self.queue);
-        let submitted = health::scoped(device, || {
+        let commands = health::scoped(device, || {
             let mut encoder =
                 device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(op) });
             record(&mut encoder);
-            queue.submit([encoder.finish()])
+            encoder.finish()
         });
+        let submitted = commands.and_then(|commands| health::submit(device, queue, commands));
         // A buffer that went with the device is refused like one that is wrong.
         self.health.ask(&self.device)?;
         let index = submitted.map_err(|caught| Error::invalid(op, caught.into_message()))?;
@@ -268,7 +269,7 @@ impl Stream {
         commands: &[Command],
     ) -> std::result::Result<wgpu::SubmissionIndex, Caught> {
         let slots = self.uniform_slots(batch, commands)?;
-        health::scoped(&self.device, || {
+        let commands = health::scoped(&self.device, || {
             let mut encoder = self
                 .device
                 .create_command_encoder(&wgpu::CommandEncoderDescriptor {
@@ -280,8 +281,9 @@ impl Stream {
                 encoder.copy_buffer_to_buffer(from, *offset, buffer, 0, *bytes);
             }
             encode(&mut encoder, batch, commands, &slots.groups);
-            self.queue.submit([encoder.finish()])
-        })
+            encoder.finish()
+        })?;
+        health::submit(&self.device, &self.queue, commands)
     }
 
     /// Runs what can run of a batch that the device refused as a whole.

@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("interop::settings", Scope::Gpu, settings),
         Test::new("interop::refused_devices", Scope::Gpu, refused_devices),
         Test::new("interop::handlers", Scope::Gpu, handlers),
+        Test::new("interop::failing_callbacks", Scope::Gpu, failing_callbacks),
         Test::new("interop::loss", Scope::Gpu, loss),
         Test::new("interop::two_on_one", Scope::Gpu, two_on_one),
         Test::new("interop::bindings", Scope::Gpu, bindings),
@@ -344,6 +345,53 @@ fn handlers(context: &Context) -> Result<()> {
     let caught = pollster::block_on(scope.pop()).expect("the owner's error");
     assert!(caught.to_string().contains("second mistake"), "{caught}");
     assert_eq!(owner.errors.lock().unwrap().len(), 1);
+    Ok(())
+}
+
+/// Callbacks of the owner's that fail in a submission of orlop's: the batch is not taken for refused, nor run again.
+fn failing_callbacks(context: &Context) -> Result<()> {
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    let a = Tensor::ones(&device, [100], DType::F32)?;
+    let fails_in_the_next_submission = |ran: &Arc<Mutex<bool>>| {
+        owner
+            .device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .expect("the owner's device works");
+        let (ran, failing) = (Arc::clone(ran), owner.device.clone());
+        owner.queue.on_submitted_work_done(move || {
+            drop(failing.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("a callback's mistake"),
+                size: 4,
+                usage: wgpu::BufferUsages::empty(),
+                mapped_at_creation: false,
+            }));
+            *ran.lock().unwrap() = true;
+        });
+    };
+    for times in 1..4 {
+        let ran = Arc::default();
+        device.synchronize()?;
+        fails_in_the_next_submission(&ran);
+        a.add_assign(1)?;
+        device.submit()?;
+        assert!(*ran.lock().unwrap(), "in the submission");
+        assert_eq!(a.to_vec::<f32>()?, [1.0 + times as f32; 100]);
+        device.synchronize()?;
+    }
+    // In one of a program's buffer, too.
+    let ran = Arc::default();
+    let theirs = owner.buffer(&[7; 100], wgpu::BufferUsages::COPY_SRC);
+    owner.queue.submit([]);
+    fails_in_the_next_submission(&ran);
+    let copied = Tensor::from_wgpu_buffer(&device, &theirs, 0, [100], DType::U32)?;
+    assert!(*ran.lock().unwrap(), "in the submission");
+    assert_eq!(copied.to_vec::<u32>()?, [7; 100]);
+    // What is truly refused still is.
+    theirs.destroy();
+    let error = Tensor::from_wgpu_buffer(&device, &theirs, 0, [100], DType::U32).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    owner.assert_undisturbed();
     Ok(())
 }
 
