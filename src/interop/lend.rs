@@ -22,7 +22,9 @@ impl Device {
     }
 
     /// The wgpu device and queue that this device works on, whoever opened it; `None` on the CPU.
-    /// What is submitted here runs after what orlop has submitted: see [`Device::submit`].
+    /// What is submitted here runs after what orlop has submitted: see [`Device::submit`]. Callbacks
+    /// that are given to them may run in any call of orlop's that records or waits, while it holds its
+    /// locks: they call nothing of orlop's, or may never return.
     pub fn wgpu_device(&self) -> Option<(&wgpu::Device, &wgpu::Queue)> {
         self.gpu().map(|gpu| gpu.wgpu())
     }
@@ -59,15 +61,17 @@ impl DeviceBuilder {
     ///   `max_buffer_size` bytes, operands at most `max_storage_buffer_binding_size`.
     /// - **Handlers stay the owner's**: neither `on_uncaptured_error` nor
     ///   `set_device_lost_callback` is called. What orlop does wrong it catches in error scopes
-    ///   of its own; what the program does wrong reaches the program. A loss is seen at the next
+    ///   of its own; what the program does wrong reaches the program (but in callbacks, below). A loss is seen at the next
     ///   call.
     /// - **Order** is the queue's. orlop records and submits in batches; [`Device::submit`] and
     ///   [`Tensor::wgpu_binding`](crate::Tensor::wgpu_binding) submit what is pending. Other
     ///   devices may be opened on the same wgpu device, each with its own pool and order.
-    /// - **Waiting** polls the device, so callbacks of the program (of maps and submitted work) may
-    ///   run on a thread that waits for orlop or on orlop's own. As wgpu asks of all its
-    ///   callbacks, they should only store and wake; on GL one that calls orlop never returns.
-    ///   wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
+    /// - **Waiting and recording**: a submission and a poll run the callbacks of the program that are
+    ///   due (of maps and submitted work), so these may run in any call of orlop's that records or
+    ///   waits, and on orlop's own threads, while orlop holds its locks. As wgpu asks of all its
+    ///   callbacks, they should only store and wake: on any backend one that calls orlop may never
+    ///   return. What goes wrong in one that runs in a submission of orlop's is logged and reaches
+    ///   no handler. wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
     ///   polls without one.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
     ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
