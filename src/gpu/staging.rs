@@ -69,14 +69,37 @@ impl MapState {
             return self.state.store(FAILED, Ordering::Release);
         }
         self.state.store(WAITING, Ordering::Release);
-        let state = Arc::clone(&self.state);
+        let told = Told {
+            state: Arc::clone(&self.state),
+            value: FAILED,
+        };
         // The callback gets the error too.
         health::observed(device, || {
-            buffer.slice(..bytes).map_async(mode, move |result| {
-                let value = if result.is_ok() { MAPPED } else { FAILED };
-                state.store(value, Ordering::Release);
-            });
+            buffer
+                .slice(..bytes)
+                .map_async(mode, move |result| told.with(result.is_ok()));
         });
+    }
+}
+
+/// Stores what became of a mapping, also when its callback goes uncalled: wgpu drops those that come after one of a
+/// program's that panics.
+struct Told {
+    state: Arc<AtomicU8>,
+    value: u8,
+}
+
+impl Told {
+    fn with(mut self, is_mapped: bool) {
+        if is_mapped {
+            self.value = MAPPED;
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.state.store(self.value, Ordering::Release);
     }
 }
 

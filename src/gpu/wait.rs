@@ -27,14 +27,28 @@ pub(crate) struct Progress(AtomicU64);
 impl Progress {
     /// Counts the latest submission of the queue, the `number`th, once it has run.
     pub(crate) fn follow(self: &Arc<Self>, queue: &wgpu::Queue, number: u64) {
-        let progress = Arc::clone(self);
-        queue.on_submitted_work_done(move || {
-            progress.0.fetch_max(number, Ordering::AcqRel);
-        });
+        let run = Run {
+            progress: Arc::clone(self),
+            number,
+        };
+        queue.on_submitted_work_done(move || drop(run));
     }
 
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Counts a submission when it goes: when its callback runs, or goes uncalled since one of a program's before it
+/// panicked. Nobody would tell of it any more.
+struct Run {
+    progress: Arc<Progress>,
+    number: u64,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.progress.0.fetch_max(self.number, Ordering::AcqRel);
     }
 }
 

@@ -7,7 +7,7 @@ use orlop::interop::wgpu;
 use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16};
 
 use crate::adapters::Context;
-use crate::{Scope, Test};
+use crate::{Scope, Test, watchdog};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -16,6 +16,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("interop::refused_devices", Scope::Gpu, refused_devices),
         Test::new("interop::handlers", Scope::Gpu, handlers),
         Test::new("interop::failing_callbacks", Scope::Gpu, failing_callbacks),
+        Test::new(
+            "interop::panicking_callbacks",
+            Scope::Gpu,
+            panicking_callbacks,
+        ),
         Test::new("interop::loss", Scope::Gpu, loss),
         Test::new("interop::two_on_one", Scope::Gpu, two_on_one),
         Test::new("interop::bindings", Scope::Gpu, bindings),
@@ -392,6 +397,38 @@ fn failing_callbacks(context: &Context) -> Result<()> {
     let error = Tensor::from_wgpu_buffer(&device, &theirs, 0, [100], DType::U32).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     owner.assert_undisturbed();
+    Ok(())
+}
+
+/// A callback of the owner's that panics takes those with it that wgpu would run after it, orlop's among them.
+fn panicking_callbacks(context: &Context) -> Result<()> {
+    let _watchdog = watchdog::minute("interop::panicking_callbacks");
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    let a = Tensor::full(&device, [512, 512], 1.0 / 512.0, DType::F32)?;
+    device.synchronize()?;
+    let product = a.matmul(&a)?.matmul(&a)?;
+    device.submit()?;
+    // Mapped after the product, and told of before its end.
+    let theirs = owner.device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: 4,
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    });
+    owner.queue.write_buffer(&theirs, 0, &[0; 4]);
+    owner.queue.submit([]);
+    theirs.slice(..).map_async(wgpu::MapMode::Read, |_| {
+        // Without the hook's output: this one is meant.
+        std::panic::resume_unwind(Box::new("a callback that panics"));
+    });
+    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        owner.device.poll(wgpu::PollType::wait_indefinitely())
+    }));
+    assert!(polled.is_err(), "the callback ran");
+    device.synchronize()?;
+    let seen = product.to_vec::<f32>()?;
+    assert!(seen.iter().all(|x| (x - 1.0 / 512.0).abs() < 1e-6));
     Ok(())
 }
 
