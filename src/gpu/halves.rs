@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use super::adapters::Adapter;
+use super::hal;
 use super::health::{self, Health, wait_until_told};
 use super::pipelines::{CompiledKernel, Pipelines};
 use crate::launch::KernelKey;
@@ -132,7 +133,9 @@ fn ask(
         .ok()?
         .then_some(())?;
     let bytes = copied.get_mapped_range(..).ok()?;
-    let [widened, narrowed, ran, _] = bytemuck::try_pod_read_unaligned(&bytes).ok()?;
+    let backend = device.adapter_info().backend;
+    let read = || bytemuck::try_pod_read_unaligned(&bytes).ok();
+    let [widened, narrowed, ran, _] = hal::with_memory(backend, &copied, read)??;
     Some([widened, narrowed, ran])
 }
 
