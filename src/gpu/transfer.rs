@@ -13,7 +13,7 @@ use super::staging::{
     self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
 };
 use super::stream::Submission;
-use super::wait::WriteOrder;
+use super::wait::{IN_FLIGHT, WriteOrder};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::turns::Turn;
 
@@ -226,7 +226,7 @@ impl Gpu {
     /// as this thread reads. The turn is over when all is recorded.
     ///
     /// # Errors
-    /// Why the block has no contents, `DeviceLost`, or what the device said of staging memory.
+    /// Why the block has no contents, `DeviceLost`, `TimedOut`, or what the device said of staging memory.
     pub(crate) fn begin_download(
         &self,
         block: &Arc<GpuBlock>,
@@ -235,6 +235,7 @@ impl Gpu {
         bytes: u64,
     ) -> Result<Download> {
         let start = at - at % COPY_ALIGNMENT;
+        let source = self.source_in_time(block)?;
         let mut download = Download {
             skip: (at - start) as usize,
             left: bytes as usize,
@@ -242,7 +243,7 @@ impl Gpu {
             end: (at + bytes).next_multiple_of(COPY_ALIGNMENT),
             window: VecDeque::new(),
             turn: Some(turn),
-            source: block.source(),
+            source,
             block: Arc::clone(block),
         };
         if matches!(download.source, Source::Copy(_)) {
@@ -251,6 +252,30 @@ impl Gpu {
         block.used();
         download.record(self)?;
         Ok(download)
+    }
+}
+
+impl Gpu {
+    /// Where a block's bytes are read from, once the device is not too far behind: wgpu keeps the staging of downloads
+    /// that were given up until they have run.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    fn source_in_time(&self, block: &Arc<GpuBlock>) -> Result<Source> {
+        let mut deadline = None;
+        loop {
+            let source = block.source();
+            if matches!(source, Source::Copy(_)) {
+                return Ok(source);
+            }
+            let Some(oldest) = self.stream.lock().oldest_of(IN_FLIGHT) else {
+                return Ok(source);
+            };
+            // The block may go to the host meanwhile.
+            drop(source);
+            let deadline = *deadline.get_or_insert_with(|| self.deadline());
+            self.wait_submission("download", &oldest, deadline)?;
+        }
     }
 }
 

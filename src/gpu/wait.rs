@@ -16,7 +16,7 @@ use crate::sync::{MutexGuard, thread};
 use crate::turns::Turn;
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
-const IN_FLIGHT: usize = 8;
+pub(super) const IN_FLIGHT: usize = 8;
 /// Between two looks where a wait cannot block: GL must let others at the context.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
