@@ -166,7 +166,8 @@ impl Gpu {
     /// A pool and a stream of our own on an open device.
     ///
     /// # Errors
-    /// `InvalidArgument` for usages that the device does not give to buffers.
+    /// `InvalidArgument` for usages that the device does not give to buffers, `DeviceUnavailable` where it has no
+    /// memory to try them, `DeviceLost`.
     fn on(
         adapter: &Adapter,
         device: wgpu::Device,
@@ -187,11 +188,14 @@ impl Gpu {
             capabilities.max_binding_bytes = capabilities.max_binding_bytes.min(bytes);
         }
         capabilities.matmul_choices = options.matmul_choices;
-        let (pool, bounce) = {
+        let (pool, bounce, device, queue, health) = {
             let _hold = serial.map(Serial::hold);
+            // Where something fails they go before the lock does.
+            let (device, queue, health) = (device, queue, health);
             let regions = Regions::new(
                 device.clone(),
                 Arc::clone(&health),
+                &options.name,
                 options.region_usages,
                 options.claim,
                 options.faults.clone(),
@@ -210,7 +214,8 @@ impl Gpu {
                     })?)
                 }
             };
-            (Pool::new(regions, options.pool), bounce)
+            let pool = Pool::new(regions, options.pool);
+            (pool, bounce, device, queue, health)
         };
         let crowded = Arc::clone(&pool.source().crowded);
         let limits = BatchLimits {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::health::{self, Caught, Health};
-use crate::error::{Error, Result};
+use crate::error::{DeviceFailure, Error, Result};
 use crate::faults::{Fault, FaultHook, INJECTED};
 use crate::memory::{Claim, QUANTUM, Refused, RegionSource};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -95,17 +95,19 @@ pub(crate) struct Regions {
 
 impl Regions {
     /// # Errors
-    /// `InvalidArgument` for extra usages that the device does not give to such buffers.
+    /// `InvalidArgument` for extra usages that the device does not give to such buffers, `DeviceUnavailable` where there
+    /// is no memory to try them, `DeviceLost`.
     pub(crate) fn new(
         device: wgpu::Device,
         health: Arc<Health>,
+        name: &str,
         extra: RegionUsages,
         claim: Claim,
         faults: FaultHook,
     ) -> Result<Self> {
         let watched = Arc::clone(&health);
         claim.lapses_when(move || watched.is_known_lost());
-        let mut regions = Self {
+        let regions = Self {
             device,
             health,
             usages: wgpu::BufferUsages::STORAGE
@@ -122,11 +124,20 @@ impl Regions {
         };
         if extra != RegionUsages::default() {
             // The device says best what it allows.
-            regions.kept_or_made(QUANTUM).map_err(|Refused(reason)| {
-                Error::invalid(
+            let made = regions.made(QUANTUM);
+            // Of a lost device nobody can tell.
+            regions.health.ask(&regions.device)?;
+            made.map_err(|caught| match caught {
+                Caught::OutOfMemory(reason) => Error::DeviceUnavailable(Box::new(DeviceFailure {
+                    device: name.to_owned(),
+                    reason: format!(
+                        "the driver gave no buffer to try region_usages with: {reason}"
+                    ),
+                })),
+                Caught::Other(reason) => Error::invalid(
                     "region_usages",
                     format!("{:?} cannot be had for regions: {reason}", extra.0),
-                )
+                ),
             })?;
         }
         Ok(regions)
