@@ -16,7 +16,7 @@ pub(crate) const COPY_ALIGNMENT: u64 = 4;
 /// Mapped ranges start at multiples of this many bytes (wgpu).
 const MAP_ALIGNMENT: u64 = 8;
 
-/// One large upload slot: big enough that the copy commands do not matter.
+/// One large upload slot, where buffers may be so large: big enough that the copy commands do not matter.
 pub(crate) const LARGE_SLOT: u64 = 4 << 20;
 /// Slots shared by many small uploads of one batch.
 pub(crate) const SMALL_SLOT: u64 = 256 << 10;
@@ -31,6 +31,12 @@ pub(crate) const READ_SLOT: u64 = if cfg!(orlop_model) { 8 << 10 } else { 1 << 2
 const SMALL_READ_SLOT: u64 = 4 << 10;
 /// Idle read slots that a device keeps of each size.
 const READ_SLOTS: usize = 16;
+
+/// Bytes of a large slot: [`LARGE_SLOT`] where the device's buffers may be so large.
+pub(crate) fn large_slot(device: &wgpu::Device) -> u64 {
+    let most = device.limits().max_buffer_size;
+    LARGE_SLOT.min(most / MAP_ALIGNMENT * MAP_ALIGNMENT)
+}
 
 /// Why a mapping of a lost device is not used.
 const GONE: &str = "its memory went with the device";
@@ -266,9 +272,10 @@ pub(crate) enum Taken {
 }
 
 impl Staging {
-    pub(crate) fn new(backend: wgpu::Backend, faults: FaultHook) -> Self {
+    pub(crate) fn new(device: &wgpu::Device, faults: FaultHook) -> Self {
+        let backend = device.adapter_info().backend;
         Self {
-            large: Ring::new(LARGE_SLOT, backend, &faults),
+            large: Ring::new(large_slot(device), backend, &faults),
             small: Ring::new(SMALL_SLOT, backend, &faults),
             backend,
             faults,

@@ -97,7 +97,7 @@ impl Stream {
             refused: 0,
             failed: None,
             bindings: Bindings::new(BIND_GROUPS),
-            staging: Staging::new(device.adapter_info().backend, faults.clone()),
+            staging: Staging::new(&device, faults.clone()),
             texels: Texels::default(),
             faults,
             limits,

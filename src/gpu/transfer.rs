@@ -9,9 +9,7 @@ use super::Gpu;
 use super::batch::{Effect, Target};
 use super::block::{GpuBlock, Source};
 use super::health::Caught;
-use super::staging::{
-    self, COPY_ALIGNMENT, LARGE_SLOT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot,
-};
+use super::staging::{self, COPY_ALIGNMENT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Taken, UploadSlot};
 use super::stream::Submission;
 use super::wait::{IN_FLIGHT, WriteOrder};
 use crate::error::{Error, OutOfMemory, Result};
@@ -38,8 +36,9 @@ impl Gpu {
         if data.len() <= SMALL_UPLOAD {
             self.upload_small(block, order, start, data)?;
         } else {
-            for (at, piece) in (0..).zip(data.chunks(LARGE_SLOT as usize)) {
-                self.upload_piece(block, order, start + at * LARGE_SLOT, piece)?;
+            let most = staging::large_slot(&self.device);
+            for (at, piece) in (0..).zip(data.chunks(most as usize)) {
+                self.upload_piece(block, order, start + at * most, piece)?;
             }
         }
         Ok(())
@@ -56,7 +55,7 @@ impl Gpu {
         at: u64,
         data: &[u8],
     ) -> Result<()> {
-        if data.len() as u64 <= LARGE_SLOT {
+        if data.len() as u64 <= staging::large_slot(&self.device) {
             return self.upload(block, at, data);
         }
         let (slot, written) = {

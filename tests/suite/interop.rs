@@ -264,6 +264,23 @@ fn settings(context: &Context) -> Result<()> {
     assert!(matches!(twice, Err(Error::InvalidArgument(_))), "{twice:?}");
     owner.assert_undisturbed();
 
+    // Buffers smaller than a slot of staging usually is.
+    let less = Owner::with(
+        context,
+        &wgpu::DeviceDescriptor {
+            required_limits: wgpu::Limits {
+                max_buffer_size: 2 << 20,
+                max_storage_buffer_binding_size: 2 << 20,
+                ..Default::default()
+            },
+            ..Default::default()
+        },
+    );
+    let words: Vec<u32> = (0..1 << 18).collect();
+    let tensor = Tensor::from_slice(&less.lend()?, &words, [words.len()])?;
+    assert_eq!(tensor.to_vec::<u32>()?, words);
+    less.assert_undisturbed();
+
     // What the owner asked for is used.
     let more = Owner::with(
         context,
