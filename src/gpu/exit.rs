@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
 
 use super::Gpu;
+use super::progress::Progress;
 use super::serial::{LOOKS, PAUSE, Serial, at_exit};
-use super::wait::Progress;
 use crate::sync::{Mutex, thread};
 
 /// Devices other than GL's that are open.

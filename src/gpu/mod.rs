@@ -14,6 +14,7 @@ pub(crate) mod halves;
 mod health;
 mod lent;
 mod pipelines;
+mod progress;
 mod regions;
 mod relocate;
 mod serial;
@@ -49,6 +50,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use health::Health;
 use pipelines::Pipelines;
+use progress::Progress;
 pub(crate) use regions::RegionUsages;
 use regions::Regions;
 use relocate::Bounce;
@@ -56,7 +58,6 @@ use serial::{Hold, Serial};
 use spill::{Spill, Spilled};
 use stream::{BatchLimits, Stream};
 pub(crate) use transfer::Sink;
-use wait::Progress;
 
 /// How a device is opened.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Waiting for the device: without the locks of GL, stream and memory, seeing a loss, within a time limit if there is one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Gpu;
@@ -19,38 +18,6 @@ use crate::turns::Turn;
 pub(super) const IN_FLIGHT: usize = 8;
 /// Between two looks where a wait cannot block: GL must let others at the context.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
-
-/// How many submissions have run, as the device's polls found out.
-#[derive(Default)]
-pub(crate) struct Progress(AtomicU64);
-
-impl Progress {
-    /// Counts the latest submission of the queue, the `number`th, once it has run.
-    pub(crate) fn follow(self: &Arc<Self>, queue: &wgpu::Queue, number: u64) {
-        let run = Run {
-            progress: Arc::clone(self),
-            number,
-        };
-        queue.on_submitted_work_done(move || drop(run));
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// Counts a submission when it goes: when its callback runs, or goes uncalled since one of a program's before it
-/// panicked. Nobody would tell of it any more.
-struct Run {
-    progress: Arc<Progress>,
-    number: u64,
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.progress.0.fetch_max(self.number, Ordering::AcqRel);
-    }
-}
 
 /// Who sees to it that a write comes after the reads before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
