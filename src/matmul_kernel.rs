@@ -479,7 +479,7 @@ pub(crate) const SUBGROUP_UNROLL: u32 = 4;
 /// The same of the quad tile.
 pub(crate) const QUAD_UNROLL: u32 = 8;
 
-/// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn.
+/// Elements that the wide tile loads at a time, its lanes, and its steps of k per turn; and f16 that cooperative tiles load.
 pub(crate) const WIDE: u32 = 8;
 
 impl fmt::Display for MatmulKernel {

@@ -13,7 +13,7 @@ enable wgpu_cooperative_matrix;
 // staged                   what is multiplied: f16, or f32
 // whole                    1: k is a whole number of steps
 // ahead                    steps whose loads are under way while one is summed: 1 or 2
-// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and vec4 loads run
+// fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which neighbours lie in memory, and loads of 4 or 8 run
 {% set quads_m = tile_m // 4 -%}
 {% set quads_n = tile_n // 4 -%}
 {# Matrices of a subgroup. -#}
@@ -52,8 +52,8 @@ fn main(
     @builtin(subgroup_id) subgroup_id: u32,
 ) {
 {% include "matmul/part/tile" %}
-    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m) }}
-    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n) }}
+    {{- load_start("a", "tile_row", "params.m", "params.a_row", vector_a, fast_a, quads_m) }}
+    {{- load_start("b", "tile_column", "params.n", "params.b_column", vector_b, fast_b, quads_n) }}
 
     // Never more than there are: whatever a driver does, what follows stays in workgroup memory.
     let subgroup = min(subgroup_id, {{ subgroups_m * subgroups_n - 1 }}u);

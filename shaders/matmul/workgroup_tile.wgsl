@@ -47,8 +47,8 @@ fn main(
     @builtin(local_invocation_index) local_index: u32,
 ) {
 {% include "matmul/part/tile" %}
-    {{- load_start("a", "tile_row", "params.m", "params.a_row", "params.a_column", vector_a, fast_a, quads_m) }}
-    {{- load_start("b", "tile_column", "params.n", "params.b_column", "params.b_row", vector_b, fast_b, quads_n) }}
+    {{- load_start("a", "tile_row", "params.m", "params.a_row", vector_a, fast_a, quads_m) }}
+    {{- load_start("b", "tile_column", "params.n", "params.b_column", vector_b, fast_b, quads_n) }}
 
     {% if threads_n % 8 == 0 and threads_m % 4 == 0 -%}
     // 32 neighbours, which most hardware runs together, have 4 x 8 blocks: their reads of workgroup memory

@@ -222,8 +222,8 @@ impl DeviceBuilder {
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
     /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
     /// a fraction to preallocate that is none or of an unknown total, and for region usages that the device
-    /// does not have; the first of these two also instead of the CPU where no GPU opens and none was
-    /// selected; as [`Device::list`].
+    /// does not have; whichever of these two comes first also instead of the CPU where no GPU opens and none
+    /// was selected; as [`Device::list`].
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {

@@ -26,9 +26,9 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     /// What names the physical adapter, however it is reached: its PCI address, else what is known
-    /// of it, which two of a kind share. So do they under DX12, see [`is_same_address`].
+    /// of it, which two of a kind share.
     pub(crate) fn physical(&self) -> String {
-        if self.pci.is_empty() || self.backend == "Dx12" {
+        if self.pci.is_empty() {
             format!("{} {} {}", self.vendor, self.name, self.backend)
         } else {
             self.pci.clone()
@@ -103,6 +103,14 @@ fn one_per_gpu(all: Vec<Adapter>) -> Vec<Adapter> {
             });
         if !shown {
             kept.push(adapter);
+        }
+    }
+    // Of the addresses that two have nobody knows whose they are.
+    let pci = |adapter: &Adapter| adapter.pci.clone();
+    let addresses: Vec<String> = kept.iter().map(pci).collect();
+    for adapter in &mut kept {
+        if addresses.iter().filter(|&pci| *pci == adapter.pci).count() > 1 {
+            adapter.pci.clear();
         }
     }
     kept

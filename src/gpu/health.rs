@@ -233,7 +233,8 @@ pub(crate) fn submit(
 ) -> std::result::Result<wgpu::SubmissionIndex, Caught> {
     match observed(device, || queue.submit([commands])) {
         (index, None) => Ok(index),
-        // wgpu runs no callbacks where it refuses, so what a scope keeps, its first error, is then the refusal.
+        // wgpu runs no callbacks where it refuses, so what a scope keeps, its first error, is then the refusal. (Or that of
+        // a callback that submits, which has the same words.)
         (_, Some(caught)) if caught.message().contains("In Queue::submit") => Err(caught),
         (index, Some(caught)) => {
             let error = caught.into_message();

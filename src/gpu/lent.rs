@@ -12,6 +12,9 @@ use super::wait::WriteOrder;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
 
+/// Bytes of a buffer that a device needs, at least: of what is read and moved at a time.
+const LEAST_BUFFER: u64 = 1 << 20;
+
 /// A device of somebody else's with its queue, and what it can do: its features and limits count,
 /// not its adapter's.
 pub(crate) struct Lent {
@@ -22,7 +25,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// # Errors
-    /// `DeviceUnavailable` when it has no compute shaders with four storage buffers.
+    /// `DeviceUnavailable` when it has no compute shaders with four storage buffers, or none of [`LEAST_BUFFER`].
     pub(crate) fn new(
         adapter: &wgpu::Adapter,
         device: &wgpu::Device,
@@ -40,6 +43,16 @@ impl Lent {
                     ),
                 )
             })?;
+        if limits.max_buffer_size < LEAST_BUFFER {
+            return Err(unavailable(
+                &adapter.name,
+                format!(
+                    "it was opened with buffers of at most {} bytes where {LEAST_BUFFER} are needed; request \
+                     wgpu::Limits::default()",
+                    limits.max_buffer_size
+                ),
+            ));
+        }
         Ok(Self {
             adapter,
             device: device.clone(),

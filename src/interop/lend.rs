@@ -54,7 +54,7 @@ impl DeviceBuilder {
     /// the one that the device was requested from, the queue the device's.
     ///
     /// - **What it can do** are the device's features and limits, whatever the adapter has. All
-    ///   that is needed are compute shaders with four storage buffers (`wgpu::Limits::default()`
+    ///   that is needed are compute shaders with four storage buffers, of 1 MiB (`wgpu::Limits::default()`
     ///   and `downlevel_defaults()` have them). What is missing has a fallback: without
     ///   `IMMEDIATES` scalars travel in a uniform buffer, without `SUBGROUP` other kernels run,
     ///   without `SHADER_F16` or `SHADER_F64` those dtypes go to the CPU. Tensors are at most
@@ -71,7 +71,7 @@ impl DeviceBuilder {
     ///   waits, and on orlop's own threads, while orlop holds its locks. As wgpu asks of all its
     ///   callbacks, they should only store and wake: on any backend one that calls orlop may never
     ///   return. What goes wrong in one that runs in a submission of orlop's is logged and reaches
-    ///   no handler. wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
+    ///   no handler; one that submits there what wgpu refuses makes orlop's own seem refused. wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
     ///   polls without one.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
     ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
@@ -83,7 +83,7 @@ impl DeviceBuilder {
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
-    /// shaders with four storage buffers, or the queue is another device's;
+    /// shaders with four storage buffers of 1 MiB, or the queue is another device's;
     /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::OutOfMemory`](crate::Error::OutOfMemory)
     /// when less is left than the budget, or without one less than 64 MiB;
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a selector, or region usages

@@ -119,7 +119,8 @@ impl Ledger {
             None => {
                 let shared = shareable(total).saturating_sub(spoken.promised);
                 let left = shared.min(most);
-                (left.max(LEAST), left, most < shared)
+                let is_held_outside = most < shared.saturating_sub(spoken.shared);
+                (left.max(LEAST), left, is_held_outside)
             }
         };
         if budget > left {

@@ -203,7 +203,7 @@ fn random<T: Real>(context: &Context) -> Result<()> {
     cases(context.times(30), |rng| {
         let mut size = |most| rng.between(1, most);
         let (m, n) = (size(40), size(40));
-        let k = if rng.one_in(8) { 0 } else { rng.between(1, 40) };
+        let k = if rng.one_in(8) { 0 } else { rng.between(1, 80) };
         let (a, b) = match rng.below(6) {
             0 => (vec![k], vec![k, n]),
             1 => (vec![m, k], vec![k]),

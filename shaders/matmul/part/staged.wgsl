@@ -17,7 +17,7 @@
 {%- endmacro -%}
 {# Where the loads of an invocation go: their step in k and their quad of rows or columns; and where they start. -#}
 {# Rows and columns past the edge repeat the last one: what they add up to is never stored. -#}
-{% macro load_start(name, first, extent, stride, along, vector, fast, quads) %}
+{% macro load_start(name, first, extent, stride, vector, fast, quads) %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) -%}
     {%- set in_step = name ~ "_k_" ~ i %}
@@ -74,7 +74,6 @@
 {# The loads of the step at `k`, into `name`_next, or another `set`: declared before, or by `declare` here. -#}
 {% macro load_next(name, slot, along, vector, fast, quads, k="k", declare="", set="next") %}
     {%- set along_k = vector == 4 and fast == "k" %}
-    {%- set count = items(vector, fast, quads) | int %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
         {%- set start = name ~ "_start_" ~ i %}
         {%- set next = declare ~ name ~ "_" ~ set ~ "_" ~ i %}

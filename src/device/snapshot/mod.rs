@@ -192,8 +192,8 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
     None
 }
 
-/// Whether a function is orlop's by its name, as either mangling writes it: `orlop::f`, `<orlop::T as Add>::add`,
-/// `<&orlop::T as Add>::add`, and of numbers `<f64 as core::ops::arith::Mul<&orlop::T>>::mul`.
+/// Whether a function is orlop's by its name, as either mangling writes it: `orlop::f`, `<&orlop::T>::f`, of a trait that is
+/// Rust's or orlop's `<&orlop::T as core::ops::arith::Add>::add`, and of numbers `<f64 as core::ops::arith::Mul<&orlop::T>>::mul`.
 fn is_own(function: &str) -> bool {
     let mut name = function;
     while let Some(rest) = ["<", "&", "mut "]
@@ -203,7 +203,12 @@ fn is_own(function: &str) -> bool {
         name = rest;
     }
     let of_number = ["f64 as core::ops::", "i64 as core::ops::"];
-    name.starts_with("orlop::")
+    // A program's own trait is its own code.
+    let is_of_its_trait = name.split_once(" as ").is_none_or(|(_, of)| {
+        let roots = ["core::", "std::", "alloc::", "orlop::"];
+        roots.iter().any(|root| of.starts_with(root))
+    });
+    name.starts_with("orlop::") && is_of_its_trait
         || of_number.iter().any(|start| name.starts_with(start)) && name.contains("orlop::")
 }
 
@@ -271,6 +276,8 @@ mod tests {
                 "<i64 as core::ops::arith::Sub<orlop::tensor::Tensor>>::sub",
                 true,
             ),
+            ("<orlop::tensor::Tensor as net::Layer>::forward", false),
+            ("<&orlop::tensor::Tensor as net::Layer>::forward", false),
             ("<f64 as core::ops::arith::Mul>::mul", false),
             ("<f64 as net::Scale<orlop::tensor::Tensor>>::scale", false),
             ("net::orlop::forward", false),

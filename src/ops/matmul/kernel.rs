@@ -374,7 +374,13 @@ fn of_bits(
     let mut all = SmallVec::new();
     let bit = |at: u32| bits >> at & 1 == 1;
     let along_k = [bit(0), bit(1)];
-    let widest = kernel_loads(kernel, element, along_k);
+    let mut widest = kernel_loads(kernel, element, along_k);
+    if let KernelKind::Cooperative { .. } = kernel.kind {
+        // Of what has no eights it takes fours.
+        for (widest, nth) in widest.iter_mut().zip([3, 5]) {
+            *widest = if bits.is_multiple_of(nth) { 4 } else { *widest };
+        }
+    }
     let width = |on: bool, widest| if on { widest } else { 1 };
     // Where there are no vectors, they are not asked for twice.
     let texels = matches!(kernel.kind, KernelKind::Texel);
@@ -391,7 +397,7 @@ fn of_bits(
         vector_b: width(bit(3), widest[1]),
         vector_c: width(bit(4), 4),
         accumulates: bit(5),
-        whole: bit(4),
+        whole: bits.count_ones().is_multiple_of(2),
         slots: match (bit(6), bit(1) && kernel.is_of_vectors()) {
             (true, _) => [0, 0, 1, 0, 0],
             (false, false) => [0, 1, 2, 0, 0],

@@ -58,7 +58,7 @@ impl Product {
         let k = self.k();
         let part = match parts {
             0 | 1 => k,
-            _ => (k / parts / UNIT * UNIT).max(UNIT.min(k)),
+            _ => k.div_ceil(parts).next_multiple_of(UNIT).min(k),
         };
         let whole = k / part;
         let rest = k - whole * part;
