@@ -252,9 +252,7 @@ impl Gpu {
         download.record(self)?;
         Ok(download)
     }
-}
 
-impl Gpu {
     /// Where a block's bytes are read from, once the device is not too far behind: wgpu keeps the staging of downloads
     /// that were given up until they have run.
     ///

@@ -310,6 +310,7 @@ fn split(context: &Context) -> Result<()> {
             [1, 1, 5000, 3],
             [1, 40, 3000, 1],
             [3, 7, 333, 5],
+            [1, 6, 17, 6],
             [1, 6, 33, 6],
         ];
         for [batch, m, k, n] in shapes {

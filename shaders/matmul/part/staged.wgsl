@@ -15,7 +15,8 @@
 {% macro loads(vector, fast, quads) -%}
 {{ (items(vector, fast, quads) | int + threads - 1) // threads }}
 {%- endmacro -%}
-{# Where the loads of an invocation go: their step in k and their quad of rows or columns; and where they start. -#}
+{# Where the loads of an invocation go: their step in k and their quad of rows or columns (of eights, the row along k, -#}
+{# else the eight); and where they start. -#}
 {# Rows and columns past the edge repeat the last one: what they add up to is never stored. -#}
 {% macro load_start(name, first, extent, stride, vector, fast, quads) %}
     {%- set along_k = vector == 4 and fast == "k" %}
@@ -23,39 +24,32 @@
     {%- set in_step = name ~ "_k_" ~ i %}
     let {{ name }}_slot_{{ i }} = local_index + {{ i * threads }}u;
     {%- set slot = name ~ "_slot_" ~ i %}
-    {%- if vector == 8 and fast == "k" %}
-    let {{ in_step }} = {{ slot }} % {{ tile_k // 8 }}u * 8u;
-    let {{ name }}_row_{{ i }} = {{ slot }} / {{ tile_k // 8 }}u;
-    {%- elif vector == 8 %}
-    let {{ in_step }} = {{ slot }} / {{ quads // 2 }}u;
-    let {{ name }}_eight_{{ i }} = {{ slot }} % {{ quads // 2 }}u;
-    {%- elif along_k and not lie %}
+    {%- set quad = name ~ "_quad_" ~ i %}
+    {%- if along_k and not lie %}
     // Eight neighbours, which write together, have two blocks along k and four across: all banks.
     let {{ in_step }} = ({{ slot }} % 2u + {{ slot }} / 8u % {{ tile_k // 8 }}u * 2u) * 4u;
-    let {{ name }}_quad_{{ i }} = {{ slot }} / 2u % 4u + {{ slot }} / {{ tile_k }}u * 4u;
-    {%- elif along_k %}
-    let {{ in_step }} = {{ slot }} % {{ tile_k // 4 }}u * 4u;
-    let {{ name }}_quad_{{ i }} = {{ slot }} / {{ tile_k // 4 }}u;
+    let {{ quad }} = {{ slot }} / 2u % 4u + {{ slot }} / {{ tile_k }}u * 4u;
     {%- elif fast == "k" %}
-    let {{ in_step }} = {{ name }}_slot_{{ i }} % {{ tile_k }}u;
-    let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} / {{ tile_k }}u;
+    let {{ in_step }} = {{ slot }} % {{ tile_k // vector }}u * {{ vector }}u;
+    let {{ quad }} = {{ slot }} / {{ tile_k // vector }}u;
     {%- else %}
-    let {{ in_step }} = {{ name }}_slot_{{ i }} / {{ quads }}u;
-    let {{ name }}_quad_{{ i }} = {{ name }}_slot_{{ i }} % {{ quads }}u;
+    {%- set across = quads // 2 if vector == 8 else quads %}
+    let {{ in_step }} = {{ slot }} / {{ across }}u;
+    let {{ quad }} = {{ slot }} % {{ across }}u;
     {%- endif %}
     {%- if vector == 8 and fast == "k" %}
-    let {{ name }}_start_{{ i }} = ({{ name }}_base + min({{ first }} + {{ name }}_row_{{ i }}, {{ extent }} - 1u) * {{ stride }}) / 8u;
+    let {{ name }}_start_{{ i }} = ({{ name }}_base + min({{ first }} + {{ quad }}, {{ extent }} - 1u) * {{ stride }}) / 8u;
     {%- elif vector == 8 %}
-    let {{ name }}_start_{{ i }} = {{ name }}_base / 8u + min({{ first }} / 8u + {{ name }}_eight_{{ i }}, {{ extent }} / 8u - 1u);
+    let {{ name }}_start_{{ i }} = {{ name }}_base / 8u + min({{ first }} / 8u + {{ quad }}, {{ extent }} / 8u - 1u);
     {%- elif along_k %}
     {%- for j in range(4) %}
-    let {{ name }}_start_{{ i }}_{{ j }} = ({{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }}) / 4u;
+    let {{ name }}_start_{{ i }}_{{ j }} = ({{ name }}_base + min({{ first }} + {{ quad }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }}) / 4u;
     {%- endfor %}
     {%- elif vector == 4 %}
-    let {{ name }}_start_{{ i }} = {{ name }}_base / 4u + min({{ first }} / 4u + {{ name }}_quad_{{ i }}, {{ extent }} / 4u - 1u);
+    let {{ name }}_start_{{ i }} = {{ name }}_base / 4u + min({{ first }} / 4u + {{ quad }}, {{ extent }} / 4u - 1u);
     {%- else %}
     {%- for j in range(4) %}
-    let {{ name }}_start_{{ i }}_{{ j }} = {{ name }}_base + min({{ first }} + {{ name }}_quad_{{ i }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }};
+    let {{ name }}_start_{{ i }}_{{ j }} = {{ name }}_base + min({{ first }} + {{ quad }} * 4u + {{ j }}u, {{ extent }} - 1u) * {{ stride }};
     {%- endfor %}
     {%- endif %}
     {%- endfor %}
@@ -63,7 +57,7 @@
 {% macro loaded(vector) -%}
 {{ "vec4<u32>" if vector == 8 else staged4 }}
 {%- endmacro -%}
-{% macro load_declare(name, vector, fast, quads, set="next") %}
+{% macro load_declare(name, vector, fast, quads, set) %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
     {%- for j in range(4 if along_k else 1) %}
@@ -97,7 +91,7 @@
     {%- endfor %}
 {%- endmacro -%}
 {# Zeros for what was loaded past the end of k. -#}
-{% macro load_end(name, vector, fast, quads, set="next") %}
+{% macro load_end(name, vector, fast, quads, set) %}
     {%- set along_k = vector == 4 and fast == "k" %}
     {%- for i in range(loads(vector, fast, quads) | int) %}
             if k + {{ name }}_k_{{ i }} >= params.k {
@@ -123,7 +117,7 @@
         {
         {%- endif %}
             {%- if vector == 8 %}
-            let at = {% if fast == "k" %}{{ name }}_row_{{ i }} * {{ pitch }}u + {{ in_step }} / 4u{% else %}{{ in_step }} * {{ pitch }}u + {{ name }}_eight_{{ i }} * 2u{% endif %};
+            let at = {% if fast == "k" %}{{ quad }} * {{ pitch }}u + {{ in_step }} / 4u{% else %}{{ in_step }} * {{ pitch }}u + {{ quad }} * 2u{% endif %};
             {%- for half in ["xy", "zw"] %}
             tile_{{ name }}[at{{ " + 1u" if not loop.first }}] = {{ staged4 }}(
                 {%- if unpacks %}vec2<f16>(unpack2x16float({{ next }}.{{ half[0] }})), vec2<f16>(unpack2x16float({{ next }}.{{ half[1] }}))

@@ -317,14 +317,20 @@ mod tests {
         }
     }
 
+    fn discrete() -> Capabilities {
+        Capabilities {
+            kind: DeviceKind::DiscreteGpu,
+            max_workgroups: 65_535,
+            workgroup_memory_bytes: 48 << 10,
+            max_binding_bytes: 1 << 31,
+            ..Capabilities::cpu()
+        }
+    }
+
     /// A large matrix fills hardware's multiprocessors by its rows, its columns and as a whole.
     #[test]
     fn hardware_is_filled() {
-        let mut capabilities = Capabilities::cpu();
-        capabilities.kind = DeviceKind::DiscreteGpu;
-        capabilities.max_workgroups = 65_535;
-        capabilities.workgroup_memory_bytes = 48 << 10;
-        capabilities.max_binding_bytes = 1 << 31;
+        let capabilities = discrete();
         let square = Layout::contiguous([4096, 4096]);
         let wide = Layout::contiguous([1 << 16, 1024]);
         let odd = Layout::contiguous([8192, 1025]);
@@ -358,11 +364,7 @@ mod tests {
     /// Kernels count in 32 bits, past the last step too; and no invocation takes more steps than there is room for states of.
     #[test]
     fn broadcasts_are_counted_in_32_bits() {
-        let mut capabilities = Capabilities::cpu();
-        capabilities.kind = DeviceKind::DiscreteGpu;
-        capabilities.max_workgroups = 65_535;
-        capabilities.workgroup_memory_bytes = 48 << 10;
-        capabilities.max_binding_bytes = 1 << 31;
+        let capabilities = discrete();
         let most = u32::MAX as usize;
         let few = Capabilities {
             kind: DeviceKind::Software,
