@@ -20,8 +20,12 @@ use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, time
 
 /// Multiply-adds below which one thread has the product before another wakes up.
 pub(crate) const ALONE: usize = 100 * 100 * 100;
-/// Multiply-adds above which `gemm` spreads the work itself; below, pieces by hand start sooner.
+/// Multiply-adds from which pieces of fewer lines pack so much more than `gemm` does, which spreads the work itself, that
+/// starting sooner does not make up for it.
 const LARGE: usize = 400 * 400 * 400;
+const LEAST_LINES: usize = 192;
+/// Columns of a piece, below which rows are shared out where there are as many.
+const LEAST_COLUMNS: usize = 32;
 /// Multiply-adds up to which packing costs more than it gives: where there are 32 registers for vectors or k is short, and
 /// elsewhere, where the loops of [`Small`] wait for the checks of their indices.
 const SMALL: [usize; 2] = [64 * 64 * 64, 24 * 24 * 24];
@@ -161,8 +165,11 @@ pub(crate) fn multiply<T: GemmElement>(
         false => a,
     };
     let whole = [0..m, 0..n];
-    let is_large = is_shared && size.work() > LARGE;
-    match is_large.then(parallel::product_threads).flatten() {
+    let is_thin = size.work() > LARGE && m.max(n) < LEAST_LINES * shares();
+    match (is_shared && is_thin)
+        .then(parallel::product_threads)
+        .flatten()
+    {
         Some(threads) => {
             threads.install(|| target.call(a, b, k, whole, false, Parallelism::Rayon(0)));
         }
@@ -242,13 +249,18 @@ fn checked<'a, T>(
     c.get_mut(..entries).filter(|_| inside)
 }
 
-/// Pieces of a result along its longer side, a few for each thread. The last one takes the next few lines, too: of a single
-/// one `gemm` would make a vector.
+/// Pieces of a product: a few for each thread.
+fn shares() -> usize {
+    2 * parallel::width()
+}
+
+/// Pieces of a result along its columns, or its rows where these are far more. The last one takes the next few lines, too: of
+/// a single one `gemm` would make a vector.
 fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send {
     const FEW_LINES: usize = 8;
-    let down = m >= n;
-    let length = m.max(n);
-    let each = length.div_ceil(2 * parallel::width()).next_multiple_of(16);
+    let down = m >= 2 * n || m >= n && n < LEAST_COLUMNS * shares();
+    let length = if down { m } else { n };
+    let each = length.div_ceil(shares()).next_multiple_of(16);
     let starts = (0..length.saturating_sub(FEW_LINES).max(1)).step_by(each);
     starts.map(move |start| {
         let range = match start + each + FEW_LINES >= length {
@@ -494,6 +506,10 @@ mod tests {
             [40, 300, 900],
             [900, 300, 40],
             [410, 400, 420],
+            // By `gemm` on its threads, by pieces of columns, the last of which has one line more, and of rows.
+            [500, 300, 500],
+            [790, 110, 833],
+            [1601, 90, 450],
             [1500, 700, 1],
             [1, 700, 1500],
             [17, 9000, 1],

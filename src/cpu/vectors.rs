@@ -21,6 +21,9 @@ const LONGEST_FEW: usize = 1 << 18;
 /// Bytes of a matrix of columns up to which it stays in the caches while `gemm` goes through it.
 const LEAST_COLUMNS: usize = 16 << 20;
 
+/// Rows for each column up to which threads share the columns of a matrix of columns: each goes through memory in a row then.
+const ROWS_A_COLUMN: usize = 16;
+
 /// Entries of a matrix times a vector at a time: parts of them are set apart.
 const ENTRIES: usize = 1 << 16;
 
@@ -112,9 +115,11 @@ pub(super) fn times_vector<T: Few>(
         1 => 16 * longest_run(k),
         _ => longest_run(k),
     };
-    let work = |start: usize, y: &mut [T]| {
+    // The terms of `own`, of the rows from `start` on.
+    let work = |start: usize, own: Range<usize>, y: &mut [T]| {
         for (at, y) in y.chunks_mut(ENTRIES).enumerate() {
-            by_parts(y, k, terms, |terms, y| {
+            by_parts(y, own.len(), terms, |terms, y| {
+                let terms = own.start + terms.start..own.start + terms.end;
                 let elements = matrix.from(start + at * ENTRIES, terms.start).elements;
                 match matrix.column {
                     1 => T::rows_times(elements, matrix.row as usize, &x[terms], y),
@@ -124,8 +129,26 @@ pub(super) fn times_vector<T: Few>(
         }
     };
     let (is_much, each) = shares::<T>(rows, k, on_all_cores);
+    let columns_each = match is_much && matrix.column != 1 && rows / ROWS_A_COLUMN <= k {
+        true => k.div_ceil(2 * parallel::width()).next_multiple_of(16),
+        false => k,
+    };
+    let mut parts = Vec::new();
+    let count = rows.saturating_mul(k.div_ceil(columns_each));
+    if columns_each < k && parts.try_reserve_exact(count).is_ok() {
+        parts.resize(count, T::ZERO);
+        let pieces = parts.chunks_mut(rows).enumerate();
+        parallel::share(true, pieces, |(at, y)| {
+            let first = at * columns_each;
+            work(0, first..k.min(first + columns_each), y);
+        });
+        let (first, rest) = parts.split_at(rows);
+        y.copy_from_slice(first);
+        rest.chunks(rows).for_each(|part| add(y, part));
+        return true;
+    }
     let pieces = y.chunks_mut(each).enumerate();
-    parallel::share(is_much, pieces, |(at, y)| work(at * each, y));
+    parallel::share(is_much, pieces, |(at, y)| work(at * each, 0..k, y));
     true
 }
 
