@@ -13,11 +13,11 @@
 //
 // All positions count in elements; they wrap, so strides may be negative.
 struct Params {
-    // The first line, one past the last; the first j, one past the last.
+    // The first line, one past the last; the first j, and how many there are.
     first: u32,
     end: u32,
     first_j: u32,
-    end_j: u32,
+    count_j: u32,
     // A power of two.
     parts: u32,
     // Of the bindings: the place of line 0 and j 0.
@@ -86,8 +86,7 @@ fn main(
     // None leaves before the barriers.
     let is_there = line < lines;
     {{- places_of_line() }}
-    let given = params.end_j - params.first_j;
-    for (var start = 0u; start < given; start += WIDTH) {
+    for (var start = 0u; start < params.count_j; start += WIDTH) {
         if local_index < 8u {
             atomicStore(&are_mine[local_index], 0u);
         }
@@ -95,7 +94,7 @@ fn main(
         var entry = 0u;
         var is_mine = false;
         let j = start + local_index;
-        if j < given {
+        if j < params.count_j {
             entry = indices[at_index + j * params.index_axis];
             {%- if signed == 1 %}
             entry += select(0u, params.axis_size, entry >= 0x80000000u);
@@ -163,7 +162,7 @@ fn main(
         return;
     }
     {{- places_of_line() }}
-    for (var j = params.first_j; j < params.end_j; j++) {
+    for (var j = 0u; j < params.count_j; j++) {
         {%- if signed == 1 %}
         let given = indices[at_index];
         let entry = given + select(0u, params.axis_size, given >= 0x80000000u);

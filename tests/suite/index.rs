@@ -17,6 +17,11 @@ pub fn tests() -> Vec<Test> {
         // Whose order counts.
         Test::new("index::large_sums::f32", Scope::Device, large_sums::<f32>),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
+        Test::new(
+            "index::windows_of_entries",
+            Scope::Device,
+            windows_of_entries,
+        ),
         Test::new("index::one_storage", Scope::Kernels, one_storage),
     ];
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
@@ -440,6 +445,25 @@ fn long_sums(context: &Context) -> Result<()> {
     let tall = tall.to_vec::<f32>()?;
     assert!(tall.chunks(3).zip(want).all(|(row, want)| row == [want; 3]));
     Ok(())
+}
+
+/// Entries of the axis, added one launch after the other, begin at other places of their windows.
+fn windows_of_entries(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    // Two rows of the first entry are within a window, of the second they reach from one multiple of 256 bytes too
+    // many to another.
+    let (rows, entries, columns) = (2, 3, 341);
+    let values: Vec<f32> = (0..rows * 2 * columns).map(|x| x as f32).collect();
+    let source = Tensor::from_slice(&device, &values, [rows, 2, columns])?;
+    let index = Tensor::from_slice(&device, &[2i32, 0], [2])?;
+    let zeros = Tensor::zeros(&device, [rows, entries, columns], DType::F32)?;
+    let result = zeros.index_add(1, &index, &source)?;
+    let mut want = vec![0.0; rows * entries * columns];
+    for (at, &value) in values.iter().enumerate() {
+        let (row, entry, column) = (at / columns / 2, at / columns % 2, at % columns);
+        want[(row * entries + [2, 0][entry]) * columns + column] = value;
+    }
+    same(&result, &want)
 }
 
 /// More workgroups than one dimension of a grid has.

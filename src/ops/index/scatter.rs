@@ -10,7 +10,9 @@ use crate::cpu::parallel;
 use crate::cpu::stores::LINE;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
+use crate::launch::{
+    Bound, KernelKey, Launch, Launches, WINDOW_ALIGNMENT, Window, Words, check_count,
+};
 use crate::layout::{Layout, Merged, SliceRange};
 use crate::ops::contiguous::Copy;
 use crate::ops::plan::{ENOUGH_INVOCATIONS, HARD_INVOCATIONS};
@@ -436,9 +438,15 @@ impl Walk<'_> {
         let step = self.axes[1].unsigned_abs().max(self.axes[2].unsigned_abs());
         let most = limit as usize / (2 * self.dtype.size() * step.max(1));
         let each = self.count.min(LONGEST_LOOP).min(most.max(1));
+        // Later parts may begin at other places of their windows, which are that much larger then.
+        let slack = if each < self.count {
+            WINDOW_ALIGNMENT
+        } else {
+            0
+        };
         let fits = |lines: &Range<usize>| {
             let windows = [1, 2].map(|which| self.window(which, lines, &(0..each)));
-            windows.iter().all(|window| window.bytes <= limit)
+            windows.iter().all(|window| window.bytes + slack <= limit)
         };
         let all: usize = self.dims.iter().product();
         let mut launches = Launches::new();
@@ -493,7 +501,8 @@ impl Walk<'_> {
             lines.start as u32,
             lines.end as u32,
             entries.start as u32,
-            entries.end as u32,
+            // An end of 2^32 would be none.
+            entries.len() as u32,
             parts as u32,
             first(0),
             first(1),
