@@ -1,5 +1,6 @@
 //! Copies of views, row-major and without gaps.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::elementwise::Body;
@@ -25,6 +26,35 @@ pub(super) fn copy_code(dtype: DType) -> Arc<str> {
 /// Runs an op that writes an existing tensor, whose operands lie in other storages.
 pub(super) fn write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
     road::write(op, &Copy, inputs, into)
+}
+
+/// Launches from which a copy is made first.
+const MANY_LAUNCHES: u64 = 1024;
+
+/// An operand of an op whose kernels read it in windows, near enough for the device where the op runs: a copy where rows
+/// reach so much further than a binding that there would be thousands of launches, each with windows of its own.
+/// `launches` says about how many there are with bindings of so many bytes.
+///
+/// # Errors
+/// Those about the op's arguments, before anything is copied; operands of several devices that may not travel; as
+/// [`Tensor::copy`].
+pub(super) fn near<'a>(
+    op: &dyn Op,
+    operands: &[&Tensor],
+    operand: &'a Tensor,
+    launches: impl FnOnce(u64) -> Result<u64>,
+) -> Result<Cow<'a, Tensor>> {
+    if operand.is_contiguous() {
+        return Ok(Cow::Borrowed(operand));
+    }
+    road::check(op, operands)?;
+    let home = road::home(op.name(), operands)?;
+    let limit = home.capabilities().max_binding_bytes;
+    let bytes = operand.layout().span().len() as u64 * operand.dtype().size() as u64;
+    match bytes > limit && launches(limit)? > MANY_LAUNCHES {
+        true => operand.copy_once().map(Cow::Owned),
+        false => Ok(Cow::Borrowed(operand)),
+    }
 }
 
 impl Tensor {

@@ -1,12 +1,12 @@
 //! Ops that keep a part of a tensor and write one value beside it: padding, triangles, one-hot rows.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
+use super::contiguous::near;
 use super::create::filled;
 use super::position::{self, Inside, Positions};
 use super::ranges;
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::cpu::transpose::Transposed;
 use crate::cpu::{self, parallel};
 use crate::dtype::{DType, ElementBytes, Scalar, by_size};
@@ -57,7 +57,7 @@ impl Tensor {
         if self.elements() == 0 {
             return filled("pad", &road::home("pad", &[self])?, shape, value, dtype);
         }
-        road::run(&pad, &[&*near("pad", self)?])
+        run(&pad, self)
     }
 
     /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
@@ -65,11 +65,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
-        Triangle {
-            lower: true,
-            diagonal,
-        }
-        .run(self)
+        let lower = true;
+        run(&Triangle { lower, diagonal }, self)
     }
 
     /// The upper triangles of the last two dimensions: 0 where column - row is below `diagonal`.
@@ -77,11 +74,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] below rank 2; out of memory, a lost device.
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
-        Triangle {
-            lower: false,
-            diagonal,
-        }
-        .run(self)
+        let lower = false;
+        run(&Triangle { lower, diagonal }, self)
     }
 
     /// A row of `classes` elements for each number: 1 at the number's place, 0 elsewhere. Numbers
@@ -99,34 +93,15 @@ impl Tensor {
             dtype,
             one,
         };
-        road::run(&hot, &[&*near(hot.name(), self)?])
+        run(&hot, self)
     }
 }
 
-/// Launches from which a copy is made first.
-const MANY_LAUNCHES: u64 = 1024;
-
-/// A tensor whose rows lie near enough for the device where the op runs: a copy where they reach so much further than a
-/// binding that there would be thousands of launches, each with windows of its own.
-///
-/// # Errors
-/// Operands of several devices that may not travel; as [`Tensor::copy`].
-fn near<'a>(op: &'static str, tensor: &'a Tensor) -> Result<Cow<'a, Tensor>> {
-    let is_far = || -> Result<bool> {
-        let limit = road::home(op, &[tensor])?.capabilities().max_binding_bytes;
-        let launches = ranges::launches(tensor.layout(), tensor.dtype().size(), limit);
-        Ok(launches > MANY_LAUNCHES)
-    };
-    match !tensor.is_contiguous() && is_far()? {
-        true => tensor.copy_once().map(Cow::Owned),
-        false => Ok(Cow::Borrowed(tensor)),
-    }
-}
-
-impl Triangle {
-    fn run(&self, tensor: &Tensor) -> Result<Tensor> {
-        road::run(self, &[&*near(self.name(), tensor)?])
-    }
+/// Runs an op on a tensor, or on a copy whose rows lie nearer.
+fn run(op: &dyn Op, tensor: &Tensor) -> Result<Tensor> {
+    let size = tensor.dtype().size();
+    let launches = |limit| Ok(ranges::launches(tensor.layout(), size, limit));
+    road::run(op, &[&*near(op, &[tensor], tensor, launches)?])
 }
 
 fn only<'a, T>(op: &'static str, inputs: &'a [T]) -> Result<&'a T> {
@@ -297,13 +272,13 @@ impl Op for Triangle {
         output: DType,
     ) -> Option<String> {
         let input = inputs.first()?.layout;
-        // Rows and columns are compared as signed numbers.
-        let signed = input
-            .shape()
-            .iter()
-            .any(|&size| i32::try_from(size).is_err());
-        let elements = if signed { usize::MAX } else { input.elements() };
-        ranges::missing(capabilities, output, &[input], elements)
+        ranges::missing(capabilities, output, &[input], input.elements()).or_else(|| {
+            // Rows and columns are compared as signed numbers.
+            let is_long = |&size: &usize| i32::try_from(size).is_err();
+            let is_far = input.shape().iter().rev().take(2).any(is_long);
+            let why = || format!("the op's kernels compare {} rows and columns", i32::MAX);
+            (capabilities.kind != DeviceKind::Cpu && is_far).then(why)
+        })
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {

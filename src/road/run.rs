@@ -248,6 +248,16 @@ pub(crate) fn operand(tensor: &Tensor) -> Operand<'_> {
     }
 }
 
+/// What [`run`] checks first, for callers that make copies for it before.
+///
+/// # Errors
+/// Every one about the op's arguments.
+pub(crate) fn check(op: &dyn Op, inputs: &[&Tensor]) -> Result<()> {
+    let specs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|tensor| operand(tensor)).collect();
+    let (shape, _) = op.infer(&specs)?;
+    shape.count(op.name()).map(drop)
+}
+
 /// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.
 fn plan(
     op: &dyn Op,

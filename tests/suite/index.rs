@@ -450,8 +450,7 @@ fn long_sums(context: &Context) -> Result<()> {
 /// Entries of the axis, added one launch after the other, begin at other places of their windows.
 fn windows_of_entries(context: &Context) -> Result<()> {
     let device = context.builder().max_binding_bytes(4 << 10).build()?;
-    // Two rows of the first entry are within a window, of the second they reach from one multiple of 256 bytes too
-    // many to another.
+    // Two rows of the first entry are within a window; those of the second go across one more multiple of 256 bytes.
     let (rows, entries, columns) = (2, 3, 341);
     let values: Vec<f32> = (0..rows * 2 * columns).map(|x| x as f32).collect();
     let source = Tensor::from_slice(&device, &values, [rows, 2, columns])?;
