@@ -22,6 +22,9 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             windows_of_entries,
         ),
+        // Windows are the library's doing, not the adapter's.
+        Test::new("index::far_operands", Scope::Device, far_operands)
+            .when(|context| !context.is_slow() || full()),
         Test::new("index::one_storage", Scope::Kernels, one_storage),
     ];
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
@@ -463,6 +466,56 @@ fn windows_of_entries(context: &Context) -> Result<()> {
         want[(row * entries + [2, 0][entry]) * columns + column] = value;
     }
     same(&result, &want)
+}
+
+/// Rows alone reach further than a binding: such operands are copied first, and what is repeated is not.
+fn far_operands(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    // As they lie, each line would be a launch of its own: more than there may be.
+    let (rows, columns) = (65_537, 8);
+    let stored: Vec<i32> = (0..2 * rows as i32 * columns as i32).collect();
+    let stored = Tensor::from_slice(&device, &stored, [2, rows, columns])?;
+    let source = stored.permute(&[1, 2, 0])?;
+    let named = [0, 1, 2, -1, 1, 5, 0, 0];
+    let index = Tensor::from_slice(&device, &named, [columns])?;
+    let ones = Tensor::ones(&device, [rows, 3, 2], DType::I32)?;
+    let sums = |rows: usize| {
+        let mut sums = vec![1; rows * 3 * 2];
+        for (row, sums) in sums.chunks_mut(6).enumerate() {
+            for (column, &name) in named.iter().enumerate().filter(|(_, name)| **name < 3) {
+                let entry = if name < 0 { 2 } else { name as usize };
+                for half in 0..2 {
+                    sums[entry * 2 + half] += ((half * 65_537 + row) * columns + column) as i32;
+                }
+            }
+        }
+        sums
+    };
+    same(&ones.index_add(1, &index, &source)?, &sums(rows))?;
+    // An index that lies so too.
+    let rows = 3000;
+    let part = ones.slice(..rows)?;
+    let numbers = index.broadcast_to([2, rows, columns])?.copy()?;
+    let index = numbers.permute(&[1, 2, 0])?;
+    let added = part.scatter_add(1, &index, &source.slice(..rows)?)?;
+    same(&added, &sums(rows))?;
+    let entries = named.iter().flat_map(|&name| [i32::from(name < 3); 2]);
+    let want: Vec<i32> = entries.cycle().take(rows * columns * 2).collect();
+    same(&part.gather(1, &index)?, &want)?;
+    // One number for a row, which is read where it is.
+    let table = Tensor::from_slice(&device, &[5i32, 6, 7, 8, 9, 10], [2, 3])?;
+    let numbers: Vec<u32> = (0..rows as u32).map(|row| row % 2).collect();
+    let index = Tensor::from_slice(&device, &numbers, [rows, 1])?.broadcast_to([rows, 3])?;
+    device.synchronize()?;
+    device.reset_peaks();
+    let before = device.memory().allocated;
+    let taken = table.gather(0, &index)?;
+    let memory = device.memory().peak_allocated - before;
+    assert_eq!(memory, (rows as u64 * 12).next_multiple_of(256));
+    let want: Vec<i32> = (0..rows)
+        .flat_map(|row| [5, 6, 7].map(|x| x + row as i32 % 2 * 3))
+        .collect();
+    same(&taken, &want)
 }
 
 /// More workgroups than one dimension of a grid has.

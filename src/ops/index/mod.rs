@@ -7,13 +7,16 @@
 mod scatter;
 mod take;
 
+use std::borrow::Cow;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Axis;
+use crate::ops::contiguous::near;
 use crate::road::{self, Op};
 use crate::tensor::Tensor;
 
-use scatter::ScatterAdd;
+use scatter::{INDEX, SOURCE, ScatterAdd};
 pub(super) use take::IndexReader;
 use take::Take;
 
@@ -135,34 +138,46 @@ fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Opt
 }
 
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
-    road::run(
-        &op,
-        &[table, &apart(op.name(), &[table, index], index, table)?],
-    )
+    let launches = |limit| op.launches(table.layout(), index.layout(), limit);
+    let apart = apart(&op, &[table, index], (index, table), launches)?;
+    road::run(&op, &[table, &apart])
 }
 
 fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
     let [target, index, source] = operands;
     let axis = axis.of(op, target.shape())?;
-    let index = apart(op, &operands, index, source)?;
     let op = ScatterAdd { op, axis, along };
     let dtype = target.dtype();
-    if dtype != dtype.accumulator() && source.dtype() == dtype {
-        let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
-        return road::run(&op, &[&target, &index, &source])?.cast(dtype);
+    if dtype == dtype.accumulator() {
+        return sum(&op, operands);
     }
-    road::run(&op, &[target, &index, source])
+    road::check(&op, &operands)?;
+    let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
+    sum(&op, [&target, index, &source])?.cast(dtype)
 }
 
-/// The index of an op's operands for kernels: in another storage than what is read by it, and without gaps where it would
-/// not fit a binding of the device where the op runs.
-fn apart(op: &'static str, operands: &[&Tensor], index: &Tensor, other: &Tensor) -> Result<Tensor> {
-    let is_far = || -> Result<bool> {
-        let bytes = (index.layout().span().len() * index.dtype().size()) as u64;
-        Ok(bytes > road::home(op, operands)?.capabilities().max_binding_bytes)
+/// Adds what is of a dtype that sums are kept in.
+fn sum(op: &ScatterAdd, operands: [&Tensor; 3]) -> Result<Tensor> {
+    let [target, index, source] = operands;
+    let launches = |which: usize| {
+        let size = operands[which].dtype().size();
+        move |limit| op.launches(operands.map(Tensor::layout), (which, size), limit)
     };
-    match other.shares_storage(index) || (!index.is_contiguous() && is_far()?) {
-        true => index.copy_at_home(),
-        false => Ok(index.clone()),
+    let source = near(op, &operands, source, launches(SOURCE))?;
+    let index = apart(op, &operands, (index, &source), launches(INDEX))?;
+    road::run(op, &[target, &index, &source])
+}
+
+/// The index of an op's operands for kernels: in another storage than what is read by it, and near enough.
+fn apart<'a>(
+    op: &dyn Op,
+    operands: &[&Tensor],
+    (index, other): (&'a Tensor, &Tensor),
+    launches: impl FnOnce(u64) -> Result<u64>,
+) -> Result<Cow<'a, Tensor>> {
+    if !other.shares_storage(index) {
+        return near(op, operands, index, launches);
     }
+    road::check(op, operands)?;
+    index.copy_once().map(Cow::Owned)
 }

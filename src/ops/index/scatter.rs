@@ -23,8 +23,8 @@ use crate::shape::Shape;
 
 /// The inputs, then the output; the kernel binds the last three.
 const TARGET: usize = 0;
-const INDEX: usize = 1;
-const SOURCE: usize = 2;
+pub(super) const INDEX: usize = 1;
+pub(super) const SOURCE: usize = 2;
 const OUT: usize = 3;
 
 /// Turns of the kernel's loop: llvmpipe ends loops at 65,535.
@@ -64,6 +64,34 @@ impl ScatterAdd {
             true => index.shape().clone(),
             false => source.shape().clone(),
         }
+    }
+
+    /// A layout at entry 0 of the axis, without the axis.
+    fn lines(&self, layout: &Layout) -> Result<Layout> {
+        let mut first: SmallVec<[SliceRange; 6]> = smallvec![(..).into(); self.axis];
+        first.push(0.into());
+        layout.slice(&first)
+    }
+
+    /// About how many launches there are with bindings of at most `limit` bytes, for one of the operands, whose elements have
+    /// so many bytes: parts of the axis reach half a binding ([`Walk::launches`]), lines the other half.
+    pub(super) fn launches(
+        &self,
+        [target, index, source]: [&Layout; 3],
+        (which, element_bytes): (usize, usize),
+        limit: u64,
+    ) -> Result<u64> {
+        if target.elements() == 0 || self.shape(index, source).elements() == 0 {
+            return Ok(0);
+        }
+        let half = (limit / 2).max(1);
+        let seen = &self.seen(target, index, source)?.layouts[which];
+        let count = seen.shape()[self.axis];
+        let step = seen.strides()[self.axis].unsigned_abs();
+        let reach = count.saturating_mul(step).saturating_mul(element_bytes);
+        let parts = (reach as u64).div_ceil(half).clamp(1, count as u64);
+        let of_part = ranges::launches(&self.lines(seen)?, element_bytes, half);
+        Ok(parts.saturating_mul(of_part.max(1)))
     }
 
     fn seen(&self, target: &Layout, index: &Layout, source: &Layout) -> Result<Seen> {
@@ -184,11 +212,8 @@ impl Op for ScatterAdd {
         }
         let seen = self.seen(target.layout, index.layout, source.layout)?;
         let count = seen.layouts[0].shape()[self.axis];
-        let mut first: SmallVec<[SliceRange; 6]> = smallvec![(..).into(); self.axis];
-        first.push((0..1).into());
-        let line = |layout: &Layout| layout.slice(&first)?.squeeze(self.axis);
         let [out, named, given] = &seen.layouts;
-        let lines = [line(out)?, line(named)?, line(given)?];
+        let lines = [self.lines(out)?, self.lines(named)?, self.lines(given)?];
         let Merged { dims, strides } = plan::merged(&[&lines[0], &lines[1], &lines[2]]);
         let walk = Walk {
             op: self.op,

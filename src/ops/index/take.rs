@@ -62,6 +62,15 @@ impl Take {
         outer.chain(named.iter()).chain(inner).copied().collect()
     }
 
+    /// About how many launches an index that lies so takes, with bindings of at most `limit` bytes.
+    pub(super) fn launches(&self, table: &Layout, index: &Layout, limit: u64) -> Result<u64> {
+        if self.shape(table, index).elements() == 0 {
+            return Ok(0);
+        }
+        let seen = self.seen(table, index)?;
+        Ok(ranges::launches(&seen.index, 4, limit))
+    }
+
     /// The operands of an output with elements.
     fn seen(&self, table: &Layout, index: &Layout) -> Result<Seen> {
         let shape = self.shape(table, index);
