@@ -145,22 +145,23 @@ impl Op for ScatterAdd {
             return Err(Error::no_index(self.op, index.dtype));
         }
         let [sizes, named, given] = [target, index, source].map(|input| input.layout.shape());
-        let other = |axis: &usize| *axis != self.axis;
-        let axes = 0..sizes.rank();
-        let fits = match self.along {
-            true => {
-                named.rank() == sizes.rank()
-                    && given.rank() == sizes.rank()
-                    && axes.clone().all(|axis| named[axis] <= given[axis])
-                    && axes.filter(other).all(|axis| named[axis] <= sizes[axis])
-            }
-            false => {
-                given.rank() == sizes.rank()
-                    && axes.filter(other).all(|axis| given[axis] == sizes[axis])
-                    && named.dims() == [given[self.axis]]
-            }
+        let mut others = (0..sizes.rank()).filter(|&axis| axis != self.axis);
+        let (fits_target, fits_source) = match self.along {
+            true => (
+                named.rank() == sizes.rank() && others.all(|axis| named[axis] <= sizes[axis]),
+                named.rank() == given.rank() && named.iter().zip(given.iter()).all(|(a, b)| a <= b),
+            ),
+            false => (
+                given.rank() == sizes.rank() && others.all(|axis| given[axis] == sizes[axis]),
+                given.get(self.axis..=self.axis) == Some(named.dims()),
+            ),
         };
-        if !fits {
+        if !fits_target || !fits_source {
+            let [left, right] = match fits_target {
+                true => [named, given],
+                false if self.along => [sizes, named],
+                false => [sizes, given],
+            };
             let rule = match self.along {
                 true => {
                     "all have one rank, the index at most the source's sizes and, but for the axis, \
@@ -171,7 +172,7 @@ impl Op for ScatterAdd {
                      its axis"
                 }
             };
-            return Err(Error::shape_mismatch(self.op, named, given, rule));
+            return Err(Error::shape_mismatch(self.op, left, right, rule));
         }
         check_walk(self.op, if self.along { named } else { given })?;
         Ok((sizes.clone(), target.dtype))
