@@ -184,7 +184,8 @@ pub(crate) const TEXEL_LAYERS: u32 = 8;
 /// An op's work on a GPU: run in order, with nothing else between them.
 pub(crate) type Launches = SmallVec<[Launch; 1]>;
 
-/// Launches of one op: more are refused before they take the host's memory.
+/// Launches of an op that reads or writes in windows by places of its own (`index`, `position`): more are refused before
+/// they take the host's memory. Other ops are not counted: `concat`, for one, has a launch or more for each operand.
 pub(crate) const MAX_LAUNCHES: usize = 1 << 17;
 
 /// # Errors

@@ -38,7 +38,7 @@ impl Tensor {
     /// then outside of it give zeros, on every device; [`Tensor::check_indices`] finds them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when there is no such axis, or it is empty and the index is not;
+    /// [`Error::InvalidArgument`] when there is no such axis, or it is empty and the result is not;
     /// [`Error::DTypeMismatch`] for an index of another dtype; out of memory, a lost device.
     pub fn index_select(&self, axis: impl Into<Axis>, index: &Tensor) -> Result<Tensor> {
         let axis = axis.into().of("index_select", self.shape())?;
