@@ -12,6 +12,7 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("index::edges", Scope::Device, edges),
         Test::new("index::errors", Scope::Device, errors),
+        Test::new("index::errors_of_sums", Scope::Device, errors_of_sums),
         Test::new("index::many_workgroups", Scope::Device, many_workgroups),
         Test::new("index::large_sums::i32", Scope::Device, large_sums::<i32>),
         // Whose order counts.
@@ -56,45 +57,33 @@ fn indices(context: &Context, rng: &mut Rng, shape: &[usize], size: usize) -> Re
     let outside = rng.one_in(2);
     let far = [i32::MIN, i32::MAX, i32::MIN + 1];
     let size = size as i64;
-    let count = shape.iter().product::<usize>();
-    // Of a base that a view picks them from.
-    let mut numbers: Vec<i64> = (0..2 * count)
-        .map(|_| match rng.below(12) {
-            0 if outside => size + rng.below(3) as i64,
-            1 if outside && signed => -size - 1 - rng.below(3) as i64,
-            2 if outside => i64::from(*rng.pick(&far)),
-            3..6 if signed => -1 - rng.below(size as usize) as i64,
-            _ => rng.below(size as usize) as i64,
-        })
-        .collect();
-    if !signed {
-        numbers.iter_mut().for_each(|x| *x &= 0xffff_ffff);
-    }
-    let entries: Vec<Option<usize>> = numbers
-        .iter()
-        .map(|&x| if x < 0 { x + size } else { x })
+    let number = |rng: &mut Rng| match rng.below(12) {
+        0 if outside => size + rng.below(3) as i64,
+        1 if outside && signed => -size - 1 - rng.below(3) as i64,
+        2 if outside => i64::from(*rng.pick(&far)),
+        3..6 if signed => -1 - rng.below(size as usize) as i64,
+        _ => rng.below(size as usize) as i64,
+    };
+    // Also backwards, with steps, permuted and repeated.
+    let device = context.device();
+    let (tensor, numbers): (Tensor, Vec<i64>) = if signed {
+        let index = Operand::<i32>::view_of(device, rng, shape, |rng| number(rng) as i32)?;
+        let numbers = index.values().into_iter().map(i64::from);
+        (index.tensor.clone(), numbers.collect())
+    } else {
+        let index = Operand::<u32>::view_of(device, rng, shape, |rng| number(rng) as u32)?;
+        let numbers = index.values().into_iter().map(i64::from);
+        (index.tensor.clone(), numbers.collect())
+    };
+    let entries = numbers
+        .into_iter()
+        .map(|x| if x < 0 { x + size } else { x })
         .map(|x| usize::try_from(x).ok().filter(|_| x < size))
         .collect();
-    let device = context.device();
-    let pairs: Vec<usize> = shape.iter().copied().chain([2]).collect();
-    let base = if signed {
-        let numbers: Vec<i32> = numbers.iter().map(|&x| x as i32).collect();
-        Tensor::from_slice(device, &numbers, pairs)?
-    } else {
-        let numbers: Vec<u32> = numbers.iter().map(|&x| x as u32).collect();
-        Tensor::from_slice(device, &numbers, pairs)?
-    };
-    let at = rng.below(2);
-    let every: Vec<orlop::SliceRange> = shape
-        .iter()
-        .map(|_| (..).into())
-        .chain([(at..at + 1).into()])
-        .collect();
-    let view = base.slice(&every[..])?.squeeze(shape.len())?;
     Ok(Indices {
-        tensor: if rng.one_in(2) { view.copy()? } else { view },
+        tensor,
         shape: shape.to_vec(),
-        entries: entries.iter().skip(at).step_by(2).copied().collect(),
+        entries,
     })
 }
 
@@ -141,12 +130,18 @@ fn select<T: Number>(context: &Context) -> Result<()> {
     })
 }
 
-/// Moving bits needs no dtype in kernels.
+/// It ran on its device: moving bits needs no dtype in kernels, and halves are summed in f32.
 fn stays(context: &Context, result: &Tensor) {
     if context.device().capabilities().holds(result.dtype()) {
         assert_eq!(result.device(), context.device());
         let events = context.device().placement_log().events;
-        let ours = ["index_select", "gather", "embedding"];
+        let ours = [
+            "index_select",
+            "gather",
+            "embedding",
+            "scatter_add",
+            "index_add",
+        ];
         let moved = events
             .iter()
             .filter(|event| ours.contains(&event.op) && !event.reason.contains("f64"));
@@ -223,6 +218,11 @@ fn edges(context: &Context) -> Result<()> {
     let ones = Tensor::ones(&apart, [1], DType::F32)?.broadcast_to([1 << 32])?;
     let few = Tensor::from_slice(&apart, &[0i32, -1, i32::MAX], [3])?;
     assert_eq!(ones.index_select(0, &few)?.to_vec::<f32>()?, [1.0; 3]);
+    let events = apart.placement_log().events;
+    let logged = events
+        .iter()
+        .filter(|event| event.op == "index_select" && event.reason.contains("entries"));
+    assert_eq!(logged.count(), usize::from(!context.is_cpu()), "{events:?}");
     ids.check_indices(6).unwrap_err();
     ids.slice(..1)?.check_indices(5)?;
     let error = ids.check_indices(5).unwrap_err().to_string();
@@ -280,6 +280,71 @@ fn errors(context: &Context) -> Result<()> {
             "{refused:?}"
         );
     }
+    Ok(())
+}
+
+fn errors_of_sums(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let zeros = |shape: &[usize], dtype| Tensor::zeros(device, shape, dtype);
+    let target = zeros(&[4, 3], DType::F32)?;
+    let source = zeros(&[2, 3], DType::F32)?;
+    let ids = zeros(&[2], DType::I32)?;
+    let of_each = zeros(&[2, 3], DType::I32)?;
+    let both = |target: &Tensor, ids: &Tensor, of_each: &Tensor, source: &Tensor| {
+        [
+            target.index_add(0, ids, source),
+            target.scatter_add(0, of_each, source),
+        ]
+    };
+    for result in both(&target, &ids, &of_each, &source) {
+        assert_eq!(result?.shape(), &[4, 3]);
+    }
+    for result in [
+        target.index_add(2, &ids, &source),
+        target.scatter_add(-3, &of_each, &source),
+    ] {
+        assert!(matches!(result, Err(Error::InvalidArgument(_))));
+    }
+    let [bools, other] = [&target, &source].map(|tensor| tensor.cast(DType::Bool));
+    for result in both(&bools?, &ids, &of_each, &other?) {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains("not bool"), "{error}");
+    }
+    for result in both(&target, &ids, &of_each, &source.cast(DType::I32)?) {
+        assert!(matches!(result, Err(Error::DTypeMismatch(_))));
+    }
+    let floats = [ids.cast(DType::F32)?, of_each.cast(DType::F32)?];
+    for result in both(&target, &floats[0], &floats[1], &source) {
+        assert!(matches!(result, Err(Error::DTypeMismatch(_))));
+    }
+    // The two shapes that do not go together, of the tensor, the index and the source.
+    let shapes = |result: Result<Tensor>| match result {
+        Err(Error::ShapeMismatch(of)) => [of.left.dims().to_vec(), of.right.dims().to_vec()],
+        other => panic!("{other:?}"),
+    };
+    let add = |source: &[usize]| target.index_add(0, &ids, &zeros(source, DType::F32)?);
+    assert_eq!(shapes(add(&[2, 4])), [[4, 3], [2, 4]]);
+    assert_eq!(shapes(add(&[2])), [vec![4, 3], vec![2]]);
+    assert_eq!(shapes(add(&[3, 3])), [vec![2], vec![3, 3]]);
+    let add = |index: &[usize], source: &[usize]| {
+        target.scatter_add(0, &zeros(index, DType::I32)?, &zeros(source, DType::F32)?)
+    };
+    assert_eq!(shapes(add(&[2, 4], &[2, 4])), [[4, 3], [2, 4]]);
+    assert_eq!(shapes(add(&[2], &[2, 3])), [vec![4, 3], vec![2]]);
+    assert_eq!(shapes(add(&[2, 3], &[1, 3])), [[2, 3], [1, 3]]);
+    assert_eq!(shapes(add(&[2, 3], &[6])), [vec![2, 3], vec![6]]);
+    // Before halves are cast, or an index is copied that lies in what it is the index of.
+    let halves = target.cast(DType::F16)?;
+    let wide = zeros(&[2, 4], DType::F16)?;
+    let [first, part] = [of_each.slice((0, ..2))?, of_each.slice((.., ..2))?];
+    device.synchronize()?;
+    device.reset_peaks();
+    let before = device.memory().allocated;
+    assert!(halves.index_add(0, &ids, &wide).is_err());
+    assert!(of_each.index_add(0, &first, &part).is_err());
+    assert!(of_each.gather(0, &first).is_err());
+    assert_eq!(device.memory().peak_allocated, before);
     Ok(())
 }
 
@@ -393,6 +458,7 @@ fn sum<T: Number>(
         }
     }
     assert_eq!(result.shape().dims(), shape);
+    stays(context, &result);
     let got = result.to_vec::<T>()?;
     for (at, (&got, &want)) in got.iter().zip(&want).enumerate() {
         let want = T::from_value(want);
@@ -521,6 +587,24 @@ fn far_operands(context: &Context) -> Result<()> {
 /// More workgroups than one dimension of a grid has.
 fn many_workgroups(context: &Context) -> Result<()> {
     let device = context.device();
+    // Of lines with an index each, of one entry: a workgroup has 64.
+    let count = if context.is_slow() {
+        1 << 12
+    } else {
+        65_536 * 64 + 77
+    };
+    let values: Vec<i32> = (0..count).collect();
+    let source = Tensor::from_slice(device, &values, [1, count as usize])?;
+    let index = Tensor::full(device, [1, count as usize], -1, DType::I32)?;
+    let ones = Tensor::ones(device, [2, count as usize], DType::I32)?;
+    let sums = ones.scatter_add(0, &index, &source)?.to_vec::<i32>()?;
+    let (first, last) = sums.split_at(count as usize);
+    assert!(first.iter().all(|&sum| sum == 1));
+    assert!(
+        last.iter()
+            .zip(&values)
+            .all(|(&sum, &value)| sum == value + 1)
+    );
     let count = if context.is_slow() {
         1 << 16
     } else {

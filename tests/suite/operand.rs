@@ -34,7 +34,7 @@ impl<T: Number> Operand<T> {
         device: &Device,
         rng: &mut Rng,
         shape: &[usize],
-        sample: fn(&mut Rng) -> T,
+        mut sample: impl FnMut(&mut Rng) -> T,
     ) -> Result<Self> {
         let count = shape.iter().product();
         let values = (0..count).map(|_| sample(rng)).collect();
@@ -52,7 +52,7 @@ impl<T: Number> Operand<T> {
         device: &Device,
         rng: &mut Rng,
         shape: &[usize],
-        sample: fn(&mut Rng) -> T,
+        sample: impl FnMut(&mut Rng) -> T,
     ) -> Result<Self> {
         if rng.one_in(3) {
             return Self::sampled(device, rng, shape, sample);
