@@ -445,3 +445,40 @@ impl OneHot {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_triangles_say_what_kernels_lack() -> Result<()> {
+        let triangle = Triangle {
+            lower: true,
+            diagonal: 0,
+        };
+        let lacks = |kind, shape: [usize; 3]| {
+            let layout = Layout::contiguous([1]).broadcast_to(&shape.into())?;
+            let dtype = DType::Bool;
+            let input = Operand {
+                layout: &layout,
+                dtype,
+                storage_bytes: 256,
+            };
+            let capabilities = Capabilities {
+                kind,
+                ..Capabilities::cpu()
+            };
+            Ok::<_, Error>(triangle.missing(&capabilities, &[input], dtype))
+        };
+        let gpu = DeviceKind::OtherGpu;
+        for shape in [[1, 1 << 31, 1], [1, 1, 1 << 31]] {
+            let why = lacks(gpu, shape)?.unwrap_or_default();
+            assert!(why.contains("compare 2147483647 rows"), "{why}");
+            assert_eq!(lacks(DeviceKind::Cpu, shape)?, None);
+        }
+        assert_eq!(lacks(gpu, [1 << 31, 1, 1])?, None);
+        let why = lacks(gpu, [1, 2, 1 << 31])?.unwrap_or_default();
+        assert!(why.contains("reach 3221225472 elements"), "{why}");
+        Ok(())
+    }
+}
