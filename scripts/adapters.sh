@@ -10,34 +10,12 @@
 # It never fails: what could not be had is said on stderr, and the test run fails for the missing adapter.
 # It leaves the shell options, traps and working directory of the shell that sources it alone.
 
+# shellcheck source=scripts/apt.sh
+source "$(dirname "${BASH_SOURCE[0]}")/apt.sh"
+
 _orlop_say() { printf 'adapters: %s\n' "$*" >&2; }
 
 _orlop_may_install() { [ "${ORLOP_NO_INSTALL:-}" != 1 ]; }
-
-# apt-get as root, directly or through sudo; 1 when neither is possible.
-_orlop_apt() {
-    local as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        command -v sudo >/dev/null 2>&1 || return 1
-        as_root=(sudo)
-        [ -t 2 ] || as_root=(sudo -n) # nobody there to type a password
-    fi
-    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq \
-        -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2 "$@" </dev/null >&2
-}
-
-# Runs a command up to three times.
-_orlop_thrice() {
-    local try
-    for try in 1 2 3; do
-        if "$@"; then return 0; fi
-        [ "$try" -eq 3 ] || sleep $((try * 3))
-    done
-    return 1
-}
-
-# shellcheck disable=SC2317  # reached through _orlop_thrice
-_orlop_apt_install() { _orlop_apt update && _orlop_apt install -y --no-install-recommends "$@"; }
 
 _orlop_packages_debian() {
     local package missing=()
@@ -50,10 +28,7 @@ _orlop_packages_debian() {
     command -v clang++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || missing+=(g++)
     command -v python3 >/dev/null 2>&1 || missing+=(python3) # reads a snapshot's pickle
     [ "${#missing[@]}" -gt 0 ] || return 0
-    if _orlop_may_install; then
-        _orlop_say "installing ${missing[*]}"
-        if _orlop_thrice _orlop_apt_install "${missing[@]}"; then return 0; fi
-    fi
+    if _orlop_apt_install "${missing[@]}"; then return 0; fi
     _orlop_say "missing; as root: apt-get install --no-install-recommends ${missing[*]}"
 }
 
@@ -190,6 +165,6 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
         [ -z "${!name:-}" ] || printf 'export %s=%q\n' "$name" "${!name}"
     done
 fi
-unset -f _orlop_say _orlop_may_install _orlop_apt _orlop_thrice _orlop_apt_install _orlop_packages_debian \
-    _orlop_packages_elsewhere _orlop_swiftshader_in _orlop_swiftshader_keep _orlop_swiftshader_download \
+unset -f _orlop_say _orlop_may_install _orlop_apt _orlop_thrice _orlop_apt_once _orlop_apt_install \
+    _orlop_packages_debian _orlop_packages_elsewhere _orlop_swiftshader_in _orlop_swiftshader_keep _orlop_swiftshader_download \
     _orlop_swiftshader_from_browser _orlop_swiftshader _orlop_runtime_dir _orlop_adapters

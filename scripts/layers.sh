@@ -21,11 +21,10 @@ full=${ORLOP_TEST_FULL:-0}
 source scripts/adapters.sh
 
 manifest() { ls /usr/share/vulkan/explicit_layer.d/*khronos_validation.json /etc/vulkan/explicit_layer.d/*khronos_validation.json 2>/dev/null; }
-if [ -z "$(manifest)" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ] && command -v apt-get >/dev/null 2>&1; then
-    as_root=()
-    [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
-    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
-        install -y --no-install-recommends vulkan-validationlayers </dev/null >&2 || true
+if [ -z "$(manifest)" ]; then
+    # shellcheck source=scripts/apt.sh
+    source scripts/apt.sh
+    _orlop_apt_install vulkan-validationlayers || true
 fi
 if [ -z "$(manifest)" ]; then
     echo "layers: there are none and they could not be installed (apt-get install vulkan-validationlayers)."

@@ -14,13 +14,10 @@ if [ "${ORLOP_NO_BROWSER:-}" = 1 ]; then
     exit 0
 fi
 browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
-if ! browser >/dev/null && [ "${ORLOP_NO_INSTALL:-}" != 1 ] && command -v apt-get >/dev/null; then
-    as_root=()
-    [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
-    echo "page: installing chromium"
-    ${as_root[@]+"${as_root[@]}"} apt-get -qq update </dev/null >&2 || true
-    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-        chromium </dev/null >/dev/null 2>&1 || true
+if ! browser >/dev/null; then
+    # shellcheck source=scripts/apt.sh
+    source scripts/apt.sh
+    _orlop_apt_install chromium || true
 fi
 if ! browser >/dev/null; then
     echo "page: there is no Chromium and it could not be installed; ORLOP_NO_BROWSER=1 leaves it out."
