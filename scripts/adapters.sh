@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the software adapters of the tests are there: lavapipe (Vulkan), llvmpipe (GL through
-# EGL), SwiftShader (Vulkan); a C linker, which cargo needs; and Python, which reads what is written for it.
+# EGL), SwiftShader (Vulkan); a C linker, which cargo needs; and Python, which reads what is written for it, with
+# pip, which fetches ONNX's tests (scripts/onnx.sh).
 #
 #   source scripts/adapters.sh           sets VK_ADD_DRIVER_FILES and XDG_RUNTIME_DIR in this shell (bash)
 #   eval "$(scripts/adapters.sh)"        the same; run by hand it prints what to export
@@ -18,15 +19,17 @@ _orlop_say() { printf 'adapters: %s\n' "$*" >&2; }
 _orlop_may_install() { [ "${ORLOP_NO_INSTALL:-}" != 1 ]; }
 
 _orlop_packages_debian() {
-    local package missing=()
+    local package missing=() architecture
+    architecture=$(dpkg --print-architecture)
     for package in mesa-vulkan-drivers libegl1 libgl1-mesa-dri libvulkan1; do
         # shellcheck disable=SC2016  # dpkg-query's own placeholder
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package:$architecture" 2>/dev/null)" = installed ] || missing+=("$package")
     done
     command -v cc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
     # Compiles kernels as Metal may (tests/shaders/fast_math.rs).
     command -v clang++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || missing+=(g++)
     command -v python3 >/dev/null 2>&1 || missing+=(python3) # reads a snapshot's pickle
+    python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     [ "${#missing[@]}" -gt 0 ] || return 0
     if _orlop_apt_install "${missing[@]}"; then return 0; fi
     _orlop_say "missing; as root: apt-get install --no-install-recommends ${missing[*]}"
@@ -38,15 +41,15 @@ _orlop_packages_elsewhere() {
     [ ! -r /etc/os-release ] || like=$(. /etc/os-release && echo " ${ID:-} ${ID_LIKE:-} ")
     case "$(uname -s)$like" in
         Linux*' fedora '* | Linux*' rhel '*)
-            _orlop_say 'needed: dnf install mesa-vulkan-drivers mesa-libEGL mesa-dri-drivers vulkan-loader gcc-c++' ;;
+            _orlop_say 'needed: dnf install mesa-vulkan-drivers mesa-libEGL mesa-dri-drivers vulkan-loader gcc-c++ python3-pip' ;;
         Linux*' arch '*)
-            _orlop_say 'needed: pacman -S vulkan-swrast mesa vulkan-icd-loader gcc' ;;
+            _orlop_say 'needed: pacman -S vulkan-swrast mesa vulkan-icd-loader gcc python-pip' ;;
         Linux*suse*)
-            _orlop_say 'needed: zypper install libvulkan_lvp Mesa-libEGL1 Mesa-dri libvulkan1 gcc-c++' ;;
+            _orlop_say 'needed: zypper install libvulkan_lvp Mesa-libEGL1 Mesa-dri libvulkan1 gcc-c++ python3-pip' ;;
         Linux*' alpine '*)
-            _orlop_say 'needed: apk add mesa-vulkan-swrast mesa-egl mesa-dri-gallium vulkan-loader build-base' ;;
+            _orlop_say 'needed: apk add mesa-vulkan-swrast mesa-egl mesa-dri-gallium vulkan-loader build-base py3-pip' ;;
         Linux*)
-            _orlop_say "needed: Mesa's lavapipe (Vulkan), Mesa's EGL and GL drivers, the Vulkan loader, a C++ compiler" ;;
+            _orlop_say "needed: Mesa's lavapipe (Vulkan), Mesa's EGL and GL drivers, the Vulkan loader, a C++ compiler, Python with pip" ;;
         Darwin*)
             _orlop_say 'macOS has no software adapters for the tests: xcode-select --install for the linker, and ORLOP_TEST_REQUIRE=cpu' ;;
         *)
