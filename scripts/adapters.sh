@@ -51,9 +51,9 @@ _orlop_packages_elsewhere() {
         Linux*)
             _orlop_say "needed: Mesa's lavapipe (Vulkan), Mesa's EGL and GL drivers, the Vulkan loader, a C++ compiler, Python with pip" ;;
         Darwin*)
-            _orlop_say 'macOS has no software adapters for the tests: xcode-select --install for the linker, and ORLOP_TEST_REQUIRE=cpu' ;;
+            _orlop_say 'macOS has no software adapters for the tests: xcode-select --install for the linker, ORLOP_TEST_REQUIRE=cpu and each ORLOP_NO_... that scripts/test.sh --help names for what is missing' ;;
         *)
-            _orlop_say 'on Windows and elsewhere: install what you have (Windows brings WARP) and name in ORLOP_TEST_REQUIRE what must run, e.g. cpu' ;;
+            _orlop_say 'on Windows and elsewhere: install what you have (Windows brings WARP) and name in ORLOP_TEST_REQUIRE what must run, e.g. cpu; scripts/test.sh --help names what can be left out' ;;
     esac
 }
 

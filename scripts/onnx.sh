@@ -38,10 +38,10 @@ if ! "$python" -m pip download --quiet --disable-pip-version-check --no-deps --o
     say "the wheel onnx==$version cannot be fetched from PyPI"
     exit 1
 fi
-# A folder is there whole or not at all.
-"$python" - "$stage" "$sha256" <<'END'
+# A folder is there whole or not at all; another run may have been faster.
+"$python" - "$stage" "$sha256" "$folder" <<'END'
 import hashlib, pathlib, sys, zipfile
-stage, expected = pathlib.Path(sys.argv[1]), sys.argv[2]
+stage, expected, folder = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
 (wheel,) = stage.glob("onnx-*.whl")
 found = hashlib.sha256(wheel.read_bytes()).hexdigest()
 if found != expected:
@@ -53,7 +53,10 @@ with zipfile.ZipFile(wheel) as archive:
             path = stage / "whole" / "node" / name[len(prefix):]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(archive.read(name))
+try:
+    (stage / "whole").rename(folder)
+except OSError:
+    if not (folder / "node").is_dir():
+        raise
 END
-# Another run may have been faster.
-mv -T "$stage/whole" "$folder" 2>/dev/null || [ -d "$folder/node" ]
 echo "$folder/node"

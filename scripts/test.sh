@@ -2,7 +2,7 @@
 # Every check of the project, from a clean checkout: scripts/test.sh [--full]
 #
 #   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests
-#   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass (default: cpu,lavapipe,swiftshader,gl)
+#   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass and examples run (default: cpu,lavapipe,swiftshader,gl)
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh, scripts/onnx.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
 #   ORLOP_NO_BROWSER=1   leave the page of snapshots out, where there is no Chromium (scripts/page.sh)
@@ -145,13 +145,24 @@ stage_oldest() { scripts/oldest.sh; }
 
 stage_fuzz() { scripts/fuzz.sh 60; }
 
+# On an adapter that is required, since the others need not be there.
 stage_examples() {
+    local device
+    case " $(tr ',' ' ' <<<"$ORLOP_TEST_REQUIRE") " in
+        *' lavapipe '* | *' swiftshader '* | *' gl '*) device=soft:0 ;;
+        *' gpu'*) device=gpu ;;
+        *) device=cpu ;;
+    esac
     cargo run "${built[@]}" --example devices
     cargo run "${built[@]}" --example matmul -- --size 256
-    cargo run "${built[@]}" --example matmul -- --size 256 --device soft:0 --json >"$temp/matmul.json"
+    cargo run "${built[@]}" --example matmul -- --size 256 --device "$device" --json >"$temp/matmul.json"
     cat "$temp/matmul.json"
     check_json "$temp/matmul.json"
-    local tune=(cargo run "${built[@]}" --example tune -- --device soft:0 --sizes 16,64 --rounds 1)
+    if [ "$device" = cpu ]; then
+        echo "tune: not run (ORLOP_TEST_REQUIRE names no adapter with kernels)"
+        return
+    fi
+    local tune=(cargo run "${built[@]}" --example tune -- --device "$device" --sizes '16,64' --rounds 1)
     "${tune[@]}" --margin -1000 --out "$temp/table.toml"
     grep -q '^kernel = ' "$temp/table.toml"
     # What it wrote, it reads.
