@@ -6,6 +6,7 @@
 # all at their usual sizes, those of threads, of gibibytes and of every variant among them: half an
 # hour.
 #
+#   ORLOP_TEST_REQUIRE   of these adapters trials must run (default: cpu,lavapipe,swiftshader,gl; those without Vulkan do not count)
 #   ORLOP_NO_LAYERS=1    do not run; the only way to pass without the layers
 #   ORLOP_NO_INSTALL=1   install nothing (Debian: vulkan-validationlayers)
 set -euo pipefail
@@ -42,6 +43,7 @@ printf 'khronos_validation.%s\n' 'debug_action = VK_DBG_LAYER_ACTION_LOG_MSG' 'l
     'report_flags = error,warn,perf' 'enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT' \
     >"$temp/vk_layer_settings.txt"
 export VK_LAYER_SETTINGS_PATH="$temp/vk_layer_settings.txt" VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation
+required=$(tr ',' ' ' <<<"${ORLOP_TEST_REQUIRE-cpu,lavapipe,swiftshader,gl}")
 unset ORLOP_TEST_FULL ORLOP_TEST_REQUIRE
 
 ORLOP_TEST_CASE=vulkan_mistake "$processes" >"$temp/mistake"
@@ -73,6 +75,13 @@ for adapter in "${adapters[@]}"; do
     done
 done
 awk '/^test result: / { passed += $4 } END { printf "layers: %d trials\n", passed; exit passed == 0 }' "$temp/log"
+for adapter in lavapipe swiftshader; do
+    case " $required " in *" $adapter "*) ;; *) continue ;; esac
+    if ! grep -q "^test $adapter::" "$temp/log"; then
+        echo "layers: not one trial ran on $adapter, which ORLOP_TEST_REQUIRE names"
+        exit 1
+    fi
+done
 # Known messages that are not ours would be left out here, by their exact id with a reason: none.
 if grep -n -E 'VUID|UNASSIGNED|SYNC-HAZARD|Validation (Error|Warning|Performance)' "$temp/log"; then
     echo "layers: they have something to say"

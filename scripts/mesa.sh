@@ -16,7 +16,8 @@ if [ "${ORLOP_NO_MESA:-}" = 1 ]; then
     exit 0
 fi
 suite=trixie-backports
-cache="${XDG_CACHE_HOME:-$HOME/.cache}/orlop/mesa-$suite"
+home=~
+cache="${XDG_CACHE_HOME:-$home/.cache}/orlop/mesa-$suite"
 libraries="$cache/usr/lib/x86_64-linux-gnu"
 driver="$cache/usr/share/vulkan/icd.d/lvp_icd.json"
 
