@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of the project, from a clean checkout: scripts/test.sh [--full]
 #
-#   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests
+#   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests, and benches/peers must compile
 #   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass and examples run (default: cpu,lavapipe,swiftshader,gl)
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh, scripts/onnx.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
@@ -85,6 +85,11 @@ built=(--profile checked --all-features --locked)
 stage_lints() {
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo check --locked --no-default-features --lib
+}
+
+# Without burn, which takes 18 CPU-minutes.
+stage_peers() {
+    cargo check --manifest-path benches/peers/Cargo.toml --locked --no-default-features --bins
 }
 
 stage_shaders() {
@@ -260,6 +265,7 @@ printf '%s\t%d\n' adapters $((SECONDS - started)) >>"$temp/times"
 
 run_stage format stage_format
 run_stage lints stage_lints
+[ "${ORLOP_TEST_FULL:-0}" = 0 ] || run_stage peers stage_peers
 run_stage shaders stage_shaders
 run_stage docs stage_docs
 run_stage tests stage_tests
