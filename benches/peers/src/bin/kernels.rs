@@ -1,7 +1,8 @@
 //! Elementwise ops, reductions, norms, transposition and gathers of orlop beside burn-wgpu's on one adapter, in
 //! one run, in turns; medians.
 //!
-//! `cargo run --release --bin kernels [-- --device lavapipe|swiftshader|gpu]... [--size 4096] [--json]`
+//! `cargo run --release --bin kernels [-- --device lavapipe|swiftshader|gpu]... [--size 4096] [--json]`; where burn
+//! may take another adapter nothing is measured.
 
 #[path = "../adapter.rs"]
 mod adapter;
@@ -77,12 +78,14 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn run(arguments: &Arguments) -> Result<()> {
-        let selector = match arguments.device.last().map(String::as_str) {
-            Some("gpu") => "gpu:0",
-            _ => "soft:0",
-        };
+        let selector = arguments.device.last().map_or("lavapipe", String::as_str);
+        let takes = adapter::takes("burn-wgpu", selector).unwrap_or_else(|error| fail(&error));
+        if !takes {
+            fail("there is nothing to compare with");
+        }
+        let info = adapter::named(selector).unwrap_or_else(|error| fail(&error));
         let mut ours = Device::builder().select(selector);
-        if selector == "gpu:0" {
+        if info.kind().is_gpu() {
             // Where results of two sizes take turns, the default makes regions anew at first, which takes milliseconds.
             ours = ours.growth(Growth::PreallocateBytes { bytes: 4 << 30 });
         }

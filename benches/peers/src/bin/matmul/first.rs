@@ -22,7 +22,10 @@ const REPEATS: usize = 5;
 pub fn child(device: &str, peer: &str) {
     let operands = Operands::of(&PROBLEM, DType::F32);
     let mut peer: Box<dyn Peer> = match peer {
-        "orlop" => Box::new(crate::orlop::Orlop::on(crate::open(device), DType::F32)),
+        "orlop" => Box::new(crate::orlop::Orlop::on(
+            crate::open(device, false),
+            DType::F32,
+        )),
         #[cfg(feature = "burn")]
         "burn-wgpu" => Box::new(crate::burn::Burn::open()),
         other => crate::fail(&format!("nobody is called {other}")),
@@ -37,7 +40,7 @@ pub fn child(device: &str, peer: &str) {
 /// One line a peer: seconds of the first process and the median of those after it.
 pub fn measure(device: &str) -> Vec<Value> {
     let mut peers = vec!["orlop"];
-    if cfg!(feature = "burn") && device != "cpu" {
+    if cfg!(feature = "burn") && crate::takes("burn-wgpu", device) {
         peers.push("burn-wgpu");
     }
     let run = |peer: &str| {

@@ -1,6 +1,6 @@
 //! Those who multiply on the CPU, called directly: the `gemm` crate, faer, OpenBLAS.
 
-use std::ffi::{c_float, c_int};
+use std::ffi::{CStr, c_char, c_float, c_int};
 use std::time::Duration;
 
 use crate::peer::{Peer, Run};
@@ -181,12 +181,15 @@ const ROW_MAJOR: c_int = 101;
 const PLAIN: c_int = 111;
 const TRANSPOSED: c_int = 112;
 
+/// OpenBLAS's names of the processors whose kernels are of 512 bits.
+pub const WIDE: [&str; 3] = ["SkylakeX", "Cooperlake", "SapphireRapids"];
+
 /// OpenBLAS, if the system has it.
 pub struct OpenBlas {
     sgemm: Sgemm,
     sgemv: Sgemv,
     set_threads: unsafe extern "C" fn(c_int),
-    _library: libloading::Library,
+    library: libloading::Library,
 }
 
 impl OpenBlas {
@@ -211,8 +214,19 @@ impl OpenBlas {
                 sgemm,
                 sgemv,
                 set_threads,
-                _library: library,
+                library,
             })
+        }
+    }
+
+    /// The processor whose kernels it has taken.
+    pub fn core(&self) -> Option<String> {
+        // SAFETY: the function has the type of its header, and its text is a constant of the library.
+        unsafe {
+            let name: unsafe extern "C" fn() -> *const c_char =
+                *self.library.get(b"openblas_get_corename\0").ok()?;
+            let name = name();
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
         }
     }
 }

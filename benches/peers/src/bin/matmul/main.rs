@@ -1,10 +1,11 @@
 //! Matrix products of orlop beside others', in one run, round by round.
 //!
-//! `cargo run --release --bin matmul [-- --device cpu|lavapipe|swiftshader|gpu]... [--json]`
+//! `cargo run --release --bin matmul [-- --device cpu|lavapipe|swiftshader|gpu|SELECTOR]... [--json]`
 //!
 //! On the CPU: the `gemm` crate, faer and OpenBLAS (where the system has it), called directly; on
 //! adapters: burn-wgpu; with `--pytorch` PyTorch too, on the CPU or by CUDA, with TF32 off and on
-//! (`python3`, or `$ORLOP_PYTHON`). `--dtype f16` is orlop, without and with cooperative matrices, and
+//! (`python3`, or `$ORLOP_PYTHON`). Burn and PyTorch take the adapter that they find: they are left out where that may be another.
+//! `--dtype f16` is orlop, without and with cooperative matrices, and
 //! PyTorch. Figures are medians; every result is checked. `--first` measures the first product of a
 //! process instead, from its start to the result on the host.
 
@@ -21,7 +22,7 @@ mod shapes;
 
 use std::process::{Command, Stdio, exit};
 
-use ::orlop::DType;
+use ::orlop::{DType, DeviceInfo, DeviceKind};
 use clap::Parser;
 use peer::Peer;
 use pytorch::{Precision, PyTorch};
@@ -30,7 +31,7 @@ use shapes::{LARGE, PROBLEMS, Problem};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where: cpu, lavapipe, swiftshader, gpu; all but gpu without it.
+    /// Where: cpu, lavapipe, swiftshader, gpu, any selector of orlop's; the first three without it.
     #[arg(long)]
     device: Vec<String>,
     /// Only problems whose name contains this.
@@ -94,6 +95,7 @@ fn main() {
             continue;
         }
         let mut command = on(device);
+        help_openblas(&mut command);
         command.args(
             std::env::args()
                 .skip(1)
@@ -121,14 +123,22 @@ fn fail(problem: &str) -> ! {
     exit(2)
 }
 
-/// This program, seeing one adapter only.
+/// This program again.
 fn on(device: &str) -> Command {
-    let mut command = adapter::alone(device).unwrap_or_else(|error| fail(&error));
-    // Its kernel for Skylake-X, where it does not know the processor.
-    if std::env::var_os("OPENBLAS_CORETYPE").is_none() && is_avx512() {
+    adapter::alone(device).unwrap_or_else(|error| fail(&error))
+}
+
+/// Has OpenBLAS take its kernels for Skylake-X where it knows the processor too little to take some of 512 bits.
+fn help_openblas(command: &mut Command) {
+    let is_narrow = |core: String| !host::WIDE.contains(&core.as_str());
+    if std::env::var_os("OPENBLAS_CORETYPE").is_none()
+        && is_avx512()
+        && host::OpenBlas::open()
+            .and_then(|openblas| openblas.core())
+            .is_some_and(is_narrow)
+    {
         command.env("OPENBLAS_CORETYPE", "SkylakeX");
     }
-    command
 }
 
 fn is_avx512() -> bool {
@@ -138,49 +148,45 @@ fn is_avx512() -> bool {
     return false;
 }
 
-/// orlop on a device that the environment has left alone.
-fn open(device: &str) -> ::orlop::Device {
-    let selector = match device {
-        "cpu" => "cpu",
-        "gpu" => "gpu:0",
-        _ => "soft:0",
-    };
-    open_with(selector, false)
-}
-
-fn open_with(selector: &str, matrices: bool) -> ::orlop::Device {
+fn open(selector: &str, matrices: bool) -> ::orlop::Device {
     let builder = ::orlop::Device::builder().select(selector);
     let opened = builder.experimental_cooperative_matrices(matrices).build();
     opened.unwrap_or_else(|error| fail(&error.to_string()))
 }
 
-fn peers(device: &str, arguments: &Arguments) -> Vec<Box<dyn Peer>> {
+fn takes(who: &str, device: &str) -> bool {
+    adapter::takes(who, device).unwrap_or_else(|error| fail(&error))
+}
+
+fn peers(device: &str, plain: ::orlop::Device, arguments: &Arguments) -> Vec<Box<dyn Peer>> {
     let dtype = arguments.dtype;
-    let plain = open(device);
     let info = plain.info().clone();
     let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(orlop::Orlop::on(plain, dtype))];
     if info.capabilities.cooperative_matrices.edge(dtype).is_some() {
-        let device = open_with(&info.selector, true);
-        peers.push(Box::new(orlop::Orlop::on(device, dtype)));
+        peers.push(Box::new(orlop::Orlop::on(open(device, true), dtype)));
     }
     if arguments.alone {
         return peers;
     }
-    if arguments.pytorch {
-        let precisions: &[Precision] = match (dtype, device) {
+    let is_cpu = info.kind() == DeviceKind::Cpu;
+    if arguments.pytorch && info.kind() == DeviceKind::Software {
+        eprintln!("without PyTorch, which has no {device}");
+    } else if arguments.pytorch && (is_cpu || takes("PyTorch", device)) {
+        let place = if is_cpu { "cpu" } else { "cuda" };
+        let precisions: &[Precision] = match (dtype, is_cpu) {
             (DType::F16, _) => &[Precision::F16],
-            (_, "cpu") => &[Precision::F32],
-            _ => &[Precision::F32, Precision::Tf32],
+            (_, true) => &[Precision::F32],
+            (_, false) => &[Precision::F32, Precision::Tf32],
         };
         for &precision in precisions {
-            let opened = PyTorch::open(device, precision);
+            let opened = PyTorch::open(place, precision);
             peers.push(Box::new(opened.unwrap_or_else(|error| fail(&error))));
         }
     }
     if dtype == DType::F16 {
         return peers;
     }
-    if device == "cpu" {
+    if is_cpu {
         peers.push(Box::new(host::Gemm));
         peers.push(Box::new(host::Faer));
         match host::OpenBlas::open() {
@@ -189,36 +195,40 @@ fn peers(device: &str, arguments: &Arguments) -> Vec<Box<dyn Peer>> {
         }
     } else {
         #[cfg(feature = "burn")]
-        peers.push(Box::new(burn::Burn::open()));
+        if takes("burn-wgpu", device) {
+            peers.push(Box::new(burn::Burn::open()));
+        }
     }
     peers
 }
 
 /// The most operations that a device is asked for: seconds at burn's speed.
-fn most(device: &str) -> f64 {
-    match device {
-        "swiftshader" => 2.2e9,
-        "lavapipe" => 2e10,
+fn most(info: &DeviceInfo) -> f64 {
+    match info.kind() {
+        DeviceKind::Software if info.name.contains("SwiftShader") || info.backend == "Gl" => 2.2e9,
+        DeviceKind::Software => 2e10,
         _ => f64::INFINITY,
     }
 }
 
 fn child(arguments: &Arguments) {
     let device = arguments.device.last().map_or("cpu", String::as_str);
-    let mut peers = peers(device, arguments);
-    let (rounds, seconds) = match device {
-        "cpu" => (11, 0.02),
+    let plain = open(device, false);
+    let info = plain.info().clone();
+    let mut peers = peers(device, plain, arguments);
+    let (rounds, seconds) = match info.kind() {
+        DeviceKind::Cpu => (11, 0.02),
         _ => (3, 0.1),
     };
     let rounds = arguments.rounds.unwrap_or(rounds);
-    let large = match device {
-        "gpu" => &LARGE[..],
-        _ => &[],
+    let large = match info.kind().is_gpu() {
+        true => &LARGE[..],
+        false => &[],
     };
     for problem in PROBLEMS.iter().chain(large).copied() {
         let is_asked = |part: &String| problem.name().contains(part.as_str());
         let asked = arguments.shape.is_empty() || arguments.shape.iter().any(is_asked);
-        if !asked || problem.flops() > most(device) {
+        if !asked || problem.flops() > most(&info) {
             continue;
         }
         let measured = peer::measure(&mut peers, &problem, rounds, seconds, arguments.dtype);
@@ -227,11 +237,11 @@ fn child(arguments: &Arguments) {
             .zip(measured)
             .map(|(peer, seconds)| json!({ "who": peer.name(), "seconds": seconds }))
             .collect();
-        println!("{}", line(device, &problem, &figures));
+        println!("{}", line(device, &problem, arguments.dtype, &figures));
     }
 }
 
-fn line(device: &str, problem: &Problem, figures: &[Value]) -> Value {
+fn line(device: &str, problem: &Problem, dtype: DType, figures: &[Value]) -> Value {
     let Problem {
         batch,
         m,
@@ -242,7 +252,7 @@ fn line(device: &str, problem: &Problem, figures: &[Value]) -> Value {
     json!({
         "device": device, "problem": problem.name(), "batch": batch, "m": m, "k": k, "n": n,
         "turned": turned, "flops": problem.flops(), "figures": figures,
-        "matrix_bytes": problem.is_vector().then(|| problem.matrix_bytes()),
+        "matrix_bytes": problem.is_vector().then(|| problem.matrix_bytes(dtype)),
     })
 }
 

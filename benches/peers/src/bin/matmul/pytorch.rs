@@ -34,10 +34,9 @@ pub struct PyTorch {
 }
 
 impl PyTorch {
-    /// On `cpu`, or on the first GPU by CUDA; says on stderr what it found.
-    pub fn open(device: &str, precision: Precision) -> Result<Self, String> {
+    /// On `cpu`, or with `cuda` on the first GPU; says on stderr what it found.
+    pub fn open(place: &str, precision: Precision) -> Result<Self, String> {
         let python = std::env::var("ORLOP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-        let place = if device == "cpu" { "cpu" } else { "cuda" };
         let [_, name] = precision.names();
         let child = Command::new(&python)
             .args(["-c", include_str!("pytorch.py"), place, name])

@@ -2,7 +2,7 @@
 
 use orlop::DType;
 
-/// A product of row-major f32 matrices, `batch` times.
+/// A product of row-major matrices, `batch` times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     pub batch: usize,
@@ -24,8 +24,8 @@ impl Problem {
     }
 
     /// Bytes of the matrix that a product with a vector reads.
-    pub fn matrix_bytes(&self) -> f64 {
-        4.0 * self.batch as f64 * self.k as f64 * self.m.max(self.n) as f64
+    pub fn matrix_bytes(&self, dtype: DType) -> f64 {
+        dtype.size() as f64 * self.batch as f64 * self.k as f64 * self.m.max(self.n) as f64
     }
 
     pub fn name(&self) -> String {
