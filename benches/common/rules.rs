@@ -6,18 +6,22 @@ use crate::trace::{Event, Trace};
 
 /// Peak reserved bytes of a trace under TensorFlow's rule (BFC): best fit at 256 bytes; a chunk is split
 /// when what is left is as large as what is asked for, or 128 MiB; a new region is 2 MiB, 4 MiB, 8 MiB and
-/// so on, doubled further until the request fits; none goes back.
+/// so on; one that is doubled further until the request fits is followed by one as large; none goes back.
 pub fn tensorflow(trace: &Trace) -> u64 {
-    let mut next = 1u64 << 20;
+    let mut next = 2u64 << 20;
     let rules = Rules {
         pool_and_bytes: |bytes: u64| (0, bytes.max(1).next_multiple_of(256)),
         splits: |_, bytes: u64, held: u64| held >= 2 * bytes || held - bytes >= 128 << 20,
         region: |_, bytes: u64| {
-            next *= 2;
-            while next < bytes {
-                next *= 2;
+            let mut region = next;
+            while region < bytes {
+                region *= 2;
             }
-            next
+            next = match region == next {
+                true => next * 2,
+                false => region,
+            };
+            region
         },
     };
     rules.peak_reserved(trace)
