@@ -163,8 +163,8 @@ fn bookkeeping(blocks: usize) -> Outcome<f64> {
     Ok(host as f64 / pool.statistics().reserved as f64)
 }
 
-/// Nanoseconds for each tensor that is made and dropped on a new device by `threads` threads at once,
-/// as each of them sees it.
+/// Nanoseconds of the clock over all the tensors that are made and dropped on a new device by `threads` threads at
+/// once, each doing its share: how fast they are together, not how long one takes.
 fn contended(selector: &str, threads: usize) -> Outcome<f64> {
     const TENSORS: usize = 200_000;
     let device = Device::builder().select(selector).build()?;
@@ -419,7 +419,7 @@ fn main() -> Outcome<()> {
                 );
             } else {
                 println!(
-                    "{threads} threads make and drop tensors on {name} ({backend}): {nanoseconds:.1} ns each"
+                    "{threads} threads make and drop tensors on {name} ({backend}): {nanoseconds:.1} ns a tensor, all threads together"
                 );
             }
         }
