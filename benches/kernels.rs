@@ -126,7 +126,7 @@ impl Table<'_> {
             images.permute(&[0, 2, 3, 1])?.copy()
         })?;
         self.line("gather of rows", 2 * all, || x.index_select(0, &order))?;
-        self.line("sum of rows into rows", 4 * all, || {
+        self.line("sum of rows into rows", 3 * all, || {
             x.index_add(0, &order, &y)
         })?;
         let places: Vec<u32> = (0..elements)
