@@ -25,7 +25,7 @@ struct Line {
 const BENCH: &str = "figures";
 
 fn main() {
-    let args = Args::of(BENCH);
+    let args = Args::of(BENCH, &[]);
     let devices = or_exit(BENCH, args.selectors());
     let (json, quick) = (args.json, args.quick);
     let limits = Limits::measure(quick);

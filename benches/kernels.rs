@@ -6,26 +6,41 @@
 #[path = "common/args.rs"]
 mod args;
 
-use args::{Args, in_turns, or_exit};
+use std::cell::RefCell;
+
+use args::{Args, in_turns, or_exit, refuse};
 use orlop::memory::Growth;
 use orlop::{DType, Device, Result, Tensor, fused};
 
 const BENCH: &str = "kernels";
 
 fn main() {
-    let args = Args::of(BENCH);
+    let args = Args::of(BENCH, &["--only", "--dtype"]);
+    let missed = RefCell::new(args.only.clone());
+    let mut is_measured = false;
     for selector in or_exit(BENCH, args.selectors()) {
-        let filled = steady(&selector).and_then(|device| {
-            Table {
-                device: &device,
-                json: args.json,
-                only: &args.only,
-                dtype: args.dtype,
-                runs: if args.quick { 3 } else { 9 },
-            }
-            .fill(args.quick)
-        });
-        or_exit(BENCH, filled);
+        let device = or_exit(BENCH, steady(&selector));
+        // The CPU would do the work.
+        if !device.capabilities().holds(args.dtype) {
+            eprintln!("{BENCH}: {device} has no {}, so it is left out", args.dtype);
+            continue;
+        }
+        is_measured = true;
+        let table = Table {
+            device: &device,
+            json: args.json,
+            only: &args.only,
+            missed: &missed,
+            dtype: args.dtype,
+            runs: if args.quick { 3 } else { 9 },
+        };
+        or_exit(BENCH, table.fill(args.quick));
+    }
+    if !is_measured {
+        refuse(BENCH, "nothing is measured");
+    }
+    if let [first, ..] = &missed.borrow()[..] {
+        refuse(BENCH, &format!("no line has {first} in its name"));
     }
 }
 
@@ -66,6 +81,8 @@ struct Table<'a> {
     device: &'a Device,
     json: bool,
     only: &'a [String],
+    /// Those of `only` that no line had in its name yet.
+    missed: &'a RefCell<Vec<String>>,
     dtype: DType,
     runs: usize,
 }
@@ -174,6 +191,9 @@ impl Table<'_> {
         if !self.only.is_empty() && !self.only.iter().any(|part| what.contains(part.as_str())) {
             return Ok(());
         }
+        self.missed
+            .borrow_mut()
+            .retain(|part| !what.contains(part.as_str()));
         let from = Tensor::empty(self.device, [bytes / 8], DType::F32)?;
         from.fill(1.0)?;
         let [op, copy] = in_turns(self.device, self.runs, |is_copy| match is_copy {

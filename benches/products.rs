@@ -13,7 +13,7 @@ use orlop::{Activation, DType, Device, HostMatrix, Result, Tensor, matmul_stream
 const BENCH: &str = "products";
 
 fn main() {
-    let args = Args::of(BENCH);
+    let args = Args::of(BENCH, &[]);
     let table = Table {
         json: args.json,
         runs: if args.quick { 3 } else { 9 },

@@ -1,5 +1,5 @@
-//! The arguments that benches on devices share: `[--device NAME]...
-//! [--only LINE]... [--dtype NAME] [--quick] [--json]`.
+//! The arguments that benches on devices share: `[--device NAME]... [--quick] [--json]`, and where the bench takes
+//! them `[--only LINE]... [--dtype NAME]`.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ const WARMING: Duration = Duration::from_millis(200);
 pub struct Args {
     /// Selectors of devices.
     devices: Vec<String>,
-    /// Only lines whose names contain one of these, where the bench has many.
+    /// Only lines whose names contain one of these, where the bench takes it.
     #[allow(dead_code)]
     pub only: Vec<String>,
-    /// Of elements, where the bench has a choice.
+    /// Of elements, where the bench takes it.
     #[allow(dead_code)]
     pub dtype: DType,
     /// Fewer runs, smaller sizes.
@@ -24,8 +24,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// The arguments of the process; what is none of them ends it.
-    pub fn of(bench: &str) -> Self {
+    /// The arguments of the process, with those in `takes` that not every bench has; what is none of them ends it.
+    pub fn of(bench: &str, takes: &[&str]) -> Self {
         let mut read = Self {
             devices: Vec::new(),
             only: Vec::new(),
@@ -35,22 +35,28 @@ impl Args {
         };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
+            let mut value = || {
+                // Cargo's `--bench` comes last.
+                let value = args.next().filter(|value| !value.starts_with("--"));
+                value.unwrap_or_else(|| refuse(bench, &format!("{arg} needs a value")))
+            };
             match arg.as_str() {
-                "--device" => read.devices.extend(args.next()),
-                "--only" => read.only.extend(args.next()),
-                "--dtype" => {
-                    let name = args.next().unwrap_or_default();
-                    read.dtype = or_exit(bench, name.parse());
+                "--device" => read.devices.push(value()),
+                "--only" if takes.contains(&"--only") => read.only.push(value()),
+                "--dtype" if takes.contains(&"--dtype") => {
+                    read.dtype = or_exit(bench, value().parse());
                 }
                 "--json" => read.json = true,
                 "--quick" => read.quick = true,
                 // What cargo passes.
                 "--bench" => {}
                 other => {
-                    eprintln!(
-                        "{bench}: unknown argument {other}; there are --device NAME, --only LINE, --dtype NAME, --quick, --json"
-                    );
-                    std::process::exit(2);
+                    let there = [&["--device", "--quick", "--json"], takes].concat();
+                    let there = there.join(", ");
+                    refuse(
+                        bench,
+                        &format!("unknown argument {other}; there are {there}"),
+                    )
                 }
             }
         }
@@ -69,10 +75,13 @@ impl Args {
 
 /// Ends the process when there is an error.
 pub fn or_exit<T>(bench: &str, result: Result<T>) -> T {
-    result.unwrap_or_else(|error| {
-        eprintln!("{bench}: {error}");
-        std::process::exit(2);
-    })
+    result.unwrap_or_else(|error| refuse(bench, &error.to_string()))
+}
+
+/// Ends the process with a line that says why.
+pub fn refuse(bench: &str, why: &str) -> ! {
+    eprintln!("{bench}: {why}");
+    std::process::exit(2)
 }
 
 /// Runs what is timed next until it has compiled, and for 0.2 s more on hardware: it idles while kernels compile, and an H200's
