@@ -68,14 +68,16 @@ fn print(lines: &[Line]) {
     }
 }
 
-/// Median seconds of `runs` runs after one to warm up.
-fn median(runs: usize, mut work: impl FnMut()) -> f64 {
+/// Median seconds of `runs` runs after one to warm up; what a run returns is dropped outside of its time.
+fn median<T>(runs: usize, mut work: impl FnMut() -> T) -> f64 {
     work();
     let mut seconds: Vec<f64> = (0..runs)
         .map(|_| {
             let start = Instant::now();
-            work();
-            start.elapsed().as_secs_f64()
+            let returned = work();
+            let seconds = start.elapsed().as_secs_f64();
+            drop(returned);
+            seconds
         })
         .collect();
     middle(&mut seconds).unwrap_or(f64::NAN)
@@ -294,8 +296,10 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         "GB/s",
         memcpy,
     );
-    let mut result = Ok(Vec::new());
-    let seconds = median(runs, || result = tensor.to_vec::<f32>());
+    let mut result = Ok(());
+    let seconds = median(runs, || {
+        tensor.to_vec::<f32>().map_err(|error| result = Err(error))
+    });
     result?;
     line(
         "download of 64 MiB, fresh memory",
@@ -329,8 +333,18 @@ fn timed(
 }
 
 /// Seconds that this thread has worked, where Linux tells.
+#[cfg(target_os = "linux")]
 fn thread_seconds() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let nanoseconds: f64 = text.split_whitespace().next()?.parse().ok()?;
-    Some(nanoseconds * 1e-9)
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: it writes the time where it is told to, nothing else.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    (status == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn thread_seconds() -> Option<f64> {
+    None
 }
