@@ -254,6 +254,14 @@ impl Gpu {
         })
     }
 
+    /// Bytes that could go to the host now: in blocks that are not pinned, as many as the host may hold more.
+    pub(crate) fn spillable(&self) -> u64 {
+        self.spill.as_ref().map_or(0, |spill| {
+            let place = spill.most.saturating_sub(spill.bytes());
+            self.memory.lock().unpinned().min(place)
+        })
+    }
+
     /// Spills blocks, those that were used least recently first, until there may be room for a request, and `least` bytes
     /// if there are so many; none where all that may go would not be enough. `refused`: the adapter gives no more, so that
     /// only freed bytes count.

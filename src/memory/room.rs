@@ -43,7 +43,7 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Bytes in blocks that are not pinned.
-    pub(super) fn unpinned(&self) -> u64 {
+    pub(crate) fn unpinned(&self) -> u64 {
         let regions = self.best_fit.regions();
         regions
             .flat_map(|(region, _)| self.best_fit.pieces(region))

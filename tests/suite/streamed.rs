@@ -2,10 +2,15 @@
 
 use std::ops::Range;
 
-use orlop::{DType, Device, Element, Error, HostMatrix, Result, bf16, f16, matmul_streamed};
+use orlop::memory::WhenFull;
+use orlop::{
+    DType, Device, Element, Error, HostMatrix, Result, Streamed, Tensor, bf16, f16, matmul_streamed,
+};
 
 use crate::adapters::{Context, full};
+use crate::full::one_region;
 use crate::number::{Number, Value};
+use crate::operand::same;
 use crate::products::Factor;
 use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
@@ -20,6 +25,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("streamed::long_k", Scope::Device, long_k),
         Test::new("streamed::edges", Scope::Device, edges),
         Test::new("streamed::tiny_budgets", Scope::Device, tiny_budgets),
+        Test::new("streamed::full_devices", Scope::Gpu, full_devices),
         Test::new("streamed::nothing", Scope::Device, nothing),
         Test::new("streamed::scopes", Scope::Device, scopes),
         Test::new("streamed::refusals", Scope::Device, refusals),
@@ -152,6 +158,58 @@ fn tiny_budgets(context: &Context) -> Result<()> {
             "a budget of {limit}: {want}, not {c:?}"
         );
     }
+    Ok(())
+}
+
+/// A device at its limit, as one that spills is most of the time: tensors go to the host for tiles that are not small. Where
+/// they may not, it is an error at once.
+fn full_devices(context: &Context) -> Result<()> {
+    const LARGE: usize = 64 << 10;
+    let [m, k, n] = [300, 200, 400];
+    let mut rng = Rng::new(crate::rng::seed());
+    let (a, b) = (
+        random::<f32>(&mut rng, m * k),
+        random::<f32>(&mut rng, k * n),
+    );
+    let product = |device: &Device, c: &mut [f32]| -> Result<Streamed> {
+        matmul_streamed(
+            device,
+            &mut HostMatrix::new(&a[..], [m, k])?,
+            &mut HostMatrix::new(&b[..], [k, n])?,
+            &mut HostMatrix::new(&mut c[..], [m, n])?,
+        )
+    };
+    let full = |most: Option<u64>| -> Result<(Device, Vec<Tensor>)> {
+        let device = one_region(context, BUDGET, WhenFull::SpillToHost { most })?;
+        let tensors = (0..BUDGET as u32 / LARGE as u32)
+            .map(|at| Tensor::full(&device, [LARGE / 4], at, DType::U32))
+            .collect::<Result<Vec<_>>>()?;
+        assert_eq!(device.memory().allocated, BUDGET);
+        Ok((device, tensors))
+    };
+    for most in [None, Some(BUDGET / 2)] {
+        let (device, tensors) = full(most)?;
+        let mut c = vec![0.0; m * n];
+        let streamed = product(&device, &mut c)?;
+        check([m, k, n], &a, &b, &c);
+        let tile = streamed.tile.iter().product::<usize>();
+        assert!(tile >= 64 * 64 * 64, "{streamed:?}");
+        let memory = device.memory();
+        assert_eq!(memory.allocated + memory.spilled, BUDGET);
+        for (at, tensor) in (0..).zip(&tensors) {
+            same(tensor, &[at; LARGE / 4])?;
+        }
+    }
+    let (device, tensors) = full(None)?;
+    let pins = tensors
+        .iter()
+        .map(Tensor::pin)
+        .collect::<Result<Vec<_>>>()?;
+    let mut c = vec![7.0; m * n];
+    let refused = product(&device, &mut c).expect_err("no room");
+    assert!(matches!(refused, Error::OutOfMemory(_)), "{refused}");
+    assert!(c.iter().all(|&c| c == 7.0));
+    drop(pins);
     Ok(())
 }
 

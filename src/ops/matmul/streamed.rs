@@ -136,6 +136,8 @@ pub struct Streamed {
 const OP: &str = "matmul_streamed";
 /// Tiles are whole multiples of it where they can be: kernels like them so.
 const ROUND: usize = 128;
+/// Rows and columns of small tiles: below them products take more rounds than anybody waits for.
+const SMALL: usize = 16;
 /// What a device without a budget is asked for.
 const UNLIMITED: u64 = 1 << 30;
 
@@ -148,12 +150,15 @@ const UNLIMITED: u64 = 1 << 30;
 ///
 /// It uses at most three quarters of what the device's budget leaves (1 GiB without one), in tiles that are no larger than a
 /// buffer of the adapter; as many rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows.
-/// Sums of f16 and bf16 are kept in f32.
+/// Where few rows of all of `a`'s columns do not fit, those are cut, too: then `a` goes up once for each band of columns of
+/// `b`. On a device whose tensors may go to the host ([`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost)) some
+/// do where little is left: half of what is left and what may go there is used then. Sums of f16 and bf16 are kept in f32.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
-/// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even small tiles fit; what sources and target say; a
-/// lost device. Part of the target may be written then; the device holds nothing of it.
+/// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even
+/// tiles of 16 rows and columns fit (or all, where there are fewer); what sources and target say; a lost device. Part of the
+/// target may be written then; the device holds nothing of it.
 pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     device: &Device,
     a: &mut impl MatrixSource<T>,
@@ -178,7 +183,12 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     check_work(OP, Shape::from([m, n]).count(OP)?, k)?;
     let statistics = device.memory();
     let left = match statistics.limit {
-        Some(limit) => limit.saturating_sub(statistics.allocated),
+        Some(limit) => {
+            let free = limit.saturating_sub(statistics.allocated);
+            let spillable = device.gpu().map_or(0, |gpu| gpu.spillable());
+            // Not all that may go to the host has to: tiles of half as much are as fast.
+            free.max(free.saturating_add(spillable) / 2)
+        }
         None => UNLIMITED,
     };
     let element = T::DTYPE.accumulator().size() as u64;
@@ -217,7 +227,7 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
         }
         match result {
             // Others use the device, too: with smaller tiles, as long as nothing is written.
-            Err(Error::OutOfMemory(_)) if !run.wrote && run.tile != [1; 3] && room > 16 => {
+            Err(Error::OutOfMemory(_)) if !run.wrote && run.tile != smallest([m, k, n]) => {
                 room /= 2;
             }
             Err(error) => return Err(error),
@@ -226,8 +236,13 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     }
 }
 
+/// The tile that is tried where none fits: the device says whether it does.
+fn smallest(sizes: [usize; 3]) -> [usize; 3] {
+    sizes.map(|size| size.clamp(1, SMALL))
+}
+
 /// The largest tile for which operands, sums, a product and their sum fit `room` elements, each in whole quanta and none
-/// of more than `most`.
+/// of more than `most`; the smallest where none does.
 fn tile([m, k, n]: [usize; 3], room: u64, most: u64, quantum: u64) -> [usize; 3] {
     let taken = |[m, k, n]: [usize; 3]| {
         let elements = |rows: usize, columns: usize| {
@@ -241,8 +256,9 @@ fn tile([m, k, n]: [usize; 3], room: u64, most: u64, quantum: u64) -> [usize; 3]
     };
     let is_over =
         |rows: usize, columns: usize| rows as u128 * columns as u128 > u128::from(most.max(1));
+    let smallest = smallest([m, k, n]);
     let mut tile = [m, k, n].map(|size| size.max(1));
-    while tile != [1; 3] {
+    while tile != smallest {
         // n first: `a` stays then, and `b` goes up once. Not to slivers: those are slow.
         let [m, k, n] = tile;
         let at = match () {
@@ -257,10 +273,16 @@ fn tile([m, k, n]: [usize; 3], room: u64, most: u64, quantum: u64) -> [usize; 3]
             () if m >= n => 0,
             () => 2,
         };
+        // What is small already stays so.
+        let others = (0..3).filter(|&at| tile[at] > smallest[at]);
+        let at = match tile[at] > smallest[at] {
+            true => at,
+            false => others.max_by_key(|&at| tile[at]).unwrap_or(at),
+        };
         let half = tile[at].div_ceil(2);
         tile[at] = match half > ROUND {
             true => half / ROUND * ROUND,
-            false => half,
+            false => half.max(smallest[at]),
         };
     }
     tile
@@ -339,7 +361,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
                     self.finish(before, c)?;
                 }
                 // Where there may be no room for two, each comes by itself: what fits once fits to the end.
-                if self.tile == [1; 3]
+                if self.tile == smallest([m, k, n])
                     && let Some(only) = self.coming.take()
                 {
                     self.finish(only, c)?;
@@ -427,7 +449,9 @@ mod tests {
             assert!(largest <= most && largest > most / 4, "{m}x{k}x{n}");
         }
         // Nothing fits: the smallest, and the device says so.
-        assert_eq!(tile([8, 8, 8], 0, u64::MAX, 64), [1, 1, 1]);
+        assert_eq!(tile([8, 800, 1], 0, u64::MAX, 64), [8, 16, 1]);
+        assert_eq!(tile([1000; 3], 0, u64::MAX, 64), [16; 3]);
+        assert_eq!(tile([1000; 3], u64::MAX, 1, 64), [16; 3]);
         assert!(
             tile([usize::MAX; 3], 1 << 20, 1 << 30, 64)
                 .iter()
