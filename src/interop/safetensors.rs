@@ -235,7 +235,8 @@ fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write
         .and_then(|()| writer.write_all(&header))
         .map_err(failing.io())?;
     for (_, tensor) in order {
-        copy_out(failing, &tensor.contiguous()?, writer)?;
+        let source = tensor.dense(failing.op, || tensor.storage().turn_to_read())?;
+        copy_out(failing, &source, writer)?;
     }
     writer.flush().map_err(failing.io())
 }

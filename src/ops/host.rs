@@ -85,15 +85,19 @@ impl Tensor {
     }
 
     /// The elements one after the other, to be read. What is on the host while the device is full is read there, views too:
-    /// nothing comes back for that, and it needs no device. Unless one is there and more lies between the elements than they
+    /// nothing comes back for that, and it needs no device. Unless one has room and more lies between the elements than they
     /// are, which would be copied too. `turn`: to read, and over then.
-    fn dense(&self, op: &'static str, turn: impl FnOnce() -> Option<Turn>) -> Result<Tensor> {
+    pub(crate) fn dense(
+        &self,
+        op: &'static str,
+        turn: impl FnOnce() -> Option<Turn>,
+    ) -> Result<Tensor> {
         if self.is_contiguous() || !self.storage().is_spilled() {
             return self.contiguous();
         }
         if self.has_wide_gaps() {
             match self.contiguous() {
-                Err(Error::DeviceLost(_)) => {}
+                Err(Error::DeviceLost(_) | Error::OutOfMemory(_)) => {}
                 there => return there,
             }
         }

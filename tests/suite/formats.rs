@@ -8,10 +8,13 @@ use std::path::PathBuf;
 
 use ndarray::{Array, ArrayD, Axis, Ix2, ShapeBuilder, s};
 use orlop::interop::{SafeTensors, save_safetensors, write_safetensors};
+use orlop::memory::WhenFull;
 use orlop::{DType, Device, Element, Error, Result, Tensor, f16};
 use proptest::prelude::*;
 
 use crate::adapters::{Context, project};
+use crate::full::one_region;
+use crate::operand::same;
 use crate::rng::Rng;
 use crate::{OnceTest, Scope, Test};
 
@@ -24,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("formats::npy_large", Scope::Device, npy_large),
         Test::new("formats::busy_writer", Scope::Device, busy_writer),
         Test::new("formats::bytes_of_bools", Scope::Device, bytes_of_bools),
+        Test::new("formats::spilled_views", Scope::Gpu, spilled_views),
         #[cfg(feature = "fault-injection")]
         Test::new("formats::failed_saves", Scope::Device, failed_saves),
         Test::new(
@@ -88,6 +92,41 @@ fn bytes_of_bools(context: &Context) -> Result<()> {
         tensor.to_npy(&mut back)?;
         assert_eq!(back[back.len() - 8..], is_true.map(u8::from));
     }
+    Ok(())
+}
+
+/// Views of what is on the host and cannot come back, since all else is pinned or the device is lost, are saved as they are
+/// read: there.
+fn spilled_views(context: &Context) -> Result<()> {
+    const BYTES: u64 = 1 << 20;
+    let device = one_region(context, BYTES, WhenFull::SpillToHost { most: None })?;
+    let host: Vec<u32> = (0..BYTES as u32 / 8).collect();
+    let spilled = Tensor::from_slice(&device, &host, [256, 512])?;
+    let beside = Tensor::ones(&device, [192 << 10], DType::U32)?;
+    let pin = beside.pin()?;
+    assert_eq!(device.memory().spilled, BYTES / 2);
+    // With wide gaps and with little between the elements.
+    let views = [spilled.slice((.., 2))?, spilled.slice((.., ..300))?];
+    let save = || -> Result<()> {
+        for view in &views {
+            let want = view.to_vec::<u32>()?;
+            let mut file = Vec::new();
+            view.to_npy(&mut file)?;
+            let back = Tensor::from_npy(&Device::cpu(), Cursor::new(file))?;
+            assert_eq!(back.shape(), view.shape());
+            same(&back, &want)?;
+            let mut file = Vec::new();
+            write_safetensors(&mut file, &[("a", view)])?;
+            assert!(file.ends_with(bytemuck::cast_slice(&want)), "{view:?}");
+        }
+        Ok(())
+    };
+    save()?;
+    if let Some((wgpu, _)) = device.wgpu_device() {
+        wgpu.destroy();
+        save()?;
+    }
+    drop(pin);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("spill::beside_a_pin", Scope::Gpu, beside_a_pin),
         Test::new("spill::views_are_read_there", Scope::Gpu, views_are_read),
+        Test::new("spill::views_beside_a_pin", Scope::Gpu, views_beside_a_pin),
         Test::new("spill::errors_name_operands", Scope::Gpu, names_operands),
     ]
 }
@@ -162,6 +163,26 @@ fn views_are_read(context: &Context) -> Result<()> {
         wgpu.destroy();
         look(&first)?;
     }
+    Ok(())
+}
+
+/// Of what cannot come back, since all else is pinned: views with wide gaps are read all the same.
+fn views_beside_a_pin(context: &Context) -> Result<()> {
+    let device = one_region(context, 1024 * KIB, SPILL)?;
+    let host: Vec<u32> = (0..128 << 10).collect();
+    let first = Tensor::from_slice(&device, &host, [256, 512])?;
+    let second = Tensor::ones(&device, [192 << 10], DType::U32)?;
+    let pin = second.pin()?;
+    assert_eq!(device.memory().spilled, 512 * KIB);
+    let column: Vec<u32> = (0..256).map(|row| row * 512 + 2).collect();
+    let view = first.slice((.., 2))?;
+    same(&view, &column)?;
+    assert_eq!(pollster::block_on(view.to_vec_async::<u32>())?, column);
+    let mut read = vec![0; 256];
+    view.read_into(&mut read)?;
+    assert_eq!(read, column);
+    assert_eq!(device.memory().events.refaults, 0);
+    drop(pin);
     Ok(())
 }
 

@@ -173,7 +173,7 @@ fn write(failing: &Failing, tensor: &Tensor, writer: &mut impl Write) -> Result<
     let source = if fortran {
         turned
     } else {
-        tensor.contiguous()?
+        tensor.dense(failing.op, || tensor.storage().turn_to_read())?
     };
     let header = header::write(kind, tensor.shape().dims(), fortran).map_err(failing.says())?;
     writer.write_all(&header).map_err(failing.io())?;
