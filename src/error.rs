@@ -491,7 +491,7 @@ impl Error {
         }))
     }
 
-    /// The host has no room for a copy.
+    /// The host has no room for what an op needs there.
     pub(crate) fn host_memory(op: &'static str, asked: u64) -> Self {
         Error::OutOfMemory(Box::new(OutOfMemory {
             device: "host".to_owned(),
@@ -501,7 +501,7 @@ impl Error {
             reserved: 0,
             largest_free: 0,
             diagnosis: format!(
-                "{op}: the system gives no {asked} bytes for a copy on the host; take slices one by one"
+                "{op}: the system gives no {asked} bytes on the host; smaller pieces, one after the other, take less"
             ),
         }))
     }

@@ -76,12 +76,17 @@ pub(super) fn copy_in(
         }
         if tensor.dtype() == DType::Bool {
             // Files may hold any byte; loops are faster over zeros and ones.
-            piece
-                .iter_mut()
-                .for_each(|byte| *byte = u8::from(*byte != 0));
+            plain_bools(piece);
         }
         Ok(())
     })
+}
+
+/// Zeros and ones out of any bytes: buffers of a program's own may hold others, too.
+fn plain_bools(bytes: &mut [u8]) {
+    bytes
+        .iter_mut()
+        .for_each(|byte| *byte = u8::from(*byte != 0));
 }
 
 /// Writes a file by `write`. One that is there is replaced when all is written; until then, and where anything
@@ -174,6 +179,9 @@ pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Wri
             piece
                 .chunks_exact_mut(tensor.dtype().size())
                 .for_each(<[u8]>::reverse);
+        }
+        if tensor.dtype() == DType::Bool {
+            plain_bools(&mut piece);
         }
         writer.write_all(&piece).map_err(failing.io())?;
         at = end;

@@ -145,7 +145,8 @@ impl<R: Read + Seek> SafeTensors<R> {
                 ))
             })?;
         let start = self.data + info.data_offsets.0 as u64;
-        let tensor = Tensor::empty(device, info.shape.as_slice(), dtype)?;
+        let shape = Shape::from(info.shape.as_slice());
+        let tensor = Tensor::empty_for(failing.op, device, shape, dtype)?;
         self.reader
             .seek(SeekFrom::Start(start))
             .map_err(failing.io())?;

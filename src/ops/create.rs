@@ -33,10 +33,22 @@ impl Tensor {
     /// placement on a device without it (under soft placement the tensor lives on the CPU);
     /// [`Error::DeviceLost`].
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        let shape = shape.into();
-        let bytes = size("empty", &shape, dtype)?;
-        road::place_new("empty", device, dtype, |device| {
-            let storage = device.allocate(device.check_size("empty", bytes)?)?;
+        Self::empty_for("empty", device, shape.into(), dtype)
+    }
+
+    /// The same for the op that is named and that writes it.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    pub(crate) fn empty_for(
+        op: &'static str,
+        device: &Device,
+        shape: Shape,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        let bytes = size(op, &shape, dtype)?;
+        road::place_new(op, device, dtype, |device| {
+            let storage = device.allocate(device.check_size(op, bytes)?)?;
             let layout = Layout::contiguous(shape);
             Ok(Tensor::new(device, storage, layout, dtype))
         })

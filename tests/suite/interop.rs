@@ -688,6 +688,17 @@ fn buffers(context: &Context) -> Result<()> {
     assert_eq!(new.to_vec::<u32>()?, words[..1000]);
     let none = Tensor::from_wgpu_buffer(&device, &again, 0, [0, 3], DType::U32)?;
     assert_eq!(none.elements(), 0);
+    // Any byte but 0 is true, and files say so by a 1.
+    let bools = owner.buffer(&[0x0402_0100, 0x0080_00ff], wgpu::BufferUsages::COPY_SRC);
+    let bools = Tensor::from_wgpu_buffer(&device, &bools, 0, [8], DType::Bool)?;
+    let is_true = [false, true, true, true, true, false, true, false];
+    assert_eq!(bools.to_vec::<bool>()?, is_true);
+    #[cfg(feature = "npy")]
+    {
+        let mut file = Vec::new();
+        bools.to_npy(&mut file)?;
+        assert!(file.ends_with(&is_true.map(u8::from)));
+    }
     owner.assert_undisturbed();
     Ok(())
 }

@@ -151,7 +151,7 @@ fn read(
     } else {
         shape
     };
-    let tensor = Tensor::empty(device, stored, dtype)?;
+    let tensor = Tensor::empty_for(failing.op, device, stored, dtype)?;
     copy_in(failing, &tensor, &mut reader, header.big_endian)?;
     if header.fortran {
         tensor.permute(&axes)

@@ -78,7 +78,7 @@ impl<E> HostMatrix<E> {
         if shape[0].checked_mul(shape[1]) != Some(length) {
             let [rows, columns] = shape;
             return Err(Error::invalid(
-                OP,
+                "HostMatrix::new",
                 format!("{length} elements for {rows} rows of {columns}"),
             ));
         }
