@@ -99,55 +99,74 @@ pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
 ) -> Result<()> {
-    // A link stays, and what it leads to is replaced; one to nowhere is written through.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let there = fs::metadata(&path).ok();
-    // Pipes and devices are written to.
-    let is_file = there.as_ref().is_none_or(fs::Metadata::is_file);
-    if !is_file || (there.is_none() && path.is_symlink()) {
-        let mut writer = BufWriter::new(File::create(&path).map_err(failing.io())?);
-        write(&mut writer)?;
-        return writer.flush().map_err(failing.io());
-    }
-    if there.is_some() {
-        // A file that must not be written to must not be replaced.
-        let open = OpenOptions::new().append(true).open(&path);
-        open.map_err(failing.io())?;
-    }
-    let (file, beside) = Beside::create(&path).map_err(failing.io())?;
-    if let Some(there) = there {
-        file.set_permissions(there.permissions())
-            .map_err(failing.io())?;
-    }
+    let (file, beside) = match Beside::create(path).map_err(failing.io())? {
+        Some((file, beside)) => (file, Some(beside)),
+        None => (File::create(path).map_err(failing.io())?, None),
+    };
     let mut writer = BufWriter::new(file);
     write(&mut writer)?;
     writer.flush().map_err(failing.io())?;
     drop(writer);
-    beside.take_place_of(&path).map_err(failing.io())
+    match beside {
+        Some(beside) => beside.take_place().map_err(failing.io()),
+        None => Ok(()),
+    }
 }
 
-/// A file that is removed, but where it took another's place.
-struct Beside(Option<PathBuf>);
+/// A file beside the one whose place it takes, or that is not there yet. Removed, but where it took that place.
+pub(super) struct Beside {
+    file: Option<PathBuf>,
+    place: PathBuf,
+}
 
 impl Beside {
-    fn create(path: &Path) -> io::Result<(File, Self)> {
+    /// One for a path; nothing for pipes and devices, which are written to as they are. A link stays, and what it leads
+    /// to is replaced or made.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn create(path: &Path) -> io::Result<Option<(File, Self)>> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let there = match fs::metadata(path) {
+            Ok(there) if !there.is_file() => return Ok(None),
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let place = fs::canonicalize(path).unwrap_or_else(|_| end_of_links(path));
+        if there.is_some() {
+            // A file that must not be written to must not be replaced.
+            OpenOptions::new().append(true).open(&place)?;
+        }
         // What a process that was killed left may have the name.
         for _ in 0..1000 {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let beside = path.with_file_name(format!(".orlop-{}-{number}", std::process::id()));
+            let name = format!(".orlop-{}-{number}", std::process::id());
+            let beside = place.with_file_name(name);
             let mut options = OpenOptions::new();
-            match options.write(true).create_new(true).open(&beside) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                file => return Ok((file?, Self(Some(beside)))),
+            let file = match options.write(true).create_new(true).open(&beside) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                file => file?,
+            };
+            let beside = Self {
+                file: Some(beside),
+                place,
+            };
+            if let Some(there) = there {
+                file.set_permissions(there.permissions())?;
             }
+            return Ok(Some((file, beside)));
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn take_place_of(mut self, path: &Path) -> io::Result<()> {
-        match self.0.take() {
-            Some(beside) => fs::rename(&beside, path).inspect_err(|_| self.0 = Some(beside)),
+    /// Takes the place that it is for: who has read the file there from before goes on reading that one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn take_place(mut self) -> io::Result<()> {
+        match self.file.take() {
+            Some(file) => fs::rename(&file, &self.place).inspect_err(|_| self.file = Some(file)),
             None => Ok(()),
         }
     }
@@ -155,11 +174,21 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        if let Some(beside) = &self.0 {
+        if let Some(file) = &self.file {
             // What went wrong is told already.
-            let _ = fs::remove_file(beside);
+            let _ = fs::remove_file(file);
         }
     }
+}
+
+/// Where links lead, to nowhere in the end; at most as many as the system follows.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    for _ in 0..40 {
+        let Ok(to) = fs::read_link(&end) else { break };
+        end = end.parent().unwrap_or(Path::new("")).join(to);
+    }
+    end
 }
 
 /// Writes the elements of a contiguous tensor, little-endian, piece by piece: the writer may take

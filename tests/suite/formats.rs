@@ -178,6 +178,17 @@ fn failed_saves(context: &Context) -> Result<()> {
         std::os::unix::fs::symlink("a", &link).expect("a link");
         was.save_npy(&link)?;
         assert!(link.is_symlink() && std::fs::read(&path).is_ok_and(|file| file.len() < 1 << 20));
+        // To nowhere: a call that is refused leaves it so.
+        std::fs::remove_file(&path).expect("a file");
+        let halves = Tensor::zeros(&device, [3], DType::BF16)?;
+        assert!(halves.save_npy(&link).is_err() && link.is_symlink() && !path.exists());
+        was.save_npy(&link)?;
+        assert!(link.is_symlink() && path.is_file());
+        // In a circle.
+        std::fs::remove_file(&path).expect("a file");
+        std::os::unix::fs::symlink("link", &path).expect("a link");
+        assert!(was.save_npy(&link).is_err() && link.is_symlink() && path.is_symlink());
+        was.save_npy("/dev/null")?;
     }
     std::fs::remove_dir_all(&folder).expect("a folder");
     Ok(())

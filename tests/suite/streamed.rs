@@ -123,7 +123,7 @@ fn edges(context: &Context) -> Result<()> {
             multiply::<f32>(&device, rng, sizes)?;
         }
         // With a part of the budget in use.
-        let kept = orlop::Tensor::zeros(&device, [500 << 8], DType::F32)?;
+        let kept = Tensor::zeros(&device, [500 << 8], DType::F32)?;
         multiply::<f32>(&device, rng, [300, 200, 400])?;
         drop(kept);
         Ok(())
@@ -360,9 +360,9 @@ fn files(context: &Context) -> Result<()> {
     // One in C order, one in Fortran order.
     let cpu = Device::cpu();
     let [a_path, b_path, c_path] = ["a", "b", "c"].map(|name| folder.join(name));
-    orlop::Tensor::from_slice(&cpu, &a, [m, k])?.save_npy(&a_path)?;
+    Tensor::from_slice(&cpu, &a, [m, k])?.save_npy(&a_path)?;
     let turned: Vec<f32> = (0..k * n).map(|at| b[at % k * n + at / k]).collect();
-    let fortran = orlop::Tensor::from_slice(&cpu, &turned, [n, k])?.transpose(0, 1)?;
+    let fortran = Tensor::from_slice(&cpu, &turned, [n, k])?.transpose(0, 1)?;
     fortran.save_npy(&b_path)?;
     matmul_streamed::<f32>(
         &device,
@@ -370,7 +370,7 @@ fn files(context: &Context) -> Result<()> {
         &mut NpyMatrix::open(&b_path)?,
         &mut NpyMatrixMut::create(&c_path, [m, n], DType::F32)?,
     )?;
-    let c = orlop::Tensor::load_npy(&cpu, &c_path)?;
+    let c = Tensor::load_npy(&cpu, &c_path)?;
     assert_eq!(c.shape().dims(), [m, n]);
     check([m, k, n], &a, &b, &c.to_vec::<f32>()?);
     // Another dtype than the file's.
@@ -402,6 +402,38 @@ fn files(context: &Context) -> Result<()> {
     let fresh = folder.join("fresh");
     assert!(NpyMatrixMut::create(&fresh, [1 << 31, 1 << 31], DType::F32).is_err());
     assert!(!fresh.exists());
+    // The result takes an operand's place, which is read to its end all the same.
+    std::fs::copy(&a_path, &fresh).expect("an operand");
+    matmul_streamed::<f32>(
+        &device,
+        &mut NpyMatrix::open(&fresh)?,
+        &mut NpyMatrix::open(&b_path)?,
+        &mut NpyMatrixMut::create(&fresh, [m, n], DType::F32)?,
+    )?;
+    let c = Tensor::load_npy(&cpu, &fresh)?;
+    check([m, k, n], &a, &b, &c.to_vec::<f32>()?);
+    std::fs::remove_file(&fresh).expect("the product");
+    #[cfg(unix)]
+    {
+        let link = folder.join("link");
+        std::os::unix::fs::symlink("fresh", &link).expect("a link to nowhere");
+        assert!(NpyMatrixMut::create(&link, [1 << 30, 1 << 31], DType::F32).is_err());
+        assert!(link.is_symlink() && !fresh.exists());
+        drop(NpyMatrixMut::create(&link, [2, 3], DType::F32)?);
+        assert!(link.is_symlink());
+        let zeros = Tensor::load_npy(&cpu, &fresh)?;
+        assert_eq!(zeros.to_vec::<f32>()?, [0.0; 6]);
+        std::fs::remove_file(&link).expect("the link");
+        let refused = NpyMatrixMut::create("/dev/null", [2, 3], DType::F32);
+        assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
+    }
+    // Nothing is left beside them.
+    let names = std::fs::read_dir(&folder).expect("the folder");
+    let names = names.map(|entry| entry.expect("a file").file_name());
+    let names: Vec<_> = names
+        .map(|name| name.into_string().expect("text"))
+        .collect();
+    assert!(names.iter().all(|name| !name.starts_with('.')), "{names:?}");
     // A header that no memory fits, and a file that is cut after it was opened.
     let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (18446744073709551615, 2)}";
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -409,7 +441,10 @@ fn files(context: &Context) -> Result<()> {
     bytes.extend(header);
     std::fs::write(&fresh, bytes).expect("a header");
     let refused = NpyMatrix::open(&fresh).unwrap_err().to_string();
-    assert!(refused.contains("fresh"), "{refused}");
+    assert!(
+        refused.contains("fresh") && refused.contains("NpyMatrix::open"),
+        "{refused}"
+    );
     let mut cut = NpyMatrix::open(&a_path)?;
     let file = std::fs::OpenOptions::new().write(true).open(&a_path);
     file.and_then(|file| file.set_len(3000)).expect("cut");

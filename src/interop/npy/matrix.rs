@@ -1,6 +1,6 @@
 //! Matrices in NumPy's files, a tile at a time: operands and results of `matmul_streamed`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::path::Path;
 use super::{Failing, Opened, header, kind, open};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::interop::file::Beside;
 use crate::ops::{MatrixSource, MatrixTarget};
 use crate::shape::Shape;
 
@@ -47,7 +48,7 @@ impl NpyMatrix {
     /// [`Error::File`] for what is no such file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let name = path.as_ref().display().to_string();
-        let failing = Failing::new(OP, &name);
+        let failing = Failing::new("NpyMatrix::open", &name);
         let file = File::open(path).map_err(failing.io())?;
         let mut reader = BufReader::new(file);
         let Opened {
@@ -113,15 +114,16 @@ impl NpyMatrix {
 }
 
 impl NpyMatrixMut {
-    /// Creates a file of this shape and dtype; one that is there is replaced.
+    /// Creates a file of this shape and dtype, of zeros. One that is there is replaced at once, by another beside it that takes
+    /// its name, so the folder has to take another file; who has it open, a [`NpyMatrix`] too, goes on reading what it held.
     ///
     /// # Errors
-    /// [`Error::File`] when it cannot be written or be so long, or NumPy has no such dtype;
+    /// [`Error::File`] when it cannot be written or be so long, is a pipe or the like, or NumPy has no such dtype;
     /// [`Error::TooLarge`] for a shape that overflows. A file that is there stays as it was then.
     pub fn create(path: impl AsRef<Path>, shape: [usize; 2], dtype: DType) -> Result<Self> {
         let name = path.as_ref().display().to_string();
-        let failing = Failing::new(OP, &name);
-        let elements = Shape::from(shape).count(OP)? as u64;
+        let failing = Failing::new("NpyMatrixMut::create", &name);
+        let elements = Shape::from(shape).count(failing.op)? as u64;
         let kind =
             kind(dtype).ok_or_else(|| failing.problem(format!("NumPy has no {dtype}: use f32")))?;
         let header = header::write(kind, &shape, false).map_err(failing.says())?;
@@ -136,28 +138,14 @@ impl NpyMatrixMut {
                 "{rows} rows of {columns} {dtype} are longer than a file can be"
             ))
         })?;
-        let path = path.as_ref();
-        // A link to nowhere is there too.
-        let is_new = path.symlink_metadata().is_err();
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failing.io())?;
-        // A length that the system refuses leaves what is there.
-        if let Err(error) = file.set_len(length) {
-            if is_new {
-                // It was made for nothing; what is wrong is said below.
-                let _ = std::fs::remove_file(path);
-            }
-            return Err(failing.io()(error));
-        }
+        let created = Beside::create(path.as_ref()).map_err(failing.io())?;
+        let (mut file, beside) = created.ok_or_else(|| {
+            failing.problem("it is no file, and tiles are written here and there")
+        })?;
         // Zeros, until the product comes.
-        file.set_len(0)
-            .and_then(|()| file.write_all(&header))
+        file.write_all(&header)
             .and_then(|()| file.set_len(length))
+            .and_then(|()| beside.take_place())
             .map_err(failing.io())?;
         Ok(Self {
             place: FileElements {
