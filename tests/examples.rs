@@ -15,12 +15,18 @@ use npyz::WriterBuilder;
 use orlop::{DType, MatmulKernel, MatmulOperand, MatmulProblem};
 use serde_json::Value;
 
-// A part of an example that its output shows too little of.
+// Parts of examples that their output shows too little of.
+#[path = "../examples/matmul/check.rs"]
+#[expect(dead_code, reason = "only the check is wanted")]
+mod check;
 #[path = "../examples/tune/measure.rs"]
 #[expect(dead_code, reason = "only what is merged is wanted")]
 mod measure;
 #[path = "../examples/tune/merge.rs"]
 mod merge;
+#[path = "../examples/matmul/values.rs"]
+#[expect(dead_code, unused_imports, reason = "only what is checked is wanted")]
+mod values;
 
 /// Builds the examples in this test's profile and finds them.
 fn built() -> HashMap<String, PathBuf> {
@@ -215,6 +221,39 @@ fn json_has_every_key_on_every_device() {
         assert_eq!(report["dtype"], "f32");
         assert_eq!(report["entries_checked"], 33 * 17);
         assert!(report["error"].as_f64() <= report["error_bound"].as_f64());
+    }
+}
+
+/// Where not all entries are looked at those that are lie in all parts of the product, each once; where a sample would be of
+/// as many, all are.
+#[test]
+fn samples_are_spread() {
+    use check::{Check, Roundings};
+    use values::{Array, Values};
+    let ones = |rows: usize, columns: usize| Array {
+        values: Values::F32(vec![1.0; rows * columns]),
+        shape: [rows, columns].into(),
+        fortran: false,
+    };
+    // A run of wrong entries, from one on.
+    let looked = |[m, k, n]: [usize; 3], wrong: std::ops::Range<usize>| -> Check {
+        let mut c = vec![k as f32; m * n];
+        c[wrong].fill(0.0);
+        let c = Values::F32(c);
+        check::check(&ones(m, k), &ones(k, n), &c, Roundings::Any).expect("they multiply")
+    };
+    let sampled = [200, 2000, 200];
+    let right = looked(sampled, 0..0);
+    assert!(right.holds());
+    assert_eq!(right.checked, 4096);
+    // Longer than two of 4096 parts.
+    for start in [0, 1, 777, 12_345, 20_003, 31_999, 39_978] {
+        assert!(!looked(sampled, start..start + 22).holds(), "{start}");
+    }
+    for at in [0, 1234, 3599] {
+        let all = looked([60, 20_000, 60], at..at + 1);
+        assert_eq!(all.checked, 3600);
+        assert!(!all.holds(), "{at}");
     }
 }
 

@@ -68,7 +68,7 @@ impl Check {
 }
 
 /// Checks the row-major product `c` of `a` and `b`: all entries, or a sample at fixed
-/// pseudo-random places when that would take long.
+/// pseudo-random places, spread over all of them, when that would take long.
 ///
 /// # Errors
 /// Shapes that do not multiply.
@@ -170,13 +170,22 @@ fn compare<T: Entry>(a: &[T], b: &[T], c: &[T], places: &Places) -> Check {
             worst = one;
         }
     };
-    if work <= WHOLE {
+    let count = (SAMPLE / T::COST / places.k.max(1)).clamp(16, ENTRIES);
+    if work <= WHOLE || count >= c.len() {
         (0..c.len()).for_each(&mut look);
     } else {
-        let count = (SAMPLE / T::COST / places.k.max(1)).clamp(16, ENTRIES);
-        (0..count as u64).for_each(|i| look((scramble(i) % c.len() as u64) as usize));
+        sample(c.len(), count).for_each(&mut look);
     }
     worst
+}
+
+/// So many places of `0..size`, fewer than that: one in each of as many parts, so none comes twice.
+fn sample(size: usize, count: usize) -> impl Iterator<Item = usize> {
+    let start = move |part: usize| (part as u128 * size as u128 / count as u128) as usize;
+    (0..count).map(move |part| {
+        let (from, to) = (start(part), start(part + 1));
+        from + (scramble(part as u64) % (to - from) as u64) as usize
+    })
 }
 
 /// splitmix64: fixed numbers that look random.
