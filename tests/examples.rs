@@ -330,6 +330,40 @@ fn files_are_judged_by_what_holds_for_all() {
     assert!(text(&output.stdout).contains("(4 sqrt(k) 2^-23 sum|a||b|)"));
 }
 
+/// A pipe takes the product though nothing else may be asked of it before, and a link to nowhere leads to nothing after a call
+/// that is refused.
+#[cfg(unix)]
+#[test]
+fn products_go_through_pipes_and_links() {
+    let folder = Folder::new("pipe");
+    let (pipe, link, end) = (
+        folder.path("pipe"),
+        folder.path("link"),
+        folder.path("end.npy"),
+    );
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo starts").success());
+    let reader = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || std::fs::read(pipe))
+    };
+    let mut command = example("matmul");
+    command.args(["--json", "--device=cpu", "--size=5", "--out"]);
+    json(&run(command.arg(&pipe)));
+    let file = reader.join().expect("no panic").expect("a file");
+    let npy = npyz::NpyFile::new(&file[..]).expect("an npy file");
+    assert_eq!(npy.shape(), [5, 5]);
+    std::os::unix::fs::symlink("end.npy", &link).expect("a link");
+    let mut command = example("matmul");
+    command.args(["--device=abacus", "--size=5", "--out"]);
+    assert_refused(&run(command.arg(&link)), "no such device", "cpu");
+    assert!(link.is_symlink() && !end.exists());
+    let mut command = example("matmul");
+    command.args(["--json", "--device=cpu", "--size=5", "--out"]);
+    json(&run(command.arg(&link)));
+    assert_eq!(read_npy(&end).0, [5, 5]);
+}
+
 #[test]
 fn batches_and_vectors_multiply() {
     let folder = Folder::new("batch");

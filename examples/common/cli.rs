@@ -45,18 +45,24 @@ pub fn complain(text: impl Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
-/// Says no to a file that cannot be written before there is anything to write; one that is there stays.
+/// Says no to a file that cannot be written before there is anything to write; one that is there stays. Pipes and devices are
+/// not looked at: who reads a pipe would take its closing for the end.
 ///
 /// # Errors
 /// The file, and what the system says.
 #[allow(dead_code)] // not every example writes a file
 pub fn check_writable(path: &std::path::Path) -> Result<(), String> {
-    let is_new = path.symlink_metadata().is_err();
+    let there = std::fs::metadata(path);
+    if there.is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        return Ok(());
+    }
+    let is_new = !path.exists();
     let mut options = std::fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(false).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))?;
     if is_new {
-        let _ = std::fs::remove_file(path);
+        // What a link led to, not the link.
+        let _ = path.canonicalize().and_then(std::fs::remove_file);
     }
     Ok(())
 }
