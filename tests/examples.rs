@@ -844,6 +844,8 @@ fn tune_refuses_before_it_measures() {
         (["--out", "/no/such/t.toml"], "/no/such/t.toml"),
         (["--base", bad], "bad.toml"),
         (["--sizes", "0"], "--sizes 0"),
+        (["--longest", "nan"], "--longest"),
+        (["--longest", "-1"], "--longest"),
     ] {
         assert_refused(&tune(&arguments), word, word);
     }

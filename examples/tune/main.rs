@@ -59,7 +59,7 @@ struct Args {
     #[arg(long, default_value_t = 5.0, allow_negative_numbers = true, value_parser = parse_percent)]
     margin: f64,
     /// Problems whose planned product takes longer than this many seconds are left out
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, allow_negative_numbers = true, value_parser = parse_seconds)]
     longest: f64,
     /// Print what each kernel takes for each problem, on stderr
     #[arg(long)]
@@ -76,6 +76,14 @@ fn parse_percent(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|percent: &f64| percent.is_finite());
     percent.ok_or_else(|| "a number of percent".to_owned())
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or_else(|| "a number of seconds, not below 0".to_owned())
 }
 
 fn main() -> ExitCode {
