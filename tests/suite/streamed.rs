@@ -196,7 +196,7 @@ fn full_devices(context: &Context) -> Result<()> {
         assert!(tile >= 64 * 64 * 64, "{streamed:?}");
         let memory = device.memory();
         assert_eq!(memory.allocated + memory.spilled, BUDGET);
-        for (at, tensor) in (0..).zip(&tensors) {
+        for (at, tensor) in (0u32..).zip(&tensors) {
             same(tensor, &[at; LARGE / 4])?;
         }
     }
