@@ -167,6 +167,7 @@ impl Op for Copy {
             code: copy_code(problem.output.dtype),
             bits: true,
             is_plain: true,
+            long: 0,
             reads_old: false,
             scalars: &[],
             flops: 0.0,

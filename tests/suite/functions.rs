@@ -38,6 +38,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::overlaps", Scope::Kernels, overlaps),
         Test::new("functions::take_over", Scope::Device, take_over),
         Test::new("functions::fused", Scope::Kernels, fusions),
+        Test::new("functions::long_fusions", Scope::Kernels, long_fusions),
         Test::new("functions::chains", Scope::Kernels, chains),
         Test::new("functions::fused_in_place", Scope::Device, fused_in_place),
         Test::new("functions::refuses", Scope::Device, refuses),
@@ -1211,6 +1212,41 @@ fn fusions(context: &Context) -> Result<()> {
         none.fused_assign(|_, x| x.exp())?;
         none.assign(&none.copy()?)?;
         assert_eq!(none.into_add(1.0)?.shape().dims(), shape);
+    }
+    Ok(())
+}
+
+/// More functions of dozens of instructions than kernels have several copies of: new, through strides and in place.
+fn long_fusions(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x: Vec<f32> = (0..1155).map(|at| at as f32 / 200.0 - 3.0).collect();
+    let want = |x: f32| {
+        let x = f64::from(x);
+        (0..3).fold(x, |y, _| ((y * 0.5).sin() + 0.3 * x).tanh())
+    };
+    for (dtype, bound) in [(DType::F32, 2e-6), (DType::F16, 1e-3)] {
+        let a = Tensor::from_slice(device, &x, [33, 35])?.cast(dtype)?;
+        let read = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
+        let check = |x: &[f32], got: &[f32]| {
+            for (&x, &got) in x.iter().zip(got) {
+                let error = (f64::from(got) - want(x)).abs();
+                assert!(error <= bound, "{dtype} of {x}: {got}, not {}", want(x));
+            }
+        };
+        for view in [a.clone(), a.transpose(0, 1)?, a.slice((.., 1..34))?] {
+            let y = fused(|e| {
+                let x = e.input(&view);
+                (0..3).fold(x, |y, _| ((y * 0.5).sin() + x * 0.3).tanh())
+            })?;
+            check(&read(&view)?, &read(&y)?);
+        }
+        let old = read(&a)?;
+        a.slice((.., 1..34))?
+            .fused_assign(|_, x| (0..3).fold(x, |y, _| ((y * 0.5).sin() + x * 0.3).tanh()))?;
+        for (row, old) in read(&a)?.chunks(35).zip(old.chunks(35)) {
+            assert_eq!((row[0], row[34]), (old[0], old[34]));
+            check(&old[1..34], &row[1..34]);
+        }
     }
     Ok(())
 }

@@ -165,6 +165,12 @@ impl Expression {
         !self.nodes.iter().any(is_long)
     }
 
+    /// Functions that take dozens of instructions.
+    pub(super) fn long_functions(&self) -> usize {
+        let is_long = |node: &&Node| matches!(node, Node::Apply(function, _) if function.is_long());
+        self.nodes.iter().filter(is_long).count()
+    }
+
     /// [`Expression::body`], kept for the next call of the same expression on this thread.
     pub(super) fn code(&self, types: &Types, inputs: &[DType], old: Option<DType>) -> Arc<str> {
         let kept = BODIES.try_with(|bodies| {

@@ -186,6 +186,11 @@ impl Function {
         )
     }
 
+    /// Dozens of instructions.
+    pub(super) fn is_long(self) -> bool {
+        matches!(self.facts().2, Rule::Numbers | Rule::Floats) && !self.is_plain()
+    }
+
     /// Whether kernels have it for a dtype: of f64 they have what WGSL has.
     pub(super) fn is_in_kernels(self, dtype: DType) -> bool {
         use Function::*;

@@ -25,6 +25,8 @@ pub(in crate::ops) struct Body<'a> {
     pub bits: bool,
     /// Each of its functions takes a few instructions.
     pub is_plain: bool,
+    /// So many of its functions take dozens.
+    pub long: usize,
     /// What the output held is an argument too, after the inputs.
     pub reads_old: bool,
     /// The numbers of the expression.
@@ -33,7 +35,16 @@ pub(in crate::ops) struct Body<'a> {
     pub flops: f64,
 }
 
+/// Functions of dozens of instructions, above which a kernel has as few copies of the body as it can: drivers replace each
+/// call by what it calls. With 16 copies, as shorter bodies have, Mesa's llvmpipe takes 22 seconds for 16 sines.
+const MANY_LONG: usize = 4;
+
 impl Body<'_> {
+    /// Whether drivers compile it for long, and loads in flight do not count beside what is computed.
+    pub(super) fn is_long(&self) -> bool {
+        self.long > MANY_LONG
+    }
+
     pub(in crate::ops) fn launches(
         &self,
         problem: &Problem<'_>,
@@ -94,7 +105,9 @@ impl Body<'_> {
                 4 => capabilities.int64,
                 _ => false,
             });
-        match (has_eights, self.vectors(operands)) {
+        // They compute four values one after the other, too.
+        let is_one = plan::is_software(capabilities) && self.is_long();
+        match (has_eights, self.vectors(operands) && !is_one) {
             (true, _) => &[8, 4],
             (false, true) => &[4],
             (false, false) => &[],
@@ -124,7 +137,10 @@ impl Body<'_> {
         work: (f64, f64),
     ) -> Result<Launch> {
         let axes = (dims, strides, offsets);
-        if let Some(turned) = Turned::of(self, operands, axes, capabilities) {
+        // Squares of registers are of many copies.
+        let is_turned = !(self.is_long() && plan::is_software(capabilities));
+        let turned = is_turned.then(|| Turned::of(self, operands, axes, capabilities));
+        if let Some(turned) = turned.flatten() {
             return turned.launch(self, operands, capabilities, bound, work);
         }
         let (slots, bindings) = bound;
@@ -149,10 +165,14 @@ impl Body<'_> {
             slots,
             strided_out: !is_new,
             reads_old: self.reads_old,
+            per_thread: match self.is_long() {
+                true => 1,
+                false => per_thread(walk.vector),
+            },
         };
         let kernel = kernel(&self.code, &storages, &shape, self.scalars.len());
         let steps = u64::from(walk.count);
-        let per_workgroup = WORKGROUP * u64::from(per_thread(walk.vector));
+        let per_workgroup = WORKGROUP * u64::from(shape.per_thread);
         let limit = capabilities.max_workgroups;
         Ok(Launch {
             kernel,
@@ -166,7 +186,7 @@ impl Body<'_> {
 }
 
 /// Steps per invocation, of as many elements in fours as in eights.
-fn per_thread(vector: u32) -> u32 {
+pub(super) fn per_thread(vector: u32) -> u32 {
     if vector == 8 {
         PER_THREAD / 2
     } else {
@@ -184,6 +204,7 @@ pub(super) struct KernelShape<'a> {
     pub slots: &'a [usize],
     pub strided_out: bool,
     pub reads_old: bool,
+    pub per_thread: u32,
 }
 
 /// How the template calls elements of a dtype, or their bits alone.
@@ -242,7 +263,7 @@ pub(super) fn kernel(
             ("vector", shape.vector.into()),
             ("rank", shape.rank.into()),
             ("strided_out", u32::from(shape.strided_out).into()),
-            ("per_thread", per_thread(shape.vector).into()),
+            ("per_thread", shape.per_thread.into()),
         ]
         .into_iter()
         .collect(),

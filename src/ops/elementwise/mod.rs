@@ -326,6 +326,7 @@ impl Op for Elementwise {
             code,
             bits: false,
             is_plain: self.expression.is_plain(),
+            long: self.expression.long_functions(),
             reads_old: old.is_some(),
             scalars: &self.words(&types)?,
             flops: self.expression.nodes.len() as f64,
