@@ -17,7 +17,8 @@ const MOST: usize = 128;
 
 /// Runs an expression of elementwise functions as one kernel: each input is read once, the result
 /// written once, and nothing between them takes memory. f16 and bf16 are computed with as f32 and
-/// rounded at the end alone.
+/// rounded at the end alone. Drivers compile each expression once, the longer the more functions like `sin`, `tanh` and `pow`
+/// it has.
 ///
 /// ```
 /// use orlop::{DType, Device, Tensor, fused};
