@@ -112,13 +112,20 @@ fn leaky_relu_D(x: D, slope: D) -> D {
     return select(x, x * slope, x < D());
 }
 {% endif -%}
-{% if "_of_D(" in body -%}
+{% if "I_of_D(" in body or "U_of_D(" in body -%}
 // Toward zero, saturating, NaN to zero: as Rust's `as`.
 fn I_of_D(x: D) -> I {
     return select(I(clamp(x, D(-2147483648.0lf), D(2147483647.0lf))), I(0), is_nan_D(x));
 }
 fn U_of_D(x: D) -> U {
     return select(U(clamp(x, D(), D(4294967295.0lf))), U(0u), is_nan_D(x));
+}
+{% endif -%}
+{% if "B_of_D(" in body -%}
+{% set W = "vec4<u64>" if vector > 1 else "u64" -%}
+// By bits, all but the sign: lavapipe of Mesa 26 takes a subnormal for zero where it compares.
+fn B_of_D(x: D) -> B {
+    return (bitcast<{{ W }}>(x) << U(1u)) != {{ W }}();
 }
 {% endif -%}
 {% if "odd_D(" in body -%}

@@ -57,7 +57,8 @@ impl DeviceBuilder {
     ///   that is needed are compute shaders with four storage buffers, of 1 MiB (`wgpu::Limits::default()`
     ///   and `downlevel_defaults()` have them). What is missing has a fallback: without
     ///   `IMMEDIATES` scalars travel in a uniform buffer, without `SUBGROUP` other kernels run,
-    ///   without `SHADER_F16` or `SHADER_F64` those dtypes go to the CPU. Tensors are at most
+    ///   without `SHADER_F16` or `SHADER_F64` those dtypes go to the CPU, without `SHADER_INT64`
+    ///   what asks whether f64 are zero (`any`, `all`, casts to bool). Tensors are at most
     ///   `max_buffer_size` bytes, operands at most `max_storage_buffer_binding_size`.
     /// - **Handlers stay the owner's**: neither `on_uncaptured_error` nor
     ///   `set_device_lost_callback` is called. What orlop does wrong it catches in error scopes

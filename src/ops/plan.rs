@@ -30,6 +30,11 @@ pub(super) const AT_ONCE: usize = 4;
 /// Invocations of a workgroup of hardware that share a row, joined in workgroup memory.
 pub(super) const ROW_LANES: [usize; 4] = [4, 16, 64, 256];
 
+/// Why f64 become no truths where there is no u64: comparisons may take a subnormal for zero, and WGSL has no other integers of
+/// their size for their bits.
+pub(super) const NO_WIDE_BITS: &str =
+    "it has no 64-bit integers in kernels, by whose bits it would tell f64 from zero";
+
 thread_local! {
     static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
 }

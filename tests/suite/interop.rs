@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use orlop::interop::wgpu;
-use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16};
+use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16, fused};
 
 use crate::adapters::Context;
 use crate::{Scope, Test, watchdog};
@@ -12,6 +12,11 @@ use crate::{Scope, Test, watchdog};
 pub fn tests() -> Vec<Test> {
     vec![
         Test::new("interop::default_limits", Scope::Gpu, default_limits),
+        Test::new(
+            "interop::without_wide_integers",
+            Scope::Gpu,
+            without_wide_integers,
+        ),
         Test::new("interop::settings", Scope::Gpu, settings),
         Test::new("interop::refused_devices", Scope::Gpu, refused_devices),
         Test::new("interop::handlers", Scope::Gpu, handlers),
@@ -300,6 +305,43 @@ fn settings(context: &Context) -> Result<()> {
     let ones = Tensor::ones(&device, [1000], DType::F32)?;
     assert_eq!(ones.add(&ones)?.to_vec::<f32>()?, [2.0; 1000]);
     more.assert_undisturbed();
+    Ok(())
+}
+
+/// With f64 but without 64-bit integers: truths of f64, which go by their bits, are the CPU's, and nothing else is.
+fn without_wide_integers(context: &Context) -> Result<()> {
+    let adapter = adapter(&context.adapter.info);
+    let owner = Owner::on(
+        adapter.clone(),
+        &wgpu::DeviceDescriptor {
+            required_features: adapter.features() & wgpu::Features::SHADER_F64,
+            ..Default::default()
+        },
+    );
+    let device = owner.lend()?;
+    assert!(!device.capabilities().int64);
+    if !device.capabilities().f64 {
+        return Ok(());
+    }
+    let values = [0.0, -0.0, 5e-324, -1e-310, f64::NAN, 2.0];
+    let x = Tensor::from_slice(&device, &values, [3, 2])?;
+    x.add(&x)?;
+    x.cast(DType::F32)?.cast(DType::Bool)?;
+    assert!(device.placement_log().events.is_empty());
+    let want = [false, false, true, true, true, true];
+    let fused_truths = fused(|e| (e.input(&x) * 1.0).cast(DType::Bool).logical_not())?;
+    assert_eq!(fused_truths.to_vec::<bool>()?, want.map(|is_true| !is_true));
+    assert_eq!(x.cast(DType::Bool)?.to_vec::<bool>()?, want);
+    assert_eq!(x.any(1)?.to_vec::<bool>()?, [false, true, true]);
+    assert_eq!(x.all(1)?.to_vec::<bool>()?, [false, true, true]);
+    let log = device.placement_log().events;
+    let ops: Vec<&str> = log.iter().map(|event| event.op).collect();
+    assert_eq!(ops, ["fused", "cast", "any", "all"]);
+    for event in &log {
+        assert!(event.reason.contains("64-bit integers"), "{event:?}");
+        assert_eq!(event.result, device.to_string(), "back home");
+    }
+    owner.assert_undisturbed();
     Ok(())
 }
 

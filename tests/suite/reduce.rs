@@ -847,7 +847,10 @@ fn truth_of_specials(context: &Context) -> Result<()> {
         check(context, f16::from_bits(odd), f16::NEG_ZERO)?;
         check(context, bf16::from_bits(odd), bf16::NEG_ZERO)?;
     }
-    check(context, f64::NAN, 0.0)?;
+    for odd in [f64::NAN, 5e-324, -1e-310, f64::MIN_POSITIVE] {
+        check(context, odd, 0.0)?;
+        check(context, odd, -0.0)?;
+    }
     check(context, i32::MIN, 0)?;
     check(context, u32::MAX, 0)?;
     check(context, true, false)

@@ -305,6 +305,7 @@ pub(super) fn cast_code(from: DType, to: DType, value: &str) -> String {
         (Kind::F32, Kind::Bool) => {
             format!("(bitcast<U>({value}) & U(0x7fffffffu)) != U()")
         }
+        (Kind::F64, Kind::Bool) => format!("B_of_D({value})"),
         (_, Kind::Bool) => format!("!({value} == {f}())"),
         (Kind::F32 | Kind::F64, Kind::I32 | Kind::U32) => format!("{t}_of_{f}({value})"),
         _ => format!("{t}({value})"),

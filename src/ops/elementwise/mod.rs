@@ -24,6 +24,7 @@ use crate::dtype::{DType, ElementBytes, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::ops::order::AxisOrder;
+use crate::ops::plan::NO_WIDE_BITS;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -307,6 +308,11 @@ impl Op for Elementwise {
                         return None;
                     }
                     (of, function.name())
+                }
+                Node::Cast(DType::Bool, operand)
+                    if types[usize::from(operand)] == DType::F64 && !capabilities.int64 =>
+                {
+                    return Some(NO_WIDE_BITS.to_owned());
                 }
                 // In expressions of their own they are refused above.
                 _ if !capabilities.holds(dtype) => return Some(road::lacks(dtype)),

@@ -28,6 +28,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::Launches;
 use crate::ops::create::filled;
+use crate::ops::plan::NO_WIDE_BITS;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -215,6 +216,8 @@ pub(super) fn missing(
         None
     } else if !capabilities.holds(dtype) {
         Some(road::lacks(dtype))
+    } else if what.kernel() == "truth" && dtype == DType::F64 && !capabilities.int64 {
+        Some(NO_WIDE_BITS.to_owned())
     } else {
         (!what.in_kernels(dtype)).then(|| format!("no kernel has {name} of {dtype}"))
     }
