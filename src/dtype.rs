@@ -199,8 +199,8 @@ impl Element for bool {
 pub enum Scalar {
     /// A float.
     Float(f64),
-    /// An integer.
-    Integer(i64),
+    /// An integer: whatever fits 64 bits, signed or not.
+    Integer(i128),
 }
 
 macro_rules! scalar {
@@ -213,22 +213,19 @@ macro_rules! scalar {
     )*};
 }
 scalar!(Float as f64: f64, f32, f16, bf16);
-scalar!(Integer as i64: i64, i32, u32, i16, u16, i8, u8, bool);
+scalar!(Integer as i128: i128, i64, u64, i32, u32, i16, u16, i8, u8, bool);
 
-macro_rules! wide_scalar {
+macro_rules! sized_scalar {
     ($($rust:ty),*) => {$(
         impl From<$rust> for Scalar {
-            /// Above `i64::MAX` as a float.
             fn from(value: $rust) -> Self {
-                match i64::try_from(value) {
-                    Ok(value) => Scalar::Integer(value),
-                    Err(_) => Scalar::Float(value as f64),
-                }
+                // No target has more than 64 bits.
+                Scalar::Integer(value as i128)
             }
         }
     )*};
 }
-wide_scalar!(u64, usize, isize);
+sized_scalar!(usize, isize);
 
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -246,10 +243,8 @@ impl Scalar {
     pub(crate) fn to_bytes(self, dtype: DType) -> Option<ElementBytes> {
         let integer = match self {
             Scalar::Integer(value) => Some(value),
-            // Exact in both directions: below 2^53 every integer is a float.
-            Scalar::Float(value) if value.trunc() == value && value.abs() <= 9.0e15 => {
-                Some(value as i64)
-            }
+            // What saturates is beyond every integer dtype.
+            Scalar::Float(value) if value.trunc() == value => Some(value as i128),
             Scalar::Float(_) => None,
         };
         let float = match self {
@@ -258,8 +253,8 @@ impl Scalar {
         };
         // To odd, so that only the narrow type rounds.
         let odd = match self {
-            Scalar::Integer(value) if float as i128 != i128::from(value) => {
-                let is_beyond = (float as i128).abs() > i128::from(value).abs();
+            Scalar::Integer(value) if float as i128 != value => {
+                let is_beyond = (float as i128).unsigned_abs() > value.unsigned_abs();
                 f64::from_bits((float.to_bits() - u64::from(is_beyond)) | 1)
             }
             _ => float,
@@ -400,7 +395,37 @@ mod tests {
         assert_eq!(bf16(above), bf16((1 << 62) + (1 << 55)));
         assert_eq!(bf16(above - 1), bf16(1 << 62));
         assert_eq!(bf16(-above), bf16(-(1 << 62) - (1 << 55)));
-        assert_eq!(Scalar::from(u64::MAX), Scalar::Float(u64::MAX as f64));
+        assert_eq!(Scalar::from(u64::MAX), Scalar::Integer(u64::MAX.into()));
+        assert_eq!(Scalar::from(u64::MAX).to_string(), u64::MAX.to_string());
+        assert_eq!(
+            Scalar::from(isize::MIN),
+            Scalar::Integer(isize::MIN as i128)
+        );
+        // Above i64::MAX, and just above the middle between two numbers: f64 has the middle itself.
+        let next = |above: u32| (1u64 << 63) + (1 << above) + 1;
+        let of = |dtype, above| bytes(next(above).into(), dtype);
+        assert_eq!(
+            of(DType::F32, 39),
+            Some((2f32.powi(63) + 2f32.powi(40)).to_bits())
+        );
+        assert_eq!(
+            of(DType::BF16, 55).map(|word| word << 16),
+            Some((2f32.powi(63) + 2f32.powi(56)).to_bits())
+        );
+        let wide = Scalar::from(next(10))
+            .to_bytes(DType::F64)
+            .map(|b| b.words());
+        let bits = (2f64.powi(63) + 2f64.powi(11)).to_bits();
+        assert_eq!(wide, Some([bits as u32, (bits >> 32) as u32]));
+        assert_eq!(bytes(u64::MAX.into(), DType::U32), None);
+        assert_eq!(bytes(1e30.into(), DType::U32), None);
+        for end in [i128::MIN, i128::MIN + 1, i128::MAX] {
+            assert_eq!(bytes(end.into(), DType::F32), Some((end as f32).to_bits()));
+            assert_eq!(
+                bytes(end.into(), DType::BF16).map(|word| word << 16),
+                Some((end as f32).to_bits())
+            );
+        }
         assert_eq!(Scalar::from(7usize), Scalar::Integer(7));
         // One rounding only: 2^24 + 1 is not an f32.
         assert_eq!(
