@@ -1402,6 +1402,25 @@ fn refuses(context: &Context) -> Result<()> {
         let error = refused.expect_err("no meaning");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
+    // Powers by products are refused as what was asked for.
+    let mask = &whole.gt(0)?;
+    for power in [2, 3, 4, 5] {
+        for refused in [
+            mask.pow(power),
+            mask.pow(f64::from(power)),
+            mask.copy()?.into_pow(power),
+            mask.pow_assign(power).map(|()| mask.clone()),
+            fused(|e| e.input(mask).pow(power)),
+            fused(|e| (e.input(&whole).lt(3)).logical_not().pow(power)),
+            fused(|e| e.input(&whole).cast(DType::Bool).pow(power)),
+            mask.copy()?.into_fused(|_, x| x.pow(power)),
+            mask.fused_assign(|_, x| x.pow(power))
+                .map(|()| mask.clone()),
+        ] {
+            let error = refused.expect_err("no power").to_string();
+            assert!(error.contains("pow takes numbers, not bool"), "{error}");
+        }
+    }
     let floats = Tensor::ones(device, 4, DType::F32)?;
     assert!(matches!(whole.eq(&floats), Err(Error::DTypeMismatch(_))));
     assert!(matches!(

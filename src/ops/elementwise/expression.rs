@@ -38,9 +38,10 @@ impl Node {
 }
 
 /// The second, third and fourth power of a node by products, which lose 2 ULP at most and wait for memory alone. Other powers
-/// have none: the square roots of minus infinity and of minus zero, say, are not their powers.
+/// have none: the square roots of minus infinity and of minus zero, say, are not their powers. Nor has bool, whose powers are
+/// refused by that name.
 pub(super) fn power_by_products(
-    base: u8,
+    (base, dtype): (u8, Option<DType>),
     power: Scalar,
     mut push: impl FnMut(Node) -> u8,
 ) -> Option<u8> {
@@ -49,7 +50,7 @@ pub(super) fn power_by_products(
         Scalar::Integer(power @ 2..=4) => power as f64,
         Scalar::Integer(_) => return None,
     };
-    if ![2.0, 3.0, 4.0].contains(&power) {
+    if ![2.0, 3.0, 4.0].contains(&power) || dtype == Some(DType::Bool) {
         return None;
     }
     let square = push(Node::Apply(Function::Square, [base, 0, 0]));

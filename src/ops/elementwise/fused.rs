@@ -67,7 +67,7 @@ impl Tensor {
         &self,
         build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
     ) -> Result<()> {
-        let (op, inputs) = Fusion::of_old("fused_assign", build)?;
+        let (op, inputs) = Fusion::of_old("fused_assign", self.dtype(), build)?;
         op.assign_to(self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
     }
 
@@ -89,7 +89,7 @@ impl Tensor {
         build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
     ) -> Result<Tensor> {
         const OP: &str = "into_fused";
-        let (mut op, mut inputs) = Fusion::of_old(OP, build)?;
+        let (mut op, mut inputs) = Fusion::of_old(OP, self.dtype(), build)?;
         let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(Tensor::dtype).collect();
         let types = op.expression.types(OP, &dtypes, Some(self.dtype()))?;
         if types.last() == Some(&self.dtype()) && can_be_taken_over(OP, &self, inputs.iter())? {
@@ -113,6 +113,10 @@ pub struct Fusion(RefCell<Graph>);
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<Node>,
+    /// Of each node, where it is known and right.
+    dtypes: Vec<Option<DType>>,
+    /// Of what is written into.
+    old: Option<DType>,
     numbers: SmallVec<[Scalar; 2]>,
     inputs: Vec<Tensor>,
     /// A value of another expression came in: `fused` within `fused`.
@@ -124,20 +128,42 @@ impl Graph {
         let there = self.nodes.iter().position(|other| *other == node);
         let at = there.unwrap_or_else(|| {
             // Beyond the most values the whole is refused; numbers of nodes stay within it.
+            self.dtypes.push(self.dtype_of(&node));
             self.nodes.push(node);
             self.nodes.len() - 1
         });
         at.min(MOST) as u8
     }
+
+    fn dtype(&self, node: u8) -> Option<DType> {
+        self.dtypes.get(usize::from(node)).copied().flatten()
+    }
+
+    /// The dtype of a new node; errors are told at the end.
+    fn dtype_of(&self, node: &Node) -> Option<DType> {
+        match *node {
+            Node::Input(input) => self.inputs.get(usize::from(input)).map(Tensor::dtype),
+            Node::Old => self.old,
+            Node::Scalar(_) => None,
+            Node::Cast(to, _) => Some(to),
+            Node::Apply(function, operands) => {
+                let mut alike = operands[function.first_alike()..function.operands()].iter();
+                let dtype = alike.find_map(|&operand| self.dtype(operand))?;
+                function.result(dtype)
+            }
+        }
+    }
 }
 
 impl Fusion {
-    /// An expression of what a tensor holds, and its other inputs.
+    /// An expression of what a tensor of a dtype holds, and its other inputs.
     fn of_old(
         op: &'static str,
+        dtype: DType,
         build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
     ) -> Result<(Elementwise, Vec<Tensor>)> {
         let fusion = Fusion::default();
+        fusion.0.borrow_mut().old = Some(dtype);
         let node = fusion.0.borrow_mut().push(Node::Old);
         let old = Expr {
             fusion: &fusion,
@@ -154,6 +180,7 @@ impl Fusion {
             numbers,
             inputs,
             has_strangers,
+            ..
         } = self.0.into_inner();
         if has_strangers {
             let problem = "a value of another expression is used in this one: give it as a tensor, by input()";
@@ -286,7 +313,8 @@ impl<'e> Expr<'e> {
     fn binary(self, function: Function, other: ExprArgument<'e>) -> Self {
         if let (Function::Pow, ExprArgument::Number(power)) = (function, other) {
             let mut graph = self.fusion.0.borrow_mut();
-            let node = power_by_products(self.node, power, |node| graph.push(node));
+            let base = (self.node, graph.dtype(self.node));
+            let node = power_by_products(base, power, |node| graph.push(node));
             if let Some(node) = node {
                 return Expr { node, ..self };
             }

@@ -96,8 +96,10 @@ impl Elementwise {
             for base in bases {
                 self.operand(base, inputs);
             }
+            let written = self.into.as_ref().map(|(_, dtype)| *dtype);
+            let dtype = inputs.first().map(|base| base.dtype()).or(written);
             let nodes = &mut self.expression.nodes;
-            let products = power_by_products(0, *power, |node| {
+            let products = power_by_products((0, dtype), *power, |node| {
                 nodes.push(node);
                 (nodes.len() - 1) as u8
             });

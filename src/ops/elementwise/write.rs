@@ -18,6 +18,7 @@ impl Elementwise {
     ) -> Result<()> {
         let mut call = Self::new(name, Expression::default());
         call.expression.nodes.push(Node::Old);
+        call.into = Some((into.shape().clone(), into.dtype()));
         let mut inputs = SmallVec::new();
         call.push(function, arguments, &mut inputs);
         call.assign_to(into, &inputs)
