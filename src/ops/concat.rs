@@ -169,7 +169,7 @@ impl Op for Concat {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
-        Copy.missing(capabilities, inputs, output)
+        Copy(self.name).missing(capabilities, inputs, output)
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
@@ -189,7 +189,7 @@ impl Op for Concat {
                 spare: problem.spare,
                 slots: smallvec![0],
             };
-            for mut launch in Copy.plan(&copy, capabilities)? {
+            for mut launch in Copy(self.name).plan(&copy, capabilities)? {
                 for bound in &mut launch.operands {
                     bound.operand = if bound.operand == 0 { input } else { last };
                 }

@@ -14,8 +14,11 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Moves bits, so NaN payloads and subnormals stay.
-pub(super) struct Copy;
+/// Moves bits, so NaN payloads and subnormals stay: the op that it is named after, or part of it.
+pub(super) struct Copy(pub &'static str);
+
+/// Copies that a program asks for, or that lie row-major for it.
+pub(super) const COPY: Copy = Copy("copy");
 
 /// What moves the bits of an element, or of four.
 pub(super) fn copy_code(dtype: DType) -> Arc<str> {
@@ -25,7 +28,7 @@ pub(super) fn copy_code(dtype: DType) -> Arc<str> {
 
 /// Runs an op that writes an existing tensor, whose operands lie in other storages.
 pub(super) fn write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
-    road::write(op, &Copy, inputs, into)
+    road::write(op, &Copy(op.name()), inputs, into)
 }
 
 /// Launches from which a copy is made first.
@@ -67,7 +70,7 @@ impl Tensor {
         if self.is_contiguous() {
             return Ok(self.clone());
         }
-        road::run_at_home(&Copy, self)
+        road::run_at_home(&COPY, self)
     }
 
     /// A contiguous copy with a storage of its own.
@@ -75,12 +78,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::contiguous`].
     pub fn copy(&self) -> Result<Tensor> {
-        road::run(&Copy, &[self])
+        road::run(&COPY, &[self])
     }
 
     /// [`Tensor::copy`] where the tensor lives, whatever the scope.
     pub(in crate::ops) fn copy_at_home(&self) -> Result<Tensor> {
-        road::run_at_home(&Copy, self)
+        road::run_at_home(&COPY, self)
     }
 
     /// A copy where the tensor lives in which each element is once, seen as often as here.
@@ -108,21 +111,29 @@ impl Tensor {
     /// [`Error::DTypeMismatch`], [`Error::InvalidArgument`] when this one repeats elements (a broadcast
     /// view); as [`Tensor::copy`]. Nothing is written then.
     pub fn assign(&self, source: &Tensor) -> Result<()> {
-        const OP: &str = "assign";
-        self.check_distinct(OP)?;
+        self.assign_for("assign", source)
+    }
+
+    /// The same for the op that is named.
+    ///
+    /// # Errors
+    /// As [`Tensor::assign`].
+    pub(super) fn assign_for(&self, op: &'static str, source: &Tensor) -> Result<()> {
+        self.check_distinct(op)?;
         if source.dtype() != self.dtype() {
-            return Err(Error::dtype_mismatch(OP, self.dtype(), source.dtype()));
+            return Err(Error::dtype_mismatch(op, self.dtype(), source.dtype()));
         }
-        let view = source.view(source.layout().broadcast_for(OP, self.shape())?);
+        let view = source.view(source.layout().broadcast_for(op, self.shape())?);
         let view = match view.shares_storage(self) {
             true if view.layout() == self.layout() => return Ok(()),
             true => view.copy_once()?,
             false => view,
         };
+        let copy = Copy(op);
         // In the order of what is written, whose neighbours are written together then.
         match AxisOrder::of(std::iter::once(self.layout())) {
-            Some(order) => write(&Copy, &[&order.view(&view)?], &order.view(self)?),
-            None => write(&Copy, &[&view], self),
+            Some(order) => write(&copy, &[&order.view(&view)?], &order.view(self)?),
+            None => write(&copy, &[&view], self),
         }
     }
 
@@ -141,7 +152,7 @@ impl Tensor {
 
 impl Op for Copy {
     fn name(&self) -> &'static str {
-        "copy"
+        self.0
     }
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {

@@ -61,7 +61,7 @@ mod tests {
     use crate::capabilities::{Capabilities, DeviceKind};
     use crate::dtype::{DType, Scalar};
     use crate::layout::{Layout, merge};
-    use crate::ops::contiguous::Copy;
+    use crate::ops::contiguous::COPY;
     use crate::ops::elementwise::{Elementwise, Function};
     use crate::ops::fill::Fill;
     use crate::road::{Op, Operand, Problem};
@@ -92,9 +92,9 @@ mod tests {
                         let ops: &[&dyn Op] = if to != dtype && !is_plain {
                             &[]
                         } else if to == dtype && to == DType::Bool {
-                            &[&Copy]
+                            &[&COPY]
                         } else if to == dtype {
-                            &[&add, &Copy]
+                            &[&add, &COPY]
                         } else {
                             &[&cast]
                         };

@@ -332,6 +332,15 @@ fn in_place(context: &Context) -> Result<()> {
     is_unsupported(Device::cpu().scope(|| x.add_assign(&one)), &["strict"]);
     Device::cpu().scope(|| x.add_assign(1))?;
     assert_eq!((x.device(), x.to_vec::<f32>()?), (&strict, vec![1.0; 4]));
+    // What is told and logged has the op's own name.
+    is_unsupported(x.assign(&one), &["assign: ", "strict"]);
+    let soft = open(context, Placement::Soft)?;
+    let y = x.to(&soft)?;
+    y.assign(&one.mul(3.0)?)?;
+    assert_eq!(
+        (last(&soft).op, y.to_vec::<f32>()?),
+        ("assign", vec![3.0; 4])
+    );
     Ok(())
 }
 

@@ -204,7 +204,7 @@ impl Op for ScatterAdd {
             spare: problem.spare,
             slots: smallvec![0],
         };
-        let mut launches = Copy.plan(&copy, capabilities)?;
+        let mut launches = Copy(self.op).plan(&copy, capabilities)?;
         for bound in launches.iter_mut().flat_map(|launch| &mut launch.operands) {
             bound.operand = if bound.operand == 0 { TARGET } else { OUT };
         }
@@ -239,7 +239,7 @@ impl Op for ScatterAdd {
         let [target, index, source] = inputs else {
             return Ok(());
         };
-        Copy.twin(&inputs[..1], output)?;
+        Copy(self.op).twin(&inputs[..1], output)?;
         if self.shape(index.layout, source.layout).elements() == 0 {
             return Ok(());
         }

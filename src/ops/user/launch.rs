@@ -232,7 +232,7 @@ impl<'k> KernelLaunch<'k> {
         }
         let whole = output.copy_at_home()?;
         contiguous::write(&op, &inputs, &whole)?;
-        output.assign(&whole)
+        output.assign_for(kernel.name, &whole)
     }
 
     pub(super) fn kernel(&self) -> &'k Kernel {
