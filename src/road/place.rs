@@ -27,29 +27,47 @@ pub(crate) fn home(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
     }
 }
 
-/// [`home`] without a scope.
-///
-/// # Errors
-/// As [`home`].
-pub(super) fn home_of(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
+fn home_of(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
     let home = operands
         .iter()
         .find(|tensor| !tensor.device().is_cpu())
         .or(operands.first())
         .map(|tensor| tensor.device())
         .ok_or_else(|| Error::invalid(op, "no operand and no device"))?;
-    let devices = || operands.iter().map(|tensor| tensor.device());
-    if let Some(stranger) = devices().find(|&device| device != home)
-        && let Some(strict) = devices().find(|device| device.placement() == Placement::Strict)
+    let help = "move one of them with to(&device), name a device with device.scope(...), or open it with Placement::Soft";
+    check_travel(op, home, operands.iter().copied(), help)?;
+    Ok(home.clone())
+}
+
+/// Whether operands may travel to where an existing tensor is written, whatever the scope.
+///
+/// # Errors
+/// `Unsupported` for operands elsewhere when any of their devices, or the tensor's, is strict.
+pub(super) fn check_travel_to(op: &'static str, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
+    // A scope does not move what is written.
+    let help = "move what is read to where it is written with to(&device), or open it with Placement::Soft";
+    let all = inputs.iter().copied().chain([into]);
+    check_travel(op, into.device(), all, help)
+}
+
+fn check_travel<'a>(
+    op: &'static str,
+    home: &Device,
+    operands: impl Iterator<Item = &'a Tensor> + Clone,
+    help: &'static str,
+) -> Result<()> {
+    let mut devices = operands.map(Tensor::device);
+    if let Some(stranger) = devices.clone().find(|&device| device != home)
+        && let Some(strict) = devices.find(|device| device.placement() == Placement::Strict)
     {
         return Err(Error::unsupported(
             op,
             strict.to_string(),
             format!("operands live on {home} and on {stranger}, and its placement is strict"),
-            "move one of them with to(&device), name a device with device.scope(...), or open it with Placement::Soft",
+            help,
         ));
     }
-    Ok(home.clone())
+    Ok(())
 }
 
 /// What an op that its home cannot do gets: the CPU, and the log will say why.

@@ -9,11 +9,13 @@ use super::op::{HostInput, HostOutput, Op, Operand, Problem};
 use super::place;
 use crate::cpu::HostBlock;
 use crate::device::{Device, PlacementEvent, Storage, log_placement};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gpu::{Blocks, GpuBlock, Held, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::memory::order;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Runs an op on operands and gives its result, where [`place::home`] says.
@@ -34,11 +36,8 @@ pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
 /// Runs an op that writes an existing tensor, through whatever strides it has; `copy` copies elements, for what was
 /// written elsewhere and comes back. Operands lie in other storages.
 pub(crate) fn write(op: &dyn Op, copy: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
-    let strangers = inputs.iter().any(|input| input.device() != into.device());
-    if strangers {
-        // Whether they may travel, whatever the scope.
-        let all: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain([into]).collect();
-        place::home_of(op.name(), &all)?;
+    if inputs.iter().any(|input| input.device() != into.device()) {
+        check_write(op, inputs, into)?;
     }
     travel(op, Some(into.device()), inputs, Some((into, copy))).map(drop)
 }
@@ -53,18 +52,8 @@ fn travel(
     let into = write.map(|(into, _)| into);
 
     // 1. Infer: every error about arguments, before anything changes.
-    let mut specs: SmallVec<[Operand<'_>; 4]> =
-        inputs.iter().map(|tensor| operand(tensor)).collect();
-    let (shape, dtype) = op.infer(&specs)?;
-    let size = shape.count(name)? as u128 * dtype.size() as u128;
-    if let Some(into) = into
-        && (into.shape() != &shape || into.dtype() != dtype)
-    {
-        return Err(Error::invalid(
-            name,
-            format!("{dtype} {shape} cannot be written into {into:?}"),
-        ));
-    }
+    let mut specs = operands_of(inputs);
+    let (shape, dtype, size) = inferred(op, &specs, into)?;
 
     // 2. Place: at home, or on the CPU with a reason.
     let home = match named {
@@ -248,14 +237,45 @@ pub(crate) fn operand(tensor: &Tensor) -> Operand<'_> {
     }
 }
 
+fn operands_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[Operand<'a>; 4]> {
+    tensors.iter().copied().map(operand).collect()
+}
+
+/// What comes out, and its bytes.
+///
+/// # Errors
+/// Every one about the op's arguments, and about what it is written into.
+fn inferred(
+    op: &dyn Op,
+    inputs: &[Operand<'_>],
+    into: Option<&Tensor>,
+) -> Result<(Shape, DType, u128)> {
+    let (shape, dtype) = op.infer(inputs)?;
+    let size = shape.count(op.name())? as u128 * dtype.size() as u128;
+    match into {
+        Some(into) if into.shape() != &shape || into.dtype() != dtype => {
+            let problem = format!("{dtype} {shape} cannot be written into {into:?}");
+            Err(Error::invalid(op.name(), problem))
+        }
+        _ => Ok((shape, dtype, size)),
+    }
+}
+
 /// What [`run`] checks first, for callers that make copies for it before.
 ///
 /// # Errors
 /// Every one about the op's arguments.
 pub(crate) fn check(op: &dyn Op, inputs: &[&Tensor]) -> Result<()> {
-    let specs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|tensor| operand(tensor)).collect();
-    let (shape, _) = op.infer(&specs)?;
-    shape.count(op.name()).map(drop)
+    inferred(op, &operands_of(inputs), None).map(drop)
+}
+
+/// What [`write`] checks first, for callers that make copies for it before.
+///
+/// # Errors
+/// Every one about the op's arguments; then `Unsupported` for operands that may not travel to what is written.
+pub(crate) fn check_write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
+    inferred(op, &operands_of(inputs), Some(into))?;
+    place::check_travel_to(op.name(), inputs, into)
 }
 
 /// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.
@@ -272,7 +292,7 @@ fn plan(
     };
     let slots = slots(inputs);
     let problem = Problem {
-        inputs: inputs.iter().copied().map(operand).collect(),
+        inputs: operands_of(inputs),
         output,
         fresh,
         spare,

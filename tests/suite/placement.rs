@@ -341,7 +341,66 @@ fn in_place(context: &Context) -> Result<()> {
         (last(&soft).op, y.to_vec::<f32>()?),
         ("assign", vec![3.0; 4])
     );
-    Ok(())
+    refused_writes(&strict)
+}
+
+/// Wrong arguments are told before devices that do not go together, and neither after a copy was made. A scope would not help.
+fn refused_writes(strict: &Device) -> Result<()> {
+    let x = Tensor::ones(strict, [6], DType::F32)?;
+    let (part, other) = (x.slice(0..4)?, x.slice(2..6)?);
+    let host = Tensor::ones(&Device::cpu(), [4], DType::F32)?;
+    let (whole, long) = (
+        host.cast(DType::I32)?,
+        Tensor::ones(&Device::cpu(), [5], DType::F32)?,
+    );
+    let twice = x.slice(0..1)?.broadcast_to([4])?;
+    let before = strict.memory();
+    for refused in [part.add_assign(&whole), part.assign(&whole)] {
+        assert!(
+            matches!(refused, Err(Error::DTypeMismatch(_))),
+            "{refused:?}"
+        );
+    }
+    for refused in [
+        part.add_assign(&long),
+        part.assign(&long),
+        part.fused_assign(|e, x| x * e.input(&other) + e.input(&long)),
+    ] {
+        assert!(
+            matches!(refused, Err(Error::ShapeMismatch(_))),
+            "{refused:?}"
+        );
+    }
+    for refused in [
+        twice.add_assign(&host),
+        twice.assign(&host),
+        part.fused_assign(|e, x| (x * e.input(&other)).lt(e.input(&host))),
+    ] {
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    }
+    for refused in [
+        part.add_assign(&host),
+        part.assign(&host),
+        part.fused_assign(|e, x| x * e.input(&other) + e.input(&host)),
+    ] {
+        let text = refused
+            .as_ref()
+            .map_or_else(Error::to_string, |()| String::new());
+        assert!(!text.contains("scope"), "{text}");
+        is_unsupported(refused, &["strict", "to(&device)", "Placement::Soft"]);
+    }
+    assert_eq!(strict.memory(), before);
+    if strict.capabilities().f64 {
+        let (x, host) = (x.cast(DType::F64)?, host.cast(DType::F64)?);
+        let (part, before) = (x.slice(0..4)?, strict.memory());
+        let refused = part.fused_assign(|e, x| x * 2.0 + e.input(&host));
+        is_unsupported(refused, &["fused_assign", "to(&device)"]);
+        assert_eq!(strict.memory(), before, "no number became a tensor");
+    }
+    same(&x, &[1.0f32; 6])
 }
 
 /// A function that kernels lack is computed elsewhere: of a view its own elements come back, and only its span travels.

@@ -1144,6 +1144,15 @@ fn run_into(context: &Context) -> Result<()> {
     is_refused(launch().run_into(&twice), &["several places"]);
     is_refused(launch().run_into(&y.slice(1..1000)?), &["[1000]", "[999]"]);
     is_refused(launch().run_into(&y.cast(DType::I32)?), &["f32", "i32"]);
+    // Before devices that do not go together.
+    let strict = open(context, Placement::Strict)?;
+    let elsewhere = Tensor::ones(&Device::select("cpu")?, [1000], DType::F32)?;
+    let launch = || grows.launch().input("x", &elsewhere).scalar("a", 1);
+    let written = Tensor::ones(&strict, [1000], DType::F32)?;
+    let whole = written.cast(DType::I32)?;
+    is_refused(launch().run_into(&whole), &["f32", "i32"]);
+    let refused = launch().run_into(&written);
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     let histogram = histogram()?;
     let counts = histogram
         .launch()

@@ -31,6 +31,9 @@ impl Elementwise {
             // In `infer` the shapes broadcast either way.
             input.layout().broadcast_for(self.name, into.shape())?;
         }
+        self.into = Some((into.shape().clone(), into.dtype()));
+        // Before numbers become tensors, and what lies in the same storage is copied.
+        road::check_write(&self, inputs, into)?;
         // It is gone through in the order of its memory.
         let order = AxisOrder::of(std::iter::once(into.layout()));
         let shape = into.shape();

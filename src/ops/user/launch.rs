@@ -222,6 +222,7 @@ impl<'k> KernelLaunch<'k> {
             keeps: true,
             ..launch.op(&operands)?
         };
+        road::check_write(&op, &operands, output)?;
         let arrived = launch.arrived(operands, Some(output))?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         // A window ends where its padding does: what lies there shall be nobody's.
