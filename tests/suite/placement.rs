@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use orlop::{DType, Device, Error, Placement, PlacementEvent, PlacementLog, Result, Tensor, f16};
+use orlop::{
+    DType, Device, Error, Expr, Placement, PlacementEvent, PlacementLog, Result, Tensor, f16, fused,
+};
 
 use crate::adapters::Context;
 use crate::operand::{Operand, random_shape, same};
@@ -20,6 +22,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::no_room_at_home", Scope::Gpu, no_room_at_home),
         Test::new("placement::no_elements", Scope::Gpu, no_elements),
         Test::new("placement::in_place", Scope::Gpu, in_place),
+        Test::new("placement::wide_numbers", Scope::Gpu, wide_numbers),
         Test::new("placement::parts_elsewhere", Scope::Gpu, parts_elsewhere),
         Test::new("placement::views_travel", Scope::Gpu, views_travel),
         Test::new("placement::log_is_bounded", Scope::Gpu, log_is_bounded),
@@ -401,6 +404,50 @@ fn refused_writes(strict: &Device) -> Result<()> {
         assert_eq!(strict.memory(), before, "no number became a tensor");
     }
     same(&x, &[1.0f32; 6])
+}
+
+/// Numbers of f64 are operands of kernels, which bind as many tensors as the adapter lets them: equal ones are one.
+fn wide_numbers(context: &Context) -> Result<()> {
+    let device = open(context, Placement::Strict)?;
+    let most = device.capabilities().max_bindings as usize;
+    if !device.capabilities().f64 {
+        return Ok(());
+    }
+    let x = Tensor::arange(&device, 0, 100, 1, DType::F64)?;
+    let allocations = || device.memory().counts.blocks.allocated;
+    let check = |y: &Tensor| -> Result<()> {
+        for (x, got) in y.to_vec::<f64>()?.into_iter().enumerate() {
+            let want = 2.0 * (x as f64 + 50.0 / 3.0);
+            assert!((got - want).abs() < 1e-9, "{x}: {got}, not {want}");
+        }
+        Ok(())
+    };
+    // A third, and two as an integer and as a float, beside the result.
+    fn sum(x: Expr<'_>) -> Expr<'_> {
+        let sum = (0..50).fold(x, |sum, _| sum + 1.0 / 3.0);
+        (sum * 2).maximum(2.0)
+    }
+    let before = allocations();
+    let y = fused(|e| sum(e.input(&x)))?;
+    assert_eq!(allocations() - before, 3);
+    check(&y)?;
+    let y = x.copy()?;
+    let before = allocations();
+    y.fused_assign(|_, x| sum(x))?;
+    assert_eq!(allocations() - before, 2);
+    check(&y)?;
+    check(&x.copy()?.into_fused(|_, x| sum(x))?)?;
+    // Zeros of both signs are two numbers: the sum is of infinities of both.
+    let apart = fused(|e| 1.0 / (e.input(&x) * 0.0) + 1.0 / (e.input(&x) * -0.0))?;
+    assert!(apart.to_vec::<f64>()?.iter().all(|y| y.is_nan()));
+    // Of those that differ there may be too many.
+    if most < 60 {
+        let add =
+            |count: usize| fused(|e| (0..count).fold(e.input(&x), |sum, at| sum + 0.1 * at as f64));
+        assert_eq!(add(most - 2)?.device(), &device);
+        is_unsupported(add(most - 1), &["fused", "bind"]);
+    }
+    Ok(())
 }
 
 /// A function that kernels lack is computed elsewhere: of a view its own elements come back, and only its span travels.

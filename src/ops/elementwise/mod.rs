@@ -192,7 +192,7 @@ impl Elementwise {
         })
     }
 
-    /// Kernels take words, and no number of f64 fits one: there such numbers become inputs.
+    /// Kernels take words, and no number of f64 fits one: there such numbers become inputs, equal ones the same.
     fn numbers_as_tensors(
         &mut self,
         inputs: &[&Tensor],
@@ -214,12 +214,22 @@ impl Elementwise {
             return Ok(Vec::new());
         }
         let types = self.types(inputs.iter().map(|input| input.dtype()))?;
+        let elements = self.elements(&types)?;
         let mut tensors = Vec::new();
+        let mut bits: SmallVec<[[u32; 2]; 4]> = SmallVec::new();
         for (node, &dtype) in self.expression.nodes.iter_mut().zip(&types) {
             if let (Node::Scalar(number), DType::F64) = (*node, dtype) {
-                let value = self.numbers[usize::from(number)];
-                tensors.push(Tensor::full(&home, (), value, dtype)?);
-                *node = Node::Input((inputs.len() + tensors.len() - 1) as u8);
+                let number = usize::from(number);
+                let words = elements[number].words();
+                let at = match bits.iter().position(|&other| other == words) {
+                    Some(at) => at,
+                    None => {
+                        tensors.push(Tensor::full(&home, (), self.numbers[number], dtype)?);
+                        bits.push(words);
+                        bits.len() - 1
+                    }
+                };
+                *node = Node::Input((inputs.len() + at) as u8);
             }
         }
         Ok(tensors)
