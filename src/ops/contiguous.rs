@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::elementwise::Body;
+use super::elementwise::{Body, Cost};
 use super::order::AxisOrder;
 use crate::capabilities::Capabilities;
 use crate::cpu;
@@ -177,8 +177,7 @@ impl Op for Copy {
             op: self.name(),
             code: copy_code(problem.output.dtype),
             bits: true,
-            is_plain: true,
-            long: 0,
+            cost: Cost::Plain,
             reads_old: false,
             scalars: &[],
             flops: 0.0,

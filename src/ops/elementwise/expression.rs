@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::function::{Function, Kind, cast_code};
+use super::launch::{Cost, MANY_LONG};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 
@@ -159,17 +160,20 @@ impl Expression {
             .ok_or_else(|| Error::invalid(op, "an operand is missing"))
     }
 
-    /// Whether each function takes a few instructions.
-    pub(super) fn is_plain(&self) -> bool {
-        let is_long =
-            |node: &Node| matches!(node, Node::Apply(function, _) if !function.is_plain());
-        !self.nodes.iter().any(is_long)
-    }
-
-    /// Functions that take dozens of instructions.
-    pub(super) fn long_functions(&self) -> usize {
-        let is_long = |node: &&Node| matches!(node, Node::Apply(function, _) if function.is_long());
-        self.nodes.iter().filter(is_long).count()
+    /// What its functions take.
+    pub(super) fn cost(&self) -> Cost {
+        let (mut is_plain, mut long) = (true, 0);
+        for node in &self.nodes {
+            if let Node::Apply(function, _) = node {
+                is_plain &= function.is_plain();
+                long += usize::from(function.is_long());
+            }
+        }
+        match is_plain {
+            true => Cost::Plain,
+            false if long > MANY_LONG => Cost::Long,
+            false => Cost::Mixed,
+        }
     }
 
     /// [`Expression::body`], kept for the next call of the same expression on this thread.

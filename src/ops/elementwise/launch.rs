@@ -23,10 +23,7 @@ pub(in crate::ops) struct Body<'a> {
     pub code: Arc<str>,
     /// Elements are moved bit by bit, whatever their dtype.
     pub bits: bool,
-    /// Each of its functions takes a few instructions.
-    pub is_plain: bool,
-    /// So many of its functions take dozens.
-    pub long: usize,
+    pub cost: Cost,
     /// What the output held is an argument too, after the inputs.
     pub reads_old: bool,
     /// The numbers of the expression.
@@ -35,14 +32,27 @@ pub(in crate::ops) struct Body<'a> {
     pub flops: f64,
 }
 
+/// What the functions of a body take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Cost {
+    /// Each takes a few instructions.
+    Plain,
+    /// Some take more.
+    Mixed,
+    /// More than [`MANY_LONG`] take dozens: drivers compile it for long, and loads in flight do not count beside what is
+    /// computed.
+    Long,
+}
+
 /// Functions of dozens of instructions, above which a kernel has as few copies of the body as it can: drivers replace each
 /// call by what it calls. With 16 copies, as shorter bodies have, Mesa's llvmpipe takes 22 seconds for 16 sines.
-const MANY_LONG: usize = 4;
+pub(super) const MANY_LONG: usize = 4;
 
 impl Body<'_> {
-    /// Whether drivers compile it for long, and loads in flight do not count beside what is computed.
-    pub(super) fn is_long(&self) -> bool {
-        self.long > MANY_LONG
+    /// Whether kernels take one element at a time: of a long body software adapters compute those of vectors and of squares
+    /// one after the other, from a copy each.
+    fn is_one_by_one(&self, capabilities: &Capabilities) -> bool {
+        self.cost == Cost::Long && plan::is_software(capabilities)
     }
 
     pub(in crate::ops) fn launches(
@@ -99,15 +109,14 @@ impl Body<'_> {
     /// wide those are; in functions that take longer that does not count.
     fn widths(&self, operands: &[Operand<'_>], capabilities: &Capabilities) -> &'static [usize] {
         let has_eights = plan::is_software(capabilities)
-            && self.is_plain
+            && self.cost == Cost::Plain
             && operands.iter().all(|operand| match operand.dtype.size() {
                 1 | 2 => true,
                 4 => capabilities.int64,
                 _ => false,
             });
-        // They compute four values one after the other, too.
-        let is_one = plan::is_software(capabilities) && self.is_long();
-        match (has_eights, self.vectors(operands) && !is_one) {
+        let has_fours = self.vectors(operands) && !self.is_one_by_one(capabilities);
+        match (has_eights, has_fours) {
             (true, _) => &[8, 4],
             (false, true) => &[4],
             (false, false) => &[],
@@ -137,9 +146,8 @@ impl Body<'_> {
         work: (f64, f64),
     ) -> Result<Launch> {
         let axes = (dims, strides, offsets);
-        // Squares of registers are of many copies.
-        let is_turned = !(self.is_long() && plan::is_software(capabilities));
-        let turned = is_turned.then(|| Turned::of(self, operands, axes, capabilities));
+        let may_turn = !self.is_one_by_one(capabilities);
+        let turned = may_turn.then(|| Turned::of(self, operands, axes, capabilities));
         if let Some(turned) = turned.flatten() {
             return turned.launch(self, operands, capabilities, bound, work);
         }
@@ -165,14 +173,11 @@ impl Body<'_> {
             slots,
             strided_out: !is_new,
             reads_old: self.reads_old,
-            per_thread: match self.is_long() {
-                true => 1,
-                false => per_thread(walk.vector),
-            },
+            cost: self.cost,
         };
         let kernel = kernel(&self.code, &storages, &shape, self.scalars.len());
         let steps = u64::from(walk.count);
-        let per_workgroup = WORKGROUP * u64::from(shape.per_thread);
+        let per_workgroup = WORKGROUP * u64::from(shape.per_thread());
         let limit = capabilities.max_workgroups;
         Ok(Launch {
             kernel,
@@ -185,16 +190,7 @@ impl Body<'_> {
     }
 }
 
-/// Steps per invocation, of as many elements in fours as in eights.
-pub(super) fn per_thread(vector: u32) -> u32 {
-    if vector == 8 {
-        PER_THREAD / 2
-    } else {
-        PER_THREAD
-    }
-}
-
-/// What of a launch's layouts its kernel depends on.
+/// What of a launch its kernel depends on, beside code and dtypes.
 pub(super) struct KernelShape<'a> {
     pub vector: u32,
     pub rank: u32,
@@ -204,7 +200,18 @@ pub(super) struct KernelShape<'a> {
     pub slots: &'a [usize],
     pub strided_out: bool,
     pub reads_old: bool,
-    pub per_thread: u32,
+    pub cost: Cost,
+}
+
+impl KernelShape<'_> {
+    /// Steps per invocation, each a copy of the body: of as many elements in fours as in eights.
+    fn per_thread(&self) -> u32 {
+        match (self.cost, self.vector) {
+            (Cost::Long, _) => 1,
+            (_, 8) => PER_THREAD / 2,
+            _ => PER_THREAD,
+        }
+    }
 }
 
 /// How the template calls elements of a dtype, or their bits alone.
@@ -263,7 +270,7 @@ pub(super) fn kernel(
             ("vector", shape.vector.into()),
             ("rank", shape.rank.into()),
             ("strided_out", u32::from(shape.strided_out).into()),
-            ("per_thread", shape.per_thread.into()),
+            ("per_thread", shape.per_thread().into()),
         ]
         .into_iter()
         .collect(),

@@ -31,7 +31,7 @@ use crate::tensor::Tensor;
 use expression::{Expression, Node, Types, power_by_products};
 pub(super) use function::Function;
 pub use fused::{Expr, ExprArgument, Fusion, fused};
-pub(super) use launch::Body;
+pub(super) use launch::{Body, Cost};
 pub use methods::Argument;
 pub(super) use real::Real;
 pub(super) use specialisations::specialisations;
@@ -343,8 +343,7 @@ impl Op for Elementwise {
             op: self.name,
             code,
             bits: false,
-            is_plain: self.expression.is_plain(),
-            long: self.expression.long_functions(),
+            cost: self.expression.cost(),
             reads_old: old.is_some(),
             scalars: &self.words(&types)?,
             flops: self.expression.nodes.len() as f64,

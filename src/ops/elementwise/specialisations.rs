@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::expression::Expression;
 use super::function::Function;
-use super::launch::{Body, KernelShape, kernel, per_thread, storage};
+use super::launch::{Body, Cost, KernelShape, kernel, storage};
 use super::turned::{Squares, Way};
 use crate::dtype::DType;
 use crate::launch::KernelKey;
@@ -71,8 +71,7 @@ fn body(code: Arc<str>, bits: bool) -> Body<'static> {
         op: "",
         code,
         bits,
-        is_plain: true,
-        long: 0,
+        cost: Cost::Plain,
         reads_old: false,
         scalars: &[],
         flops: 0.0,
@@ -157,7 +156,7 @@ fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]
                     slots: &slots,
                     strided_out,
                     reads_old: false,
-                    per_thread: per_thread(1),
+                    cost: Cost::Plain,
                 };
                 all.push(kernel(code, storages, &shape, 0));
                 for (vector, way) in widths
@@ -171,7 +170,6 @@ fn each_way(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]
                     shape.vector = vector;
                     let shape = KernelShape {
                         inner: &inner,
-                        per_thread: per_thread(vector),
                         ..shape
                     };
                     all.push(kernel(code, storages, &shape, 0));
@@ -206,7 +204,7 @@ fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str])
                     slots: &slots,
                     strided_out,
                     reads_old: false,
-                    per_thread: per_thread(vector),
+                    cost: Cost::Plain,
                 };
                 all.push(kernel(code, storages, &shape, 0));
             }

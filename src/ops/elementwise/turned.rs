@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::launch::{Body, bound};
+use super::launch::{Body, Cost, bound};
 use crate::capabilities::Capabilities;
 use crate::error::Result;
 use crate::launch::{Bound, KernelKey, Launch, Words};
@@ -270,7 +270,7 @@ impl Square<'_> {
         if least < LEAST {
             return None;
         }
-        let has_eights = self.body.is_plain
+        let has_eights = self.body.cost == Cost::Plain
             && self.body.flops <= LIGHT
             && self
                 .operands
