@@ -39,8 +39,8 @@ const MANY_LAUNCHES: u64 = 1024;
 /// `launches` says about how many there are with bindings of so many bytes.
 ///
 /// # Errors
-/// Those about the op's arguments, before anything is copied; operands of several devices that may not travel; as
-/// [`Tensor::copy`].
+/// Where there may be a copy, and before it: those about the op's arguments, operands of several devices that may not
+/// travel. As [`Tensor::copy`].
 pub(super) fn near<'a>(
     op: &dyn Op,
     operands: &[&Tensor],
@@ -50,11 +50,15 @@ pub(super) fn near<'a>(
     if operand.is_contiguous() {
         return Ok(Cow::Borrowed(operand));
     }
-    road::check(op, operands)?;
-    let home = road::home(op.name(), operands)?;
-    let limit = home.capabilities().max_binding_bytes;
+    let home = road::home(op.name(), operands);
+    let limit = home.map(|home| home.capabilities().max_binding_bytes);
     let bytes = operand.layout().span().len() as u64 * operand.dtype().size() as u64;
-    match bytes > limit && launches(limit)? > MANY_LAUNCHES {
+    if matches!(limit, Ok(limit) if bytes <= limit) {
+        // What is wrong the road will find.
+        return Ok(Cow::Borrowed(operand));
+    }
+    road::check(op, operands)?;
+    match launches(limit?)? > MANY_LAUNCHES {
         true => operand.copy_once().map(Cow::Owned),
         false => Ok(Cow::Borrowed(operand)),
     }
