@@ -28,11 +28,18 @@ fn scaled(x: F, k: F) -> F {
     let half = floor(k * 0.5);
     return kept(x * power_of_two(half)) * power_of_two(k - half);
 }
+// x = k ln 2 + r for |x| up to 110, k whole.
+struct Exponent {
+    k: F,
+    r: F,
+}
+fn exponent_F(x: F) -> Exponent {
+    let k = round(x * 1.44269504);
+    return Exponent(k, kept(x - k * 0.693359375) + k * 2.12194440e-4);
+}
 fn exp_F(x: F) -> F {
-    let y = clamp(x, F(-104.0), F(89.0));
-    let k = round(y * 1.44269504);
-    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
-    return select(scaled(1.0 + (r + exp_tail(r)), k), x, is_nan_F(x));
+    let parts = exponent_F(clamp(x, F(-104.0), F(89.0)));
+    return select(scaled(1.0 + (parts.r + exp_tail(parts.r)), parts.k), x, is_nan_F(x));
 }
 {% endif -%}
 {% if asks(["exp2"]) -%}
@@ -45,11 +52,9 @@ fn exp2_F(x: F) -> F {
 {% endif -%}
 {% if asks(["expm1", "tanh"]) -%}
 fn expm1_F(x: F) -> F {
-    let y = clamp(x, F(-18.0), F(89.0));
-    let k = round(y * 1.44269504);
-    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
-    let half = power_of_two(k - 1.0);
-    let result = (half * (r + exp_tail(r)) + kept(half - 0.5)) * 2.0;
+    let parts = exponent_F(clamp(x, F(-18.0), F(89.0)));
+    let half = power_of_two(parts.k - 1.0);
+    let result = (half * (parts.r + exp_tail(parts.r)) + kept(half - 0.5)) * 2.0;
     return select(result, x, is_nan_F(x) | (abs(x) < F(0x1p-25)));
 }
 {% endif -%}
@@ -162,11 +167,10 @@ fn gelu_tanh_F(x: F) -> F {
 {% if asks(["softplus"]) -%}
 // log(1 + e) as a polynomial of e = e^-|x|, whose power of two is 2^64 of itself at first: a normal number.
 fn softplus_F(x: F) -> F {
-    let y = max(-abs(x), F(-110.0));
-    let k = round(y * 1.44269504);
-    let r = kept(y - k * 0.693359375) + k * 2.12194440e-4;
+    let parts = exponent_F(max(-abs(x), F(-110.0)));
+    let r = parts.r;
     let near = (((((F(1.3933658e-3) * r + 8.369163e-3) * r + 4.1666463e-2) * r + 1.6666505e-1) * r + 0.5) * r + 1.0) * r + 1.0;
-    let e = near * power_of_two(k + 64.0) * 0x1p-64;
+    let e = near * power_of_two(parts.k + 64.0) * 0x1p-64;
     let p = (((((((F(-3.256378463e-3) * e + 2.003451623e-2) * e - 5.757864192e-2) * e + 1.069882289e-1) * e - 1.538438499e-1) * e + 1.971266717e-1) * e - 2.496352941e-1) * e + 3.33311528e-1) * e - 4.999996126e-1;
     return select(max(x, F()) + (e * e * p + e), x, is_nan_F(x));
 }
