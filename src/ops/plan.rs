@@ -145,6 +145,17 @@ fn is_vectorised(
             })
 }
 
+/// Sizes or strides of as many dimensions as a kernel has, the first of `ranks` that is enough: outer ones are `filler`.
+pub(super) fn filled<T: Copy>(inner: &[T], filler: T, ranks: &[usize]) -> SmallVec<[T; 6]> {
+    let mut ranks = ranks.iter().copied();
+    let rank = ranks.find(|&rank| rank >= inner.len());
+    let added = rank.unwrap_or(inner.len()) - inner.len();
+    let mut all = SmallVec::new();
+    all.resize(added, filler);
+    all.extend_from_slice(inner);
+    all
+}
+
 /// Dimensions that operands of one shape walk together, at least one.
 pub(super) fn merged(layouts: &[&Layout]) -> Merged {
     let mut merged = merge(layouts);

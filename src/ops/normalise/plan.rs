@@ -349,7 +349,11 @@ impl Planner<'_, '_> {
         bindings: SmallVec<[Bound; 4]>,
         strided: bool,
     ) -> Result<Launch> {
-        let (dims, strides) = filled(dims, strides);
+        let dims = plan::filled(dims, 1, &RANKS);
+        let strides: SmallVec<[Strides; 5]> = strides
+            .iter()
+            .map(|strides| plan::filled(strides, 0, &RANKS))
+            .collect();
         let output = strides.len() - 2;
         let inner = |operand: usize| strides[operand].last().copied().unwrap_or(0);
         let along_reduced = inner(output + 1) == 0;
@@ -429,19 +433,4 @@ impl Planner<'_, '_> {
             bytes: elements * 2.0 * self.family.element.size() as f64,
         })
     }
-}
-
-/// As many dimensions as a kernel has.
-fn filled(dims: &[usize], strides: &[Strides]) -> (Dims, SmallVec<[Strides; 5]>) {
-    let rank = RANKS.into_iter().find(|&rank| rank >= dims.len());
-    let added = rank.unwrap_or(dims.len()) - dims.len();
-    let ones = std::iter::repeat_n(1, added);
-    let filled = |strides: &Strides| {
-        let none = std::iter::repeat_n(0, added);
-        none.chain(strides.iter().copied()).collect()
-    };
-    (
-        ones.chain(dims.iter().copied()).collect(),
-        strides.iter().map(filled).collect(),
-    )
 }

@@ -319,9 +319,10 @@ impl<'a> Planner<'a> {
     ) -> Result<()> {
         let (unit, along_reduced) = (shares.unit, shares.along_reduced);
         let (kept_unit, reduced_unit) = if along_reduced { (1, unit) } else { (unit, 1) };
-        let (kept, kept_strides) = filled(&space.kept, &space.kept_strides, KEPT_RANKS);
-        let (reduced, reduced_strides) =
-            filled(&space.reduced, &space.reduced_strides, REDUCED_RANKS);
+        let kept = plan::filled(&space.kept, 1, &KEPT_RANKS);
+        let kept_strides = plan::filled(&space.kept_strides, 0, &KEPT_RANKS);
+        let reduced = plan::filled(&space.reduced, 1, &REDUCED_RANKS);
+        let reduced_strides = plan::filled(&space.reduced_strides, 0, &REDUCED_RANKS);
         let (groups, length) = (space.outputs() / kept_unit, space.length());
         let steps = length / reduced_unit;
         let mut words: Words = smallvec![
@@ -386,7 +387,7 @@ impl<'a> Planner<'a> {
         sizes(&mut words, &kept, kept_unit);
         strides(&mut words, &kept_strides, unit, kept_unit > 1);
         if let Some(placed) = &target.strides {
-            let (_, placed) = filled(&space.kept, placed, KEPT_RANKS);
+            let placed = plan::filled(placed, 0, &KEPT_RANKS);
             strides(&mut words, &placed, 1, false);
         }
         sizes(&mut words, &reduced, reduced_unit);
@@ -438,16 +439,4 @@ fn strides(words: &mut Words, strides: &Strides, unit: usize, are_neighbours: bo
             false => (stride / unit as isize) as u32,
         }
     }));
-}
-
-/// As many dimensions as a kernel has.
-fn filled(dims: &Dims, strides: &Strides, ranks: [usize; 3]) -> (Dims, Strides) {
-    let rank = ranks.into_iter().find(|&rank| rank >= dims.len());
-    let added = rank.unwrap_or(dims.len()) - dims.len();
-    let (mut all, mut steps) = (Dims::new(), Strides::new());
-    all.resize(added, 1);
-    steps.resize(added, 0);
-    all.extend_from_slice(dims);
-    steps.extend_from_slice(strides);
-    (all, steps)
 }
