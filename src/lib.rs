@@ -63,6 +63,7 @@ pub mod interop;
 pub mod kernels;
 mod launch;
 mod layout;
+mod local;
 mod matmul_kernel;
 mod matmul_table;
 pub mod memory;

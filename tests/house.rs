@@ -16,6 +16,7 @@ const FLOORS: &[Floor] = &[
         "dtype",
         "shape",
         "layout",
+        "local",
         "launch",
         "capabilities",
         "matmul_kernel",

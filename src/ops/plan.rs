@@ -9,6 +9,7 @@ use crate::capabilities::{Capabilities, DeviceKind, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
 use crate::launch::{Dispatch, KernelKey, Words, fold_grid};
 use crate::layout::{Layout, Merged, Strides, merge};
+use crate::local::with_local;
 use crate::road::Problem;
 use crate::road::window::MOST_ELEMENTS;
 
@@ -43,14 +44,7 @@ thread_local! {
 /// hardware, by trees and squares in workgroup memory: for tests of those kernels.
 #[doc(hidden)]
 pub fn with_hardware_plans<R>(work: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            AS_HARDWARE.set(self.0);
-        }
-    }
-    let _restore = Restore(AS_HARDWARE.replace(true));
-    work()
+    with_local(&AS_HARDWARE, true, work)
 }
 
 /// Whether plans are those for software adapters.

@@ -1,12 +1,13 @@
 //! Scopes: the device that ops of a thread run on, whatever their operands' home.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use crate::device::Device;
+use crate::local::with_local;
 
 thread_local! {
-    /// The devices of the scopes that are open on this thread, innermost last.
-    static OPEN: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+    /// The device of the innermost scope that is open on this thread.
+    static INNERMOST: Cell<Option<Device>> = const { Cell::new(None) };
 }
 
 impl Device {
@@ -38,25 +39,17 @@ impl Device {
     /// # }
     /// ```
     pub fn scope<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Closes the scope, after a panic too.
-        struct Close;
-        impl Drop for Close {
-            fn drop(&mut self) {
-                let closed = OPEN.try_with(|open| open.borrow_mut().pop());
-                // A device's last handle goes here, where nothing is borrowed.
-                drop(closed);
-            }
-        }
-        // A thread that is ending has no scope.
-        let _ = OPEN.try_with(|open| open.borrow_mut().push(self.clone()));
-        let _close = Close;
-        work()
+        with_local(&INNERMOST, Some(self.clone()), work)
     }
 }
 
 /// The device of the innermost scope that is open on this thread.
 pub(super) fn innermost() -> Option<Device> {
-    OPEN.try_with(|open| open.borrow().last().cloned())
-        .ok()
-        .flatten()
+    let device = INNERMOST.try_with(|innermost| {
+        let device = innermost.take();
+        innermost.set(device.clone());
+        device
+    });
+    // A thread that is ending has no scope.
+    device.ok().flatten()
 }

@@ -1,12 +1,13 @@
 //! Plans in words, and those of a thread: told, or by a kernel that is named.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 
 use super::plan::{MatmulPlan, MatmulProblem, plan_by, plan_matmul};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::local::with_local;
 use crate::matmul_kernel::MatmulKernel;
 use crate::matmul_table::MOST_SPLIT;
 
@@ -29,35 +30,21 @@ impl fmt::Display for MatmulPlan {
 thread_local! {
     static FORCED: Cell<Option<MatmulKernel>> = const { Cell::new(None) };
     static SPLIT: Cell<Option<u32>> = const { Cell::new(None) };
-    static PLANS: RefCell<Option<Vec<(MatmulProblem, MatmulPlan)>>> = const { RefCell::new(None) };
+    static PLANS: Cell<Option<Vec<(MatmulProblem, MatmulPlan)>>> = const { Cell::new(None) };
 }
 
 /// Runs `work` with every matrix product of this thread by one kernel, whatever its plan would be: for
 /// tests and measurements. Products that it cannot do, by adapter, dtype or shape, are an
 /// [`Error::InvalidArgument`]. The CPU device and empty products have no kernels.
 pub fn with_matmul_kernel<R>(kernel: MatmulKernel, work: impl FnOnce() -> R) -> R {
-    struct Restore(Option<MatmulKernel>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            FORCED.set(self.0);
-        }
-    }
-    let _restore = Restore(FORCED.replace(Some(kernel)));
-    work()
+    with_local(&FORCED, Some(kernel), work)
 }
 
 /// Runs `work` with k of every matrix product of this thread split in `parts` (1 to 1024) side by side,
 /// whatever its plan would be: for tests and measurements. Integers and f64 are not split, nor are
 /// products above a storage binding or the time of a launch.
 pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
-    struct Restore(Option<u32>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            SPLIT.set(self.0);
-        }
-    }
-    let _restore = Restore(SPLIT.replace(Some(parts.clamp(1, MOST_SPLIT))));
-    work()
+    with_local(&SPLIT, Some(parts.clamp(1, MOST_SPLIT)), work)
 }
 
 /// Runs `work` and tells how each matrix product in it was to be computed on GPUs, in order: the problem as
@@ -77,20 +64,12 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 /// # }
 /// ```
 pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, MatmulPlan)>) {
-    type Plans = Option<Vec<(MatmulProblem, MatmulPlan)>>;
-    struct Restore(Plans);
-    // A thread that is ending is told nothing.
-    fn replaced(plans: Plans) -> Plans {
-        PLANS.try_with(|old| old.replace(plans)).ok().flatten()
-    }
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            replaced(self.0.take());
-        }
-    }
-    let _restore = Restore(replaced(Some(Vec::new())));
-    let result = work();
-    (result, replaced(None).unwrap_or_default())
+    with_local(&PLANS, Some(Vec::new()), || {
+        let result = work();
+        // A thread that is ending is told nothing.
+        let plans = PLANS.try_with(Cell::take).ok().flatten();
+        (result, plans.unwrap_or_default())
+    })
 }
 
 /// The plan of this thread's next product: the kernel and the split that are forced, or what suits.
@@ -101,8 +80,9 @@ pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Re
     let plan = consider(capabilities, problem)?;
     // A thread that is ending tells nobody.
     let _ = PLANS.try_with(|plans| {
-        if let Some(plans) = &mut *plans.borrow_mut() {
-            plans.push((*problem, plan));
+        if let Some(mut told) = plans.take() {
+            told.push((*problem, plan));
+            plans.set(Some(told));
         }
     });
     Ok(plan)
