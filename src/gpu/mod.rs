@@ -7,6 +7,7 @@ mod adapters;
 mod batch;
 mod bindings;
 mod block;
+mod deadline;
 mod encode;
 mod exit;
 mod hal;

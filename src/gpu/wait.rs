@@ -1,10 +1,11 @@
 //! Waiting for the device: without the locks of GL, stream and memory, seeing a loss, within a time limit if there is one.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Gpu;
 use super::block::GpuBlock;
+use super::deadline::{Deadline, looks};
 use super::exit::{self, Left};
 use super::health::caught_poll;
 use super::serial::Hold;
@@ -28,31 +29,6 @@ pub(super) enum WriteOrder {
     Kept,
 }
 
-/// When a wait gives up.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline {
-    started: Instant,
-    limit: Option<Duration>,
-}
-
-impl Deadline {
-    fn after(limit: Option<Duration>) -> Self {
-        Self {
-            started: Instant::now(),
-            limit,
-        }
-    }
-
-    fn check(&self, device: &str, what: &'static str) -> Result<()> {
-        // No wait is shorter than the time between two looks, or what was just submitted is never seen done.
-        let is_over = |limit: &Duration| self.started.elapsed() >= PAUSE.max(*limit);
-        match self.limit.filter(is_over) {
-            Some(limit) => Err(Error::timed_out(device, what, limit)),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Gpu {
     /// The time limit of a wait that begins now.
     pub(super) fn deadline(&self) -> Deadline {
@@ -70,6 +46,7 @@ impl Gpu {
         deadline: Deadline,
         done: impl Fn() -> bool,
     ) -> Result<()> {
+        let done = looks(done);
         while !done() {
             self.health.check()?;
             // Before the poll: what is done by the deadline is seen, however short the limit is.
