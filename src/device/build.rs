@@ -170,7 +170,8 @@ impl DeviceBuilder {
     /// How long one wait for the device may take (for the next mebibyte of a read, for a slot of staging, `synchronize`,
     /// recording when the device is far behind, an allocation that is refused until memory that went back is free) before it
     /// gives up with [`Error::TimedOut`]. A read or a copy to the device of many mebibytes waits as often, so it may take
-    /// longer. A device that is dropped while it works for longer is left to the driver, with its memory, until the process
+    /// longer. Opening a device waits for what it finds in the queue of one that is lent
+    /// ([`build_on_wgpu`](Self::build_on_wgpu)). A device that is dropped while it works for longer is left to the driver, with its memory, until the process
     /// ends. No limit without it. The CPU device never waits.
     #[must_use]
     pub fn wait_timeout(mut self, limit: Duration) -> Self {

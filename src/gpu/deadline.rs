@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::wait::PAUSE;
 use crate::error::{Error, Result};
+
+/// Between two looks where a wait cannot block: others must get at what a wait would keep.
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
 /// When a wait gives up.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     started: Instant,
-    pub limit: Option<Duration>,
+    limit: Option<Duration>,
 }
 
 impl Deadline {
@@ -20,6 +22,13 @@ impl Deadline {
         }
     }
 
+    /// The wait never gives up.
+    pub(super) fn is_endless(&self) -> bool {
+        self.limit.is_none()
+    }
+
+    /// # Errors
+    /// `TimedOut` once it is over.
     pub(super) fn check(&self, device: &str, what: &'static str) -> Result<()> {
         // No wait is shorter than the time between two looks, or what was just submitted is never seen done.
         let is_over = |limit: &Duration| now().duration_since(self.started) >= PAUSE.max(*limit);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use super::adapters::Adapter;
+use super::deadline::Deadline;
 use super::hal;
 use super::health::{self, Health, wait_until_told};
 use super::pipelines::{CompiledKernel, Pipelines};
@@ -43,13 +44,14 @@ const INVOCATIONS: u32 = 256;
 const GROUPS: u32 = (1 << 16) / INVOCATIONS;
 
 /// What the adapter says. By bits where nobody would gain: llvmpipe, which alone among software adapters has words of
-/// 64 bits; on GL, whose lock other devices may hold for long; and where the question fails.
+/// 64 bits; on GL, whose lock other devices may hold for long; and where the question fails or takes too long.
 pub(super) fn conversions(
     adapter: &Adapter,
     device: &wgpu::Device,
     queue: &wgpu::Queue,
     pipelines: &Pipelines,
     health: &Health,
+    deadline: Deadline,
 ) -> Conversions {
     if let Some(&known) = adapter.conversions.get() {
         return known;
@@ -62,7 +64,7 @@ pub(super) fn conversions(
     let counts = pipelines
         .get(&key())
         .ok()
-        .and_then(|kernel| ask(device, queue, &kernel, health));
+        .and_then(|kernel| ask(device, queue, &kernel, health, deadline));
     let Some(counts) = counts else {
         return Conversions::default();
     };
@@ -92,6 +94,7 @@ fn ask(
     queue: &wgpu::Queue,
     kernel: &CompiledKernel,
     health: &Health,
+    deadline: Deadline,
 ) -> Option<[u32; 3]> {
     let told = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&told);
@@ -129,7 +132,8 @@ fn ask(
         copied
     })
     .ok()?;
-    wait_until_told(device, None, health, || told.load(Ordering::Acquire))
+    let told = || told.load(Ordering::Acquire);
+    wait_until_told(device, None, health, deadline, told)
         .ok()?
         .then_some(())?;
     let bytes = copied.get_mapped_range(..).ok()?;
@@ -263,7 +267,14 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
 }}"
                 );
                 let kernel = gpu.pipelines.build(&key(), ParamsSpace::Immediate, text);
-                ask(&gpu.device, &gpu.queue, &kernel, &gpu.health).unwrap()
+                ask(
+                    &gpu.device,
+                    &gpu.queue,
+                    &kernel,
+                    &gpu.health,
+                    gpu.deadline(),
+                )
+                .unwrap()
             };
             assert_eq!(counts("", ""), [0, 0, 1 << 16], "{}", adapter.name);
             for (name, wrong) in WIDENED_WRONGLY {
@@ -296,7 +307,14 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
             let first = open();
             let gpu = first.gpu().unwrap();
             let kernel = gpu.pipelines.get(&key()).unwrap();
-            let counts = ask(&gpu.device, &gpu.queue, &kernel, &gpu.health).unwrap();
+            let counts = ask(
+                &gpu.device,
+                &gpu.queue,
+                &kernel,
+                &gpu.health,
+                gpu.deadline(),
+            )
+            .unwrap();
             assert_eq!(counts[2], 1 << 16, "{info}");
             let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
             assert_eq!(found, Conversions::of(counts), "{info}");

@@ -3,8 +3,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::deadline::{Deadline, PAUSE};
 use super::serial::Serial;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, thread};
@@ -94,6 +95,11 @@ impl Health {
         let _ = self.lost.set(format!("lost ({reason}); {REOPEN}"));
     }
 
+    /// Whether somebody else uses the device beside us.
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
     /// A loss was seen before: asks nobody, unlike [`Health::check`].
     pub(crate) fn is_known_lost(&self) -> bool {
         self.lost.get().is_some()
@@ -118,16 +124,16 @@ fn is_lost(device: &wgpu::Device) -> bool {
     pollster::block_on(scope.pop()).is_none()
 }
 
-/// Polls; false when wgpu refused, and did nothing.
+/// Polls; nothing when wgpu refused, and did nothing.
 ///
 /// # Errors
 /// What wgpu panicked with when the driver said that the device is lost: it has no other way to tell.
 pub(super) fn caught_poll(
     device: &wgpu::Device,
     poll: wgpu::PollType,
-) -> std::result::Result<bool, String> {
+) -> std::result::Result<Option<wgpu::PollStatus>, String> {
     let panic = match catch_unwind(AssertUnwindSafe(|| device.poll(poll))) {
-        Ok(polled) => return Ok(polled.is_ok()),
+        Ok(polled) => return Ok(polled.ok()),
         Err(panic) => panic,
     };
     match panic.downcast::<String>() {
@@ -138,32 +144,57 @@ pub(super) fn caught_poll(
     }
 }
 
-/// Looks, a millisecond apart, at what another thread's poll may be about to tell.
+/// Looks at an idle queue, a millisecond apart: another thread's poll may be about to tell.
 const LOOKS_AFTER: usize = 100;
+/// After so long without an idle moment a poll waits, or it would never end for a busy device that was given with
+/// another one's queue.
+const LOOKED_FOR: Duration = Duration::from_secs(10);
 
 /// Polls a device that no `Gpu` has yet, to the end of all of its work, until a callback of that work has told; false
 /// where none does.
 ///
 /// # Errors
-/// `DeviceLost`.
+/// `DeviceLost`, `TimedOut`.
 pub(super) fn wait_until_told(
     device: &wgpu::Device,
     serial: Option<&'static Serial>,
     health: &Health,
+    deadline: Deadline,
     told: impl Fn() -> bool,
 ) -> Result<bool> {
-    for _ in 0..LOOKS_AFTER {
-        {
+    let started = Instant::now();
+    let mut looks = 0;
+    while looks < LOOKS_AFTER {
+        // Before the poll: what is told by the deadline is seen, however short the limit is.
+        let in_time = deadline.check(&health.device, "opening the device");
+        let waits = deadline.is_endless() && started.elapsed() >= LOOKED_FOR;
+        let poll = match waits {
+            true => wgpu::PollType::wait_indefinitely(),
+            // One that waits would keep a device's owner from presenting: see `Gpu::poll`.
+            false => wgpu::PollType::Poll,
+        };
+        let polled = {
             let _hold = serial.map(Serial::hold);
-            if let Err(message) = caught_poll(device, wgpu::PollType::wait_indefinitely()) {
+            caught_poll(device, poll)
+        };
+        let is_idle = match polled {
+            Ok(status) => waits || status.is_some_and(|status| status.is_queue_empty()),
+            Err(message) => {
                 health.lose(&message);
+                false
             }
-        }
+        };
         if told() {
             return Ok(true);
         }
         health.check()?;
-        thread::sleep(Duration::from_millis(1));
+        in_time?;
+        if is_idle {
+            looks += 1;
+            thread::sleep(Duration::from_millis(1));
+        } else {
+            thread::sleep(PAUSE);
+        }
     }
     Ok(false)
 }

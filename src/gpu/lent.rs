@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::adapters::{self, Adapter};
 use super::block::GpuBlock;
+use super::deadline::Deadline;
 use super::health::{Health, wait_until_told};
 use super::serial::Serial;
 use super::spill::Pin;
@@ -65,7 +66,7 @@ impl Gpu {
     /// A pool and a stream on a device of somebody else's.
     ///
     /// # Errors
-    /// `DeviceUnavailable` when device and queue do not belong together, or the device is lost;
+    /// `DeviceUnavailable` when device and queue do not belong together; `DeviceLost`, `TimedOut`;
     /// `InvalidArgument` for usages that it does not give to buffers.
     pub(crate) fn lend(lent: Lent, options: GpuOptions) -> Result<Arc<Self>> {
         let Lent {
@@ -75,7 +76,8 @@ impl Gpu {
         } = lent;
         let health = Health::lent(&options.name, &device);
         health.check()?;
-        if !belong_together(&adapter, &device, &queue, &health)? {
+        let deadline = Deadline::after(options.wait_timeout);
+        if !belong_together(&adapter, &device, &queue, &health, deadline)? {
             let reason = "the queue is another device's; give the two that request_device gave";
             return Err(unavailable(&options.name, reason.to_owned()));
         }
@@ -126,12 +128,13 @@ impl Gpu {
 /// a queue says of another device's work reaches the handler of the queue's device.
 ///
 /// # Errors
-/// `DeviceLost`.
+/// `DeviceLost`, `TimedOut`.
 fn belong_together(
     adapter: &Adapter,
     device: &wgpu::Device,
     queue: &wgpu::Queue,
     health: &Health,
+    deadline: Deadline,
 ) -> Result<bool> {
     let ran = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&ran);
@@ -140,7 +143,9 @@ fn belong_together(
         let _hold = serial.map(Serial::hold);
         queue.on_submitted_work_done(move || told.store(true, Ordering::Release));
     }
-    wait_until_told(device, serial, health, || ran.load(Ordering::Acquire))
+    wait_until_told(device, serial, health, deadline, || {
+        ran.load(Ordering::Acquire)
+    })
 }
 
 fn unavailable(device: &str, reason: String) -> Error {

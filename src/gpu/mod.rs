@@ -49,6 +49,7 @@ use crate::memory::{
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use deadline::Deadline;
 use health::Health;
 use pipelines::Pipelines;
 use progress::Progress;
@@ -236,7 +237,9 @@ impl Gpu {
             options.kernel_checks,
             capabilities.immediate_bytes,
         );
-        pipelines.conversions = halves::conversions(adapter, &device, &queue, &pipelines, &health);
+        let deadline = Deadline::after(options.wait_timeout);
+        pipelines.conversions =
+            halves::conversions(adapter, &device, &queue, &pipelines, &health, deadline);
         let gpu = Arc::new(Self {
             pipelines,
             stream: Mutex::new(Stream::new(

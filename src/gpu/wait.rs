@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Gpu;
 use super::block::GpuBlock;
-use super::deadline::{Deadline, looks};
+use super::deadline::{Deadline, PAUSE, looks};
 use super::exit::{self, Left};
 use super::health::caught_poll;
 use super::serial::Hold;
@@ -17,8 +17,6 @@ use crate::turns::Turn;
 
 /// Submissions that may be in flight before the recording thread waits for the oldest.
 pub(super) const IN_FLIGHT: usize = 8;
-/// Between two looks where a wait cannot block: GL must let others at the context.
-pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
 /// Who sees to it that a write comes after the reads before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,10 +60,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits (on GL and before a deadline: looks once); true when the submission has run.
+    /// Waits (on GL, on a lent device and before a deadline: looks once); true when the submission has run.
     fn poll(&self, submission: &Submission, deadline: Deadline) -> bool {
         let first = self.counted.as_ref().filter(|counted| counted.is_first());
-        if self.serial.is_none() && deadline.limit.is_none() && first.is_none() {
+        // wgpu keeps a lock while it waits that presenting needs, and `destroy`; who waits for it keeps all others
+        // from submitting.
+        let is_ours = self.serial.is_none() && !self.health.is_lent();
+        if is_ours && deadline.is_endless() && first.is_none() {
             // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
             // device ends the wait, and drivers give up on work that hangs.
             let waited = self.poll_device(wgpu::PollType::Wait {
@@ -93,10 +94,13 @@ impl Gpu {
 
     /// False when wgpu refused, and did nothing.
     pub(super) fn poll_device(&self, poll: wgpu::PollType) -> bool {
-        caught_poll(&self.device, poll).unwrap_or_else(|message| {
-            self.health.lose(&message);
-            true
-        })
+        match caught_poll(&self.device, poll) {
+            Ok(polled) => polled.is_some(),
+            Err(message) => {
+                self.health.lose(&message);
+                true
+            }
+        }
     }
 
     /// Between two looks at what other threads, or callbacks that somebody's poll runs, will do.

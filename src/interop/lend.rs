@@ -74,6 +74,9 @@ impl DeviceBuilder {
     ///   return. What goes wrong in one that runs in a submission of orlop's is logged and reaches
     ///   no handler; one that submits there what wgpu refuses makes orlop's own seem refused. wgpu 30 panics when a poll with a time-out ends while another thread polls: the program
     ///   polls without one.
+    /// - **Presenting**: orlop looks again and again instead of waiting inside of wgpu, which keeps a lock there that
+    ///   presenting and `destroy` need. Opening waits for what is in the queue, for as long as
+    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
     ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
     ///   [`Device::driver_reserved`] counts the whole wgpu device.
@@ -85,7 +88,8 @@ impl DeviceBuilder {
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
     /// shaders with four storage buffers of 1 MiB, or the queue is another device's;
-    /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::OutOfMemory`](crate::Error::OutOfMemory)
+    /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::TimedOut`](crate::Error::TimedOut) where the queue is at
+    /// work for longer than waits may take; [`Error::OutOfMemory`](crate::Error::OutOfMemory)
     /// when less is left than the budget, or without one less than 64 MiB;
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a selector, or region usages
     /// that the device does not have.

@@ -1,7 +1,8 @@
 //! On a wgpu device of the program's own: what is absent falls back, its handlers stay its own,
 //! its passes read and write tensors, its buffers become tensors.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use orlop::interop::wgpu;
 use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16, fused};
@@ -26,6 +27,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             panicking_callbacks,
         ),
+        // llvmpipe on GL works inside of the submission.
+        Test::new("interop::waits_leave_room", Scope::Gpu, waits_leave_room)
+            .when(|context| context.adapter.info.backend != "Gl"),
+        Test::new("interop::busy_queues", Scope::Gpu, busy_queues)
+            .when(|context| context.adapter.info.backend != "Gl"),
         Test::new("interop::loss", Scope::Gpu, loss),
         Test::new("interop::two_on_one", Scope::Gpu, two_on_one),
         Test::new("interop::bindings", Scope::Gpu, bindings),
@@ -488,6 +494,98 @@ fn panicking_callbacks(context: &Context) -> Result<()> {
     device.synchronize()?;
     let seen = product.to_vec::<f32>()?;
     assert!(seen.iter().all(|x| (x - 1.0 / 512.0).abs() < 1e-6));
+    Ok(())
+}
+
+/// Work of a fifth of a second on software adapters.
+fn long_work(device: &Device) -> Result<Tensor> {
+    let a = Tensor::full(device, [1024, 1024], 1.0 / 1024.0, DType::F32)?;
+    let mut product = a.clone();
+    for _ in 0..6 {
+        product = product.matmul(&a)?;
+    }
+    device.submit()?;
+    Ok(product)
+}
+
+/// While orlop waits its owner destroys, which takes the lock of wgpu's that presenting takes, and submits.
+fn waits_leave_room(context: &Context) -> Result<()> {
+    let _alone = watchdog::alone();
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    // Kernels are compiled.
+    drop(long_work(&device)?);
+    device.synchronize()?;
+    let mut blocked = Vec::new();
+    for _ in 0..5 {
+        let product = long_work(&device)?;
+        let buffer = owner.buffer(&[0; 4], wgpu::BufferUsages::COPY_SRC);
+        owner.queue.submit([]);
+        let (begins, begun) = mpsc::channel();
+        let (waited, held_up) = std::thread::scope(|scope| {
+            let device = &device;
+            let waiting = scope.spawn(move || {
+                begins.send(()).expect("somebody listens");
+                let since = Instant::now();
+                device.synchronize().map(|()| since.elapsed())
+            });
+            begun.recv().expect("it begins");
+            std::thread::sleep(Duration::from_millis(10));
+            let since = Instant::now();
+            buffer.destroy();
+            owner.queue.submit([]);
+            let held_up = since.elapsed();
+            (waiting.join().expect("no panic"), held_up)
+        });
+        let waited = waited?;
+        drop(product);
+        // What is done sooner tells nothing.
+        if waited < Duration::from_millis(80) {
+            continue;
+        }
+        // Others use the machine, too.
+        if held_up < waited / 4 {
+            blocked.clear();
+            break;
+        }
+        blocked.push((waited, held_up));
+    }
+    assert!(
+        blocked.is_empty(),
+        "waits, and how long each held its owner up: {blocked:?}"
+    );
+    owner.assert_undisturbed();
+    Ok(())
+}
+
+/// Opening waits for what is in the queue, with a limit no longer than that.
+fn busy_queues(context: &Context) -> Result<()> {
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    drop(long_work(&device)?);
+    device.synchronize()?;
+    let limit = Duration::from_millis(1);
+    let mut product = long_work(&device)?;
+    // On a busy machine the work may be done before it is waited for.
+    let mut has_timed_out = false;
+    for _ in 0..5 {
+        let builder = Device::builder().wait_timeout(limit);
+        match builder.build_on_wgpu(&owner.adapter, &owner.device, &owner.queue) {
+            Err(Error::TimedOut(error)) => {
+                assert_eq!(error.limit, limit);
+                has_timed_out = true;
+                break;
+            }
+            lent => drop(lent?),
+        }
+        product = long_work(&device)?;
+    }
+    assert!(has_timed_out || !context.is_software());
+    let beside = owner.lend()?;
+    let ones = Tensor::ones(&beside, [10], DType::F32)?;
+    assert_eq!(ones.to_vec::<f32>()?, [1.0; 10]);
+    assert_eq!(product.slice((0, 0))?.item::<f32>()?, 1.0 / 1024.0);
+    owner.assert_undisturbed();
     Ok(())
 }
 
