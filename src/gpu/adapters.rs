@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::hal;
 use super::halves::Conversions;
 use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 use crate::dtype::DType;
@@ -49,15 +50,15 @@ pub(crate) fn adapters() -> &'static [Adapter] {
     static ADAPTERS: OnceLock<Vec<Adapter>> = OnceLock::new();
     ADAPTERS.get_or_init(|| {
         // Without a backend for this target wgpu's constructor panics.
-        if wgpu::Instance::enabled_backend_features().is_empty() {
+        let backends = wgpu::Instance::enabled_backend_features() & hal::backends();
+        if backends.is_empty() {
             return Vec::new();
         }
-        let instance =
-            wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
-        let found = pollster::block_on(
-            instance
-                .enumerate_adapters(wgpu::Backends::from_env().unwrap_or(wgpu::Backends::all())),
-        );
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
+        descriptor.backends &= backends;
+        let wanted = descriptor.backends;
+        let instance = wgpu::Instance::new(descriptor);
+        let found = pollster::block_on(instance.enumerate_adapters(wanted));
         let mut all: Vec<Adapter> = found
             .into_iter()
             .filter_map(|adapter| {
@@ -183,7 +184,7 @@ pub(super) fn describe(
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x),
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
-        cores: super::hal::cores(&adapter),
+        cores: hal::cores(&adapter),
         matmul_choices: Arc::default(),
     };
     // Those that no kernel multiplies are as good as none.

@@ -4,6 +4,36 @@
 //! One of the three places with `unsafe` on the GPU floor: the others are `pipelines.rs` (wgpu's constructor of modules
 //! without checks) and `serial.rs` (C's `atexit`). `tests/house.rs` lists them.
 
+/// The backends that orlop uses: those of its own features, as the rest of this file knows them. wgpu may have others,
+/// where another crate of the program's asked for them.
+pub(super) fn backends() -> wgpu::Backends {
+    let anywhere = !cfg!(target_vendor = "apple") && !cfg!(target_family = "wasm");
+    [
+        (wgpu::Backends::VULKAN, cfg!(feature = "vulkan") && anywhere),
+        (wgpu::Backends::GL, cfg!(feature = "gles") && anywhere),
+        (
+            wgpu::Backends::METAL,
+            cfg!(all(feature = "metal", target_vendor = "apple")),
+        ),
+        (wgpu::Backends::DX12, cfg!(all(feature = "dx12", windows))),
+        (wgpu::Backends::NOOP, cfg!(orlop_model)),
+    ]
+    .into_iter()
+    .filter_map(|(backend, is_on)| is_on.then_some(backend))
+    .collect()
+}
+
+/// The feature of this crate that adds a backend.
+pub(super) fn feature(backend: wgpu::Backend) -> Option<&'static str> {
+    match backend {
+        wgpu::Backend::Vulkan => Some("vulkan"),
+        wgpu::Backend::Metal => Some("metal"),
+        wgpu::Backend::Dx12 => Some("dx12"),
+        wgpu::Backend::Gl => Some("gles"),
+        _ => None,
+    }
+}
+
 /// Total and free bytes of the adapter's own memory, where they can be known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AdapterMemory {
@@ -185,7 +215,7 @@ pub(crate) fn with_memory<T>(
             not(target_family = "wasm")
         ))]
         wgpu::Backend::Gl => keep!(Gles),
-        // One thread, or no memory of a driver's.
+        // None of `backends`, or one without a driver's memory.
         _ => {
             let _ = buffer;
             Some(work())

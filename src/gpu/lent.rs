@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::adapters::{self, Adapter};
 use super::block::GpuBlock;
 use super::deadline::Deadline;
+use super::hal;
 use super::health::{Health, wait_until_told};
 use super::serial::Serial;
 use super::spill::Pin;
@@ -26,17 +27,30 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// # Errors
-    /// `DeviceUnavailable` when it has no compute shaders with four storage buffers, or none of [`LEAST_BUFFER`].
+    /// `DeviceUnavailable` when its backend is none of orlop's, or it has no compute shaders with four storage buffers, or
+    /// none of [`LEAST_BUFFER`].
     pub(crate) fn new(
         adapter: &wgpu::Adapter,
         device: &wgpu::Device,
         queue: &wgpu::Queue,
     ) -> Result<Self> {
+        let info = adapter.get_info();
+        if !hal::backends().contains(info.backend.into()) {
+            let backend = info.backend;
+            let reason = match hal::feature(backend) {
+                Some(feature) => format!(
+                    "orlop was built without its backend {backend:?}: turn on orlop's feature `{feature}`, where the \
+                     system has it"
+                ),
+                None => format!("orlop knows no backend {backend:?}"),
+            };
+            return Err(unavailable(&info.name, reason));
+        }
         let limits = device.limits();
         let adapter =
             adapters::describe(adapter.clone(), device.features(), &limits).ok_or_else(|| {
                 unavailable(
-                    &adapter.get_info().name,
+                    &info.name,
                     format!(
                         "it was opened without compute shaders, or with {} storage buffers a \
                          stage where 4 are needed; request wgpu::Limits::default()",

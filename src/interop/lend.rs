@@ -87,7 +87,8 @@ impl DeviceBuilder {
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
-    /// shaders with four storage buffers of 1 MiB, or the queue is another device's;
+    /// shaders with four storage buffers of 1 MiB, the queue is another device's, or orlop was built without the feature
+    /// for its backend;
     /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::TimedOut`](crate::Error::TimedOut) where the queue is at
     /// work for longer than waits may take; [`Error::OutOfMemory`](crate::Error::OutOfMemory)
     /// when less is left than the budget, or without one less than 64 MiB;

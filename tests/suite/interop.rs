@@ -8,7 +8,7 @@ use orlop::interop::wgpu;
 use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16, fused};
 
 use crate::adapters::Context;
-use crate::{Scope, Test, watchdog};
+use crate::{OnceTest, Scope, Test, watchdog};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -42,6 +42,10 @@ pub fn tests() -> Vec<Test> {
         Test::new("interop::region_usages", Scope::Gpu, region_usages),
         Test::new("interop::own_device", Scope::Gpu, own_device),
     ]
+}
+
+pub fn tests_once() -> Vec<OnceTest> {
+    vec![("interop::strange_backends", strange_backends)]
 }
 
 /// A renderer: its device, and what reached its handlers.
@@ -374,6 +378,24 @@ fn refused_devices(context: &Context) -> Result<()> {
     one.device.destroy();
     let error = one.lend().unwrap_err();
     assert!(matches!(error, Error::DeviceLost(_)), "{error}");
+    Ok(())
+}
+
+/// A backend that wgpu has for another crate's sake, as the tests have the one without a driver: never listed, and
+/// refused by name.
+fn strange_backends() -> Result<()> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::NOOP;
+    descriptor.backend_options.noop.enable = true;
+    let found = pollster::block_on(
+        wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::NOOP),
+    );
+    let adapter = found.into_iter().next().expect("built with it");
+    let owner = Owner::on(adapter, &wgpu::DeviceDescriptor::default());
+    let error = owner.lend().unwrap_err();
+    assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
+    assert!(error.to_string().contains("backend Noop"), "{error}");
+    assert!(Device::list()?.iter().all(|info| info.backend != "Noop"));
     Ok(())
 }
 

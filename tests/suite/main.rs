@@ -187,6 +187,7 @@ fn tests() -> Vec<Vec<Test>> {
 fn tests_once() -> Vec<OnceTest> {
     [
         devices::tests_once(),
+        interop::tests_once(),
         ledger::tests_once(),
         stress::tests_once(),
         threads::tests_once(),
