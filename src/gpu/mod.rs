@@ -353,11 +353,12 @@ impl Gpu {
                         busy_since = None;
                     }
                     Spilled::Busy => {
-                        let since = *busy_since.get_or_insert_with(Instant::now);
+                        let (since, deadline) =
+                            *busy_since.get_or_insert_with(|| (Instant::now(), self.deadline()));
                         if since.elapsed() > spill::PATIENCE {
                             break reason;
                         }
-                        self.look_again("allocation", self.deadline())?;
+                        self.look_again("allocation", deadline)?;
                     }
                     Spilled::Nothing => break reason,
                 },

@@ -450,7 +450,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
+    use crate::device::{Device, Storage};
     use crate::dtype::DType;
     use crate::memory::WhenFull;
     use crate::tensor::Tensor;
@@ -476,6 +476,50 @@ mod tests {
             let shared = gpu.spill.as_ref().unwrap().ops.read();
             Tensor::empty(&device, [1], DType::F32).unwrap();
             drop(shared);
+        }
+    }
+
+    /// A read that does not go on keeps what would have to go: an allocation waits as long as the device was told to, not
+    /// until its patience ends.
+    #[test]
+    fn waits_for_readers_end_at_their_limit() {
+        /// More than a download records at first.
+        const COUNT: usize = 6 << 20;
+        let bytes = COUNT as u64 * 4;
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let limit = Duration::from_millis(200);
+            let builder = Device::builder().select(&info.selector).wait_timeout(limit);
+            let device = builder
+                .memory_limit(bytes)
+                .when_full(WhenFull::SpillToHost { most: None })
+                .build()
+                .unwrap();
+            let tensor = Tensor::empty(&device, [COUNT], DType::U32).unwrap();
+            let Storage::Gpu(block) = tensor.storage() else {
+                panic!("{info}: not on the device");
+            };
+            let turn = block.turns().to_read();
+            let read = device
+                .gpu()
+                .unwrap()
+                .begin_download(block, turn, 0, bytes)
+                .unwrap();
+            assert!(block.is_leaving(), "{info}: all of it is recorded");
+            let refused = Tensor::empty(&device, [COUNT], DType::U32).map(drop);
+            assert!(
+                matches!(refused, Err(Error::TimedOut(_))),
+                "{info}: {refused:?}"
+            );
+            drop(read);
+            let mut room = Tensor::empty(&device, [COUNT], DType::U32);
+            // Its copy to the host takes as many waits as it has pieces, each with a limit of its own.
+            while matches!(room, Err(Error::TimedOut(_))) {
+                room = Tensor::empty(&device, [COUNT], DType::U32);
+            }
+            room.unwrap();
         }
     }
 }
