@@ -14,6 +14,7 @@ use crate::tensor::Tensor;
 /// Where a tensor's elements lie, from [`Tensor::wgpu_binding`]: a range of a buffer that other
 /// tensors share. While it lives the tensor's memory stays where it is and is not reused, also
 /// after the last handle on the tensor is gone.
+#[must_use = "the memory stays only as long as this lives"]
 pub struct WgpuBinding {
     // Before the tensor, whose memory it is.
     buffer: wgpu::Buffer,
@@ -51,7 +52,8 @@ impl WgpuBinding {
         })
     }
 
-    /// The range as a slice of the buffer: for `set_vertex_buffer` and `set_index_buffer`.
+    /// The range as a slice of the buffer: for `set_vertex_buffer` and `set_index_buffer`, which wgpu refuses unless the
+    /// device was opened with [`region_usages`](crate::DeviceBuilder::region_usages) of `VERTEX` or `INDEX`.
     pub fn as_slice(&self) -> wgpu::BufferSlice<'_> {
         self.buffer.slice(self.offset..self.offset + self.size)
     }

@@ -166,6 +166,7 @@ impl Tensor {
 }
 
 /// Keeps a tensor's memory where it is until it is dropped: see [`Tensor::pin`].
+#[must_use = "the tensor stays only as long as this lives"]
 pub struct Pinned {
     // Before the tensor, whose memory it is.
     _pin: StoragePin,
