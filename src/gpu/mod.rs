@@ -286,7 +286,7 @@ impl Gpu {
     /// Memory for `bytes` bytes.
     ///
     /// # Errors
-    /// `OutOfMemory` with the pool's figures, `DeviceLost`.
+    /// `OutOfMemory` with the pool's figures, `DeviceLost`, `TimedOut`.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<GpuBlock>> {
         self.with_access(&[], None, |access| self.allocate_in(access, bytes))
     }
@@ -319,7 +319,8 @@ impl Gpu {
         back: Option<&Arc<GpuBlock>>,
     ) -> Result<BlockId> {
         if self.crowded.load(Ordering::Relaxed) {
-            self.wait_for_returned();
+            // Else the adapter holds much more than is reserved.
+            self.finish("allocation", self.deadline())?;
         }
         self.health.check()?;
         let mut has_waited = false;
@@ -427,21 +428,6 @@ impl Gpu {
         stream.staging.trim();
         stream.texels.trim();
         Ok(())
-    }
-
-    /// Waits until the regions that went back are the adapter's again, so that it holds little more than is reserved.
-    /// What fails meanwhile is for those to say whose work it is.
-    #[cold]
-    fn wait_for_returned(&self) {
-        let owed = {
-            let _hold = self.hold();
-            let mut stream = self.stream.lock();
-            let mut pool = self.memory.lock();
-            stream.forget_returned(&mut pool);
-            pool.source_mut().unsettled()
-        };
-        let _ = self.finish("allocation", self.deadline());
-        self.memory.lock().source_mut().settled(owed);
     }
 
     /// The device and the queue themselves.

@@ -87,9 +87,11 @@ pub(crate) struct Regions {
     pub returned: bool,
     held: u64,
     kept: Kept,
-    /// Bytes that went back since somebody last waited for what used them.
-    unsettled: u64,
-    /// They are too many: the next allocation waits first.
+    /// Bytes that went back so far.
+    went_back: u64,
+    /// Of them those that are the adapter's again, since somebody waited for what used them.
+    settled: u64,
+    /// The others are too many: the next allocation waits first.
     pub crowded: Arc<AtomicBool>,
 }
 
@@ -119,7 +121,8 @@ impl Regions {
             returned: false,
             held: 0,
             kept: Kept::default(),
-            unsettled: 0,
+            went_back: 0,
+            settled: 0,
             crowded: Arc::default(),
         };
         if extra != RegionUsages::default() {
@@ -213,7 +216,7 @@ impl Regions {
 
     /// The adapter's again as soon as nothing uses it.
     fn goes(&mut self, region: wgpu::Buffer) {
-        self.unsettled += region.size();
+        self.went_back += region.size();
         self.count_unsettled();
         self.returned = true;
         // Dropped, not destroyed: work in flight or in the open batch may still use it.
@@ -240,20 +243,71 @@ impl Regions {
         }
     }
 
-    /// Bytes that went back since [`Regions::settled`].
-    pub(crate) fn unsettled(&self) -> u64 {
-        self.unsettled
+    /// Bytes that went back so far.
+    pub(crate) fn went_back(&self) -> u64 {
+        self.went_back
     }
 
-    /// So many bytes are the adapter's again.
-    pub(crate) fn settled(&mut self, bytes: u64) {
-        self.unsettled = self.unsettled.saturating_sub(bytes);
+    /// What had gone back by then, in [`Regions::went_back`], is the adapter's again. Several may wait for the same bytes.
+    pub(crate) fn settled_up_to(&mut self, went_back: u64) {
+        self.settled = self.settled.max(went_back);
         self.count_unsettled();
     }
 
     fn count_unsettled(&self) {
         let most = (self.held / UNSETTLED_SHARE).max(UNSETTLED_BYTES);
-        let crowded = self.unsettled > most;
+        let crowded = self.went_back - self.settled > most;
         self.crowded.store(crowded, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::error::Error;
+    use crate::tensor::Tensor;
+
+    /// A wait settles what went back before it began, once, and where it comes to its end.
+    #[test]
+    fn waits_settle_what_went_back_before_them() {
+        for info in Device::list().unwrap() {
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let goes_back = || {
+                let _hold = gpu.hold();
+                let mut pool = gpu.memory.lock();
+                // More than is kept.
+                let region = pool.source_mut().create(KEPT_LEAST + 1024).unwrap();
+                pool.source_mut().destroy(region);
+            };
+            let is_crowded = || gpu.crowded.load(Ordering::Relaxed);
+            goes_back();
+            assert!(is_crowded(), "{info}");
+            let (_, before) = gpu.submit_all().unwrap();
+            goes_back();
+            // Two that waited for the first.
+            for _ in 0..2 {
+                gpu.memory.lock().source_mut().settled_up_to(before);
+                assert!(is_crowded(), "{info}: the second is settled");
+            }
+            device.synchronize().unwrap();
+            assert!(!is_crowded(), "{info}: synchronized");
+
+            let a = Tensor::full(&device, [1024, 1024], 1.0, DType::F32).unwrap();
+            let product = a.matmul(&a).unwrap();
+            goes_back();
+            match device.synchronize_within(Duration::ZERO) {
+                Err(Error::TimedOut(_)) => assert!(is_crowded(), "{info}: given up"),
+                // Who works in the submission is done.
+                done => done.unwrap(),
+            }
+            device.synchronize().unwrap();
+            assert!(!is_crowded(), "{info}: synchronized again");
+            drop(product);
+        }
     }
 }

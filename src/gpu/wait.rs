@@ -144,15 +144,18 @@ impl Gpu {
         self.take_failure()
     }
 
-    /// [`Gpu::synchronize`] that leaves the error of failed work to the program.
+    /// [`Gpu::synchronize`] that leaves the error of failed work to the program. Regions that went back before are the
+    /// adapter's again after it.
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
     pub(super) fn finish(&self, what: &'static str, deadline: Deadline) -> Result<()> {
-        match self.submit_all()? {
-            Some(last) => self.wait_submission(what, &last, deadline),
-            None => Ok(()),
+        let (last, went_back) = self.submit_all()?;
+        if let Some(last) = last {
+            self.wait_submission(what, &last, deadline)?;
         }
+        self.memory.lock().source_mut().settled_up_to(went_back);
+        Ok(())
     }
 
     /// [`Gpu::synchronize`] on the device's own thread, for what is recorded now.
@@ -177,11 +180,18 @@ impl Gpu {
         })
     }
 
-    fn submit_all(&self) -> Result<Option<Submission>> {
+    /// Submits what is recorded: the last submission, and the bytes that went back before it.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(super) fn submit_all(&self) -> Result<(Option<Submission>, u64)> {
         let _hold = self.hold();
         let mut stream = self.stream.lock();
         stream.submit()?;
-        Ok(stream.last_submission())
+        let mut pool = self.memory.lock();
+        // Cached bind groups would keep what went back.
+        stream.forget_returned(&mut pool);
+        Ok((stream.last_submission(), pool.source_mut().went_back()))
     }
 
     /// The error of the first work that failed since the last call.
@@ -406,7 +416,7 @@ mod tests {
             let gpu = device.gpu().unwrap();
             gpu.destroy();
             // Without immediates its parameters were refused already.
-            let Ok(Some(last)) = gpu.submit_all() else {
+            let Ok((Some(last), _)) = gpu.submit_all() else {
                 continue;
             };
             gpu.progress.0.fetch_max(last.number, Ordering::AcqRel);
