@@ -1,11 +1,13 @@
 //! Every kernel for matrix products that the adapter can run, forced by name, against sums in f64.
 
+use orlop::memory::WhenFull;
 use orlop::{
     DType, Device, Element, Error, MatmulKernel, Result, Tensor, bf16, explain_matmuls, f16,
     with_matmul_kernel, with_matmul_split,
 };
 
 use crate::adapters::{Context, full};
+use crate::full::one_region;
 use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
 
@@ -22,6 +24,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::long_vectors", Scope::Gpu, long_vectors),
         Test::new("kernels::turns_of_vectors", Scope::Gpu, turns_of_vectors),
         Test::new("kernels::without_copies", Scope::Gpu, without_copies),
+        Test::new("kernels::told_once", Scope::Gpu, told_once),
+        Test::new("kernels::told_within", Scope::Gpu, told_within),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
 }
@@ -510,6 +514,39 @@ fn without_copies(context: &Context) -> Result<()> {
     let b = Tensor::ones(&device, [1000, 1000], DType::F32)?;
     let c = a.matmul(&b)?.to_vec::<f32>()?;
     assert!(c.iter().all(|&c| c == 1000.0));
+    Ok(())
+}
+
+/// A product whose scratch finds no room is told once, by the plan without.
+fn told_once(context: &Context) -> Result<()> {
+    // Sums of 8 parts take 128 KiB, of which the operands and the result leave 48.
+    let device = one_region(context, (1024 + 64) << 10, WhenFull::Fail)?;
+    let a = Tensor::ones(&device, [64, 2048], DType::F32)?;
+    let b = Tensor::ones(&device, [2048, 64], DType::F32)?;
+    let (product, plans) = with_matmul_split(8, || explain_matmuls(|| a.matmul(&b)));
+    assert_eq!(product?.to_vec::<f32>()?, [2048.0; 64 * 64]);
+    assert!(device.memory().events.failures > 0, "there was room");
+    let whole = plans.iter().filter(|(problem, _)| problem.k == 2048);
+    assert_eq!(whole.count(), 1, "{plans:?}");
+    assert!(plans.iter().all(|(_, plan)| plan.split == 1), "{plans:?}");
+    Ok(())
+}
+
+/// Who is told of products is told of those that another call within is told of.
+fn told_within(context: &Context) -> Result<()> {
+    let a = Tensor::ones(context.device(), [33, 33], DType::F32)?;
+    let (told, outer) = explain_matmuls(|| -> Result<_> {
+        drop(a.matmul(&a)?);
+        let (product, inner) = explain_matmuls(|| a.matmul(&a));
+        let (nothing, none) = explain_matmuls(|| a.add(&a));
+        drop((product?, nothing?));
+        Ok((inner, none))
+    });
+    let (inner, others) = told?;
+    assert!(!inner.is_empty() && others.is_empty());
+    assert_eq!(outer, [&inner[..], &inner].concat());
+    let (_, after) = explain_matmuls(|| ());
+    assert!(after.is_empty());
     Ok(())
 }
 

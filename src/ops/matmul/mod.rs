@@ -159,8 +159,10 @@ impl Op for Matmul {
     }
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
+        let spare = problem.spare;
+        name::begin(spare);
         gpu::launches(self.0, problem, capabilities, |problem| {
-            name::choose(capabilities, problem)
+            name::choose(capabilities, problem, spare)
         })
     }
 

@@ -30,7 +30,25 @@ impl fmt::Display for MatmulPlan {
 thread_local! {
     static FORCED: Cell<Option<MatmulKernel>> = const { Cell::new(None) };
     static SPLIT: Cell<Option<u32>> = const { Cell::new(None) };
-    static PLANS: Cell<Option<Vec<(MatmulProblem, MatmulPlan)>>> = const { Cell::new(None) };
+    static TOLD: Cell<Option<Told>> = const { Cell::new(None) };
+}
+
+/// What [`explain_matmuls`] tells.
+#[derive(Default)]
+struct Told {
+    plans: Vec<(MatmulProblem, MatmulPlan)>,
+    /// So many of them are of products before the latest.
+    before: usize,
+}
+
+/// Tells this thread something, if it asks. One that is ending is told nothing.
+fn tell(something: impl FnOnce(&mut Told)) {
+    let _ = TOLD.try_with(|told| {
+        if let Some(mut own) = told.take() {
+            something(&mut own);
+            told.set(Some(own));
+        }
+    });
 }
 
 /// Runs `work` with every matrix product of this thread by one kernel, whatever its plan would be: for
@@ -49,7 +67,8 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 
 /// Runs `work` and tells how each matrix product in it was to be computed on GPUs, in order: the problem as
 /// its kernel sees it, and the plan. A product that is cut into panels has further entries for those. Of
-/// this thread only; products on the CPU device have no plans.
+/// this thread only; products on the CPU device have no plans. A call within another tells its own products; the other
+/// one tells them, too.
 ///
 /// ```
 /// # fn main() -> Result<(), orlop::Error> {
@@ -64,27 +83,38 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 /// # }
 /// ```
 pub fn explain_matmuls<R>(work: impl FnOnce() -> R) -> (R, Vec<(MatmulProblem, MatmulPlan)>) {
-    with_local(&PLANS, Some(Vec::new()), || {
+    let (result, plans) = with_local(&TOLD, Some(Told::default()), || {
         let result = work();
-        // A thread that is ending is told nothing.
-        let plans = PLANS.try_with(Cell::take).ok().flatten();
-        (result, plans.unwrap_or_default())
-    })
+        let told = TOLD.try_with(Cell::take).ok().flatten();
+        (result, told.unwrap_or_default().plans)
+    });
+    tell(|outer| outer.plans.extend_from_slice(&plans));
+    (result, plans)
 }
 
-/// The plan of this thread's next product: the kernel and the split that are forced, or what suits.
+/// A product is planned: with scratch to `spare`, or once more without, and then the plan before is none of it.
+pub(super) fn begin(spare: bool) {
+    tell(|told| match spare {
+        true => told.before = told.plans.len(),
+        false => told.plans.truncate(told.before),
+    });
+}
+
+/// The plan of this thread's next product: the kernel and the split that are forced, or what suits. It is not split
+/// without scratch to `spare`.
 ///
 /// # Errors
 /// A forced kernel that cannot do it.
-pub(super) fn choose(capabilities: &Capabilities, problem: &MatmulProblem) -> Result<MatmulPlan> {
-    let plan = consider(capabilities, problem)?;
-    // A thread that is ending tells nobody.
-    let _ = PLANS.try_with(|plans| {
-        if let Some(mut told) = plans.take() {
-            told.push((*problem, plan));
-            plans.set(Some(told));
-        }
-    });
+pub(super) fn choose(
+    capabilities: &Capabilities,
+    problem: &MatmulProblem,
+    spare: bool,
+) -> Result<MatmulPlan> {
+    let mut plan = consider(capabilities, problem)?;
+    if !spare {
+        plan.split = 1;
+    }
+    tell(|told| told.plans.push((*problem, plan)));
     Ok(plan)
 }
 
