@@ -27,7 +27,8 @@ struct Adapter {
     choices: Vec<MatmulChoice>,
 }
 
-/// One measured choice: products of these sizes take that kernel, where it can do them.
+/// One measured choice: products of these sizes take that kernel, where it can do them. Not `#[non_exhaustive]`: programs
+/// that measure write it out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatmulChoice {
     /// Of both operands and the result.

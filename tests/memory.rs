@@ -21,12 +21,10 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// The account without figures over time, which `tests/statistics.rs` checks.
-fn moment(statistics: MemoryStatistics) -> MemoryStatistics {
-    MemoryStatistics {
-        counts: Default::default(),
-        events: Default::default(),
-        ..statistics
-    }
+fn moment(mut statistics: MemoryStatistics) -> MemoryStatistics {
+    statistics.counts = Default::default();
+    statistics.events = Default::default();
+    statistics
 }
 
 const NO_LIMIT: PoolConfig = PoolConfig {

@@ -17,6 +17,7 @@ use crate::sync::thread;
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
 /// operands live on several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Placement {
     /// It runs on the CPU and its result comes back, if the device can hold it; operands travel to
     /// the first device that is not the CPU. The placement log says so.

@@ -30,6 +30,7 @@ pub enum FullReason {
 /// An allocation failed. Nothing has changed, except that idle regions may have been returned and
 /// blocks moved, the latter into a new region too.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Full {
     /// Bytes asked for.
     pub asked: u64,

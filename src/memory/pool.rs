@@ -44,7 +44,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What a pool may do.
+/// What a pool may do. Not `#[non_exhaustive]`: programs write it out, and no field has a default that suits all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolConfig {
     /// How new regions are sized.

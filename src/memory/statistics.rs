@@ -8,6 +8,7 @@ use super::tags::Tag;
 /// [`QUANTUM`](super::QUANTUM) where nothing else is said. `docs/memory.md` maps the names of
 /// TensorFlow and PyTorch to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryStatistics {
     /// Bytes in blocks that are in use.
     pub allocated: u64,
@@ -35,7 +36,8 @@ pub struct MemoryStatistics {
     pub events: MemoryEvents,
 }
 
-/// One figure over time. `allocated - freed` is what `current` rose by since the totals were reset.
+/// One figure over time. `allocated - freed` is what `current` rose by since the totals were reset. Not
+/// `#[non_exhaustive]`: tests of programs write out what they expect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Now.

@@ -360,13 +360,11 @@ impl Oracle {
     }
 
     pub fn statistics(&self) -> MemoryStatistics {
-        let mut statistics = MemoryStatistics {
-            peak_allocated: self.peak_allocated,
-            peak_reserved: self.peak_reserved,
-            limit: self.config.limit,
-            regions: self.regions.len() as u64,
-            ..MemoryStatistics::default()
-        };
+        let mut statistics = MemoryStatistics::default();
+        statistics.peak_allocated = self.peak_allocated;
+        statistics.peak_reserved = self.peak_reserved;
+        statistics.limit = self.config.limit;
+        statistics.regions = self.regions.len() as u64;
         for &(_, bytes, block) in self.regions.iter().flat_map(|region| &region.chunks) {
             statistics.reserved += bytes;
             if block.is_some() {
