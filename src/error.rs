@@ -255,7 +255,7 @@ pub struct KernelCompile {
 pub struct Execution {
     /// The device's selector and name.
     pub device: String,
-    /// The operations of the failed batch.
+    /// The operation that failed.
     pub label: String,
     /// What the device said.
     pub reason: String,

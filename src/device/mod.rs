@@ -8,6 +8,7 @@ mod snapshot;
 mod storage;
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::memory::{Bytes, MemoryStatistics, PoolConfig, TagStatistics};
 use crate::promise::Pending;
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
-/// memory with a budget. Clones are the same device; equality is identity.
+/// memory with a budget. Clones are the same device; equality is identity, and so is what it is hashed by.
 ///
 /// Opening an adapter twice gives two virtual devices, each with its own pool and budget. The
 /// device closes when the last handle and the last tensor on it are gone.
@@ -368,6 +369,12 @@ impl PartialEq for Device {
 }
 
 impl Eq for Device {}
+
+impl Hash for Device {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
 
 /// Its selector and name, `gpu:0 (NVIDIA H200, Vulkan)`; virtual devices beside the first on one
 /// adapter have a number, `gpu:0#2 (NVIDIA H200, Vulkan)`.

@@ -88,6 +88,11 @@ fn identity(context: &Context) -> Result<()> {
     let (a, b) = (context.open(), context.open());
     assert_eq!(a, a.clone());
     assert_ne!(a, b);
+    let devices: HashSet<Device> = [&a, &b, &a].into_iter().cloned().collect();
+    assert_eq!(devices.len(), 2);
+    assert!(devices.contains(&a.clone()) && devices.contains(&b));
+    assert!(!devices.contains(&Device::cpu()));
+    drop(devices);
     let tensor = Tensor::zeros(&a, 3, orlop::DType::F32)?;
     assert_eq!(tensor.device(), &a);
     // The tensor keeps its device.
