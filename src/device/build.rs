@@ -168,12 +168,21 @@ impl DeviceBuilder {
         self
     }
 
-    /// How long one wait for the device may take (for the next mebibyte of a read, for a slot of staging, `synchronize`,
-    /// recording when the device is far behind, an allocation that is refused until memory that went back is free) before it
-    /// gives up with [`Error::TimedOut`]. A read or a copy to the device of many mebibytes waits as often, so it may take
-    /// longer. Opening a device waits for what it finds in the queue of one that is lent
-    /// ([`build_on_wgpu`](Self::build_on_wgpu)). A device that is dropped while it works for longer is left to the driver, with its memory, until the process
-    /// ends. No limit without it. The CPU device never waits.
+    /// How long one wait for the device may take before it gives up with [`Error::TimedOut`]. No limit without it. What waits:
+    ///
+    /// - `synchronize`; reads, for each mebibyte;
+    /// - recording when the device is eight submissions behind, or, of a write in place, behind reads of other threads and
+    ///   of futures that are not all recorded;
+    /// - a copy to the device, for a slot of staging when 32 MiB are on their way;
+    /// - an allocation that the adapter refuses until memory that went back is free, and any while more than an eighth of what
+    ///   is reserved (and 4 MiB) went back to the adapter and may still be in use;
+    /// - with [`WhenFull::SpillToHost`] an op that sends tensors to the host or brings them back, for the copies, for reads
+    ///   that are under way, and for other ops that do;
+    /// - opening a device that is lent ([`build_on_wgpu`](Self::build_on_wgpu)), for what is in its queue.
+    ///
+    /// A read or a copy of many mebibytes waits as often, so it may take longer. A device that is dropped while it works for
+    /// longer is left to the driver, with its memory, until the process ends. On the CPU device there is nothing to wait for
+    /// but reads of other threads, which writes in place come after, without a limit.
     #[must_use]
     pub fn wait_timeout(mut self, limit: Duration) -> Self {
         self.wait_timeout = Some(limit);

@@ -272,8 +272,8 @@ impl Device {
     /// Waits until all work recorded so far has run.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`]; [`Error::Execution`] of the first work that failed since the last
-    /// call.
+    /// [`Error::DeviceLost`]; [`Error::TimedOut`] after [`DeviceBuilder::wait_timeout`]; [`Error::Execution`] of the first
+    /// work that failed since the last call.
     pub fn synchronize(&self) -> Result<()> {
         match &self.0.backend {
             // The CPU runs each op before the call returns.

@@ -36,7 +36,7 @@ impl Storage {
     /// Keeps the storage where it is; brings it back first if it is spilled.
     ///
     /// # Errors
-    /// `OutOfMemory`, `DeviceLost`.
+    /// `OutOfMemory`, `DeviceLost`, `TimedOut`.
     pub(crate) fn pin(&self) -> Result<StoragePin> {
         Ok(match self {
             Storage::Gpu(block) => StoragePin::Gpu(block.gpu().pin(block)?),
@@ -215,7 +215,7 @@ impl Device {
     /// Memory of this device's pool; its contents are whatever was there.
     ///
     /// # Errors
-    /// `OutOfMemory`, `DeviceLost`.
+    /// `OutOfMemory`, `DeviceLost`, `TimedOut`.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<Storage> {
         if bytes == 0 {
             return Ok(Storage::Empty);

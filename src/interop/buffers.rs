@@ -91,8 +91,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] for a tensor on the CPU, without elements, that is not contiguous
     /// (`contiguous()` makes one), or a view that starts where the device cannot bind (`copy()`
-    /// makes one that can be); [`Error::Execution`] when the work that made it failed;
-    /// [`Error::DeviceLost`].
+    /// makes one that can be); [`Error::Execution`] when the work that made it failed; [`Error::OutOfMemory`] when a spilled
+    /// one cannot be brought back; [`Error::TimedOut`], [`Error::DeviceLost`].
     pub fn wgpu_binding(&self) -> Result<WgpuBinding> {
         let refused = |problem: &str| Err(Error::invalid("wgpu_binding", problem));
         let block = match self.storage() {
@@ -137,7 +137,7 @@ impl Tensor {
     /// device (of the same `wgpu::Instance`: across instances wgpu itself cannot tell), a mapped
     /// or destroyed buffer, one that this device's tensors lie in (wgpu copies within no buffer:
     /// use [`Tensor::copy`] of the tensor), or the CPU as the device; [`Error::Unsupported`] for f64 where the
-    /// device has none; [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::DeviceLost`].
+    /// device has none; [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::TimedOut`], [`Error::DeviceLost`].
     pub fn from_wgpu_buffer(
         device: &Device,
         buffer: &wgpu::Buffer,

@@ -15,7 +15,7 @@ impl Tensor {
     /// whether it is not zero, NaN included; from bool: 1 and 0.
     ///
     /// # Errors
-    /// Out of memory, unsupported under strict placement, a lost device.
+    /// Out of memory, unsupported under strict placement, a wait over its limit, a lost device.
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
             return match road::home("cast", &[self])? == *self.device() {

@@ -31,7 +31,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::Unsupported`] for f64 under strict
     /// placement on a device without it (under soft placement the tensor lives on the CPU);
-    /// [`Error::DeviceLost`].
+    /// [`Error::TimedOut`], [`Error::DeviceLost`].
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         Self::empty_for("empty", device, shape.into(), dtype)
     }

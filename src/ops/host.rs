@@ -16,7 +16,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::DTypeMismatch`] when `T` is not the tensor's dtype; [`Error::Execution`] when the
     /// work that made it failed; [`Error::OutOfMemory`] of the host or of staging; what a copy of a strided view can meet;
-    /// a lost device.
+    /// [`Error::TimedOut`]; a lost device.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("to_vec")?;
         let source = self.dense("to_vec", || self.storage().turn_to_read())?;
@@ -158,7 +158,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::Unsupported`] when the device cannot
-    /// hold the dtype; a lost device.
+    /// hold the dtype; [`Error::TimedOut`]; a lost device.
     pub fn to(&self, device: &Device) -> Result<Tensor> {
         if !device.capabilities().holds(self.dtype()) {
             return Err(Error::unsupported(

@@ -193,7 +193,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) when it cannot be brought back;
-    /// [`Error::DeviceLost`](crate::Error::DeviceLost).
+    /// [`Error::TimedOut`](crate::Error::TimedOut); [`Error::DeviceLost`](crate::Error::DeviceLost).
     pub fn pin(&self) -> Result<Pinned> {
         Ok(Pinned {
             _pin: self.storage.pin()?,

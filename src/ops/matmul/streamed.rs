@@ -157,7 +157,7 @@ const UNLIMITED: u64 = 1 << 30;
 /// # Errors
 /// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
 /// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even
-/// tiles of 16 rows and columns fit (or all, where there are fewer); what sources and target say; a lost device. Part of the
+/// tiles of 16 rows and columns fit (or all, where there are fewer); what sources and target say; a wait over its limit, a lost device. Part of the
 /// target may be written then; the device holds nothing of it.
 pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     device: &Device,
