@@ -49,10 +49,12 @@ pub(in crate::ops) enum Cost {
 pub(super) const MANY_LONG: usize = 4;
 
 impl Body<'_> {
-    /// Whether kernels take one element at a time: of a long body software adapters compute those of vectors and of squares
-    /// one after the other, from a copy each.
+    /// Whether kernels take one element at a time: of a long body Mesa's compiler makes a copy for each of a vector's or a
+    /// square's. SwiftShader's (lanes of four) does not, and is twice as slow by single elements.
     fn is_one_by_one(&self, capabilities: &Capabilities) -> bool {
-        self.cost == Cost::Long && plan::is_software(capabilities)
+        self.cost == Cost::Long
+            && plan::is_software(capabilities)
+            && capabilities.subgroup_sizes != Some((4, 4))
     }
 
     pub(in crate::ops) fn launches(
