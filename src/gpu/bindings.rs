@@ -1,8 +1,8 @@
 //! Bind groups, kept while they are in use.
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::generations::Generations;
 use super::health;
 use crate::memory::RegionId;
 
@@ -16,23 +16,13 @@ pub(crate) struct BoundRange {
 
 pub(crate) type BindingKey = SmallVec<[BoundRange; 3]>;
 
-/// A bounded cache in two generations: what the older one has and nobody asked for since the
-/// younger one began is dropped when that is full. Any layout with as many buffers is compatible,
-/// so the ranges alone are the key.
-pub(crate) struct Bindings {
-    young: FxHashMap<BindingKey, wgpu::BindGroup>,
-    old: FxHashMap<BindingKey, wgpu::BindGroup>,
-    capacity: usize,
-}
+/// The bind groups in use. Any layout with as many buffers is compatible, so the ranges alone are the key.
+pub(crate) struct Bindings(Generations<BindingKey, wgpu::BindGroup>);
 
 impl Bindings {
     /// Keeps at most `2 * capacity` bind groups.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            young: FxHashMap::default(),
-            old: FxHashMap::default(),
-            capacity,
-        }
+        Self(Generations::new(capacity))
     }
 
     /// The bind group of these ranges, made at the first use. `buffers` resolves the regions.
@@ -46,28 +36,18 @@ impl Bindings {
         key: &BindingKey,
         buffers: impl FnOnce() -> Option<SmallVec<[&'a wgpu::Buffer; 3]>>,
     ) -> std::result::Result<wgpu::BindGroup, String> {
-        if let Some(group) = self.young.get(key) {
-            return Ok(group.clone());
+        if let Some(group) = self.0.get(key) {
+            return Ok(group);
         }
-        let group = match self.old.remove(key) {
-            Some(group) => group,
-            None => {
-                let buffers = buffers().ok_or("an operand's region is gone")?;
-                create(device, layout, key, &buffers)?
-            }
-        };
-        if self.young.len() >= self.capacity {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key.clone(), group.clone());
-        Ok(group)
+        let buffers = buffers().ok_or("an operand's region is gone")?;
+        let group = create(device, layout, key, &buffers)?;
+        Ok(self.0.insert(key.clone(), group))
     }
 
     /// Forgets every bind group that keeps the memory of a region alive that `lives` denies.
     pub(crate) fn retain(&mut self, lives: impl Fn(RegionId) -> bool) {
-        for generation in [&mut self.young, &mut self.old] {
-            generation.retain(|key, _| key.iter().all(|range| lives(range.region)));
-        }
+        self.0
+            .retain(|key| key.iter().all(|range| lives(range.region)));
     }
 }
 

@@ -10,6 +10,7 @@ mod block;
 mod deadline;
 mod encode;
 mod exit;
+mod generations;
 mod hal;
 pub(crate) mod halves;
 mod health;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
+use super::generations::Generations;
 use super::halves::Conversions;
 use super::health::{self, Health};
 use super::templates::{self, ParamsSpace};
@@ -22,6 +21,10 @@ pub(crate) struct CompiledKernel {
     pub space: ParamsSpace,
 }
 
+/// Half of the kernels that a device keeps, far more than a program's ops come to: its own kernels and expressions, with a
+/// number in the text of each, do not pile up for ever.
+const KERNELS: usize = 1024;
+
 /// The cache of kernels of one device.
 pub(crate) struct Pipelines {
     device: wgpu::Device,
@@ -30,7 +33,7 @@ pub(crate) struct Pipelines {
     checks: bool,
     immediate_bytes: u32,
     pub(super) conversions: Conversions,
-    kernels: Mutex<FxHashMap<KernelKey, Arc<CompiledKernel>>>,
+    kernels: Mutex<Generations<KernelKey, Arc<CompiledKernel>>>,
 }
 
 impl Pipelines {
@@ -46,7 +49,7 @@ impl Pipelines {
             checks,
             immediate_bytes,
             conversions: Conversions::default(),
-            kernels: Mutex::default(),
+            kernels: Mutex::new(Generations::new(KERNELS)),
         }
     }
 
@@ -56,13 +59,11 @@ impl Pipelines {
     /// `KernelCompile` with the compiler's message, `DeviceLost`.
     pub(crate) fn get(&self, key: &KernelKey) -> Result<Arc<CompiledKernel>> {
         if let Some(kernel) = self.kernels.lock().get(key) {
-            return Ok(Arc::clone(kernel));
+            return Ok(kernel);
         }
         // Compiled outside the lock: two threads may do it twice, neither waits for the other.
         let kernel = Arc::new(self.compile(key)?);
-        Ok(Arc::clone(
-            self.kernels.lock().entry(key.clone()).or_insert(kernel),
-        ))
+        Ok(self.kernels.lock().insert(key.clone(), kernel))
     }
 
     fn compile(&self, key: &KernelKey) -> Result<CompiledKernel> {
