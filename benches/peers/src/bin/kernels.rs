@@ -1,5 +1,5 @@
 //! Elementwise ops, reductions, norms, transposition and gathers of orlop beside burn-wgpu's on one adapter, in
-//! one run, in turns; medians.
+//! one run, in turns with copies of orlop's; medians.
 //!
 //! `cargo run --release --bin kernels [-- --device lavapipe|swiftshader|gpu]... [--size 4096] [--json]`; where burn
 //! may take another adapter nothing is measured.
@@ -70,6 +70,12 @@ fn or_exit<T>(result: Result<T>) -> T {
 
 type Matrix = burn_tensor::Tensor<2>;
 
+/// What is copied beside each line, and how many bytes that moves.
+struct Copied<'a> {
+    of: &'a Tensor,
+    bytes: usize,
+}
+
 struct Bench<'a> {
     arguments: &'a Arguments,
     ours: Device,
@@ -98,8 +104,8 @@ impl Bench<'_> {
         if !arguments.json {
             println!("\n{}, {} squared of f32", bench.ours, arguments.size);
             println!(
-                "  {:<28}{:>12}{:>12}{:>12}{:>10}",
-                "GB/s", "orlop", "burn-wgpu", "orlop, ms", "times"
+                "  {:<28}{:>12}{:>12}{:>12}{:>10}{:>10}{:>10}",
+                "GB/s", "orlop", "burn-wgpu", "orlop, ms", "times", "a copy", "of it"
             );
         }
         bench.fill()
@@ -136,17 +142,33 @@ impl Bench<'_> {
         let places = Tensor::from_slice(&self.ours, &places, [size, size])?;
 
         let one = 4 * size * size;
-        self.line("add", 3 * one, || x.add(&y), || a.clone() + b.clone())?;
-        self.line("exp", 2 * one, || x.exp(), || a.clone().exp())?;
-        self.line("tanh", 2 * one, || x.tanh(), || a.clone().tanh())?;
-        self.line("gelu", 2 * one, || x.gelu(), || activation::gelu(a.clone()))?;
+        let copy = Copied {
+            of: &x,
+            bytes: 2 * one,
+        };
+        self.line(
+            &copy,
+            "add",
+            3 * one,
+            || x.add(&y),
+            || a.clone() + b.clone(),
+        )?;
+        self.line(&copy, "exp", 2 * one, || x.exp(), || a.clone().exp())?;
+        self.line(&copy, "tanh", 2 * one, || x.tanh(), || a.clone().tanh())?;
+        self.line(
+            &copy,
+            "gelu",
+            2 * one,
+            || x.gelu(),
+            || activation::gelu(a.clone()),
+        )?;
         let chain = || {
             fused(|e| {
                 let x = e.input(&x);
                 (((x * 2.0 + 1.0) * x - 0.5).maximum(0.0) * 0.25 + 3.0).minimum(9.0)
             })
         };
-        self.line("fused chain of 8", 2 * one, chain, || {
+        self.line(&copy, "fused chain of 8", 2 * one, chain, || {
             let y = (a.clone().mul_scalar(2.0).add_scalar(1.0) * a.clone()).sub_scalar(0.5);
             y.clamp_min(0.0)
                 .mul_scalar(0.25)
@@ -154,46 +176,64 @@ impl Bench<'_> {
                 .clamp_max(9.0)
         })?;
         self.line(
+            &copy,
             "transpose, + 1",
             2 * one,
             || x.transpose(0, 1)?.add(1.0),
             || a.clone().transpose().add_scalar(1.0),
         )?;
         self.line(
+            &copy,
             "gather of rows",
             2 * one,
             || x.index_select(0, &order),
             || a.clone().select(0, order_theirs.clone()),
         )?;
         self.line(
+            &copy,
             "gather of elements",
             3 * one,
             || x.gather(1, &places),
             || a.clone().gather(1, places_theirs.clone()),
         )?;
         self.line(
+            &copy,
             "sum of all",
             one,
             || x.sum(..),
             || a.clone().sum().reshape([1, 1]),
         )?;
-        self.line("sum of rows", one, || x.sum(1), || a.clone().sum_dim(1))?;
-        self.line("sum of columns", one, || x.sum(0), || a.clone().sum_dim(0))?;
         self.line(
+            &copy,
+            "sum of rows",
+            one,
+            || x.sum(1),
+            || a.clone().sum_dim(1),
+        )?;
+        self.line(
+            &copy,
+            "sum of columns",
+            one,
+            || x.sum(0),
+            || a.clone().sum_dim(0),
+        )?;
+        self.line(
+            &copy,
             "softmax of rows",
             2 * one,
             || x.softmax(1),
             || activation::softmax(a.clone(), 1),
         )?;
         let norm = || x.layer_norm(1, Some(&weight), None, 1e-5);
-        self.line("layer_norm of rows", 2 * one, norm, || {
+        self.line(&copy, "layer_norm of rows", 2 * one, norm, || {
             module::layer_norm(a.clone(), gamma.clone(), None, 1e-5)
         })
     }
 
-    /// Both in turns, after one run each, whose results are compared.
+    /// Both and a copy in turns, after one run each, whose results are compared.
     fn line(
         &self,
+        copy: &Copied<'_>,
         what: &str,
         bytes: usize,
         ours: impl Fn() -> Result<Tensor>,
@@ -220,16 +260,21 @@ impl Bench<'_> {
             true => 20,
             false => 1,
         };
-        let mut seconds = [Vec::new(), Vec::new()];
+        let mut seconds = [Vec::new(), Vec::new(), Vec::new()];
         // The first rounds tune; hardware, whose clock falls meanwhile, works on before it is timed.
         let (mut round, mut tuned) = (0, None);
         while round < self.arguments.rounds + 2 {
-            let start = Instant::now();
             // Kept: burn leaves out what nobody asks for.
-            let results = (0..repeat).map(|_| ours()).collect::<Result<Vec<_>>>()?;
-            self.ours.synchronize()?;
-            let mine = start.elapsed().as_secs_f64() / f64::from(repeat);
-            drop(results);
+            let timed = |op: &dyn Fn() -> Result<Tensor>| -> Result<f64> {
+                let start = Instant::now();
+                let results = (0..repeat).map(|_| op()).collect::<Result<Vec<_>>>()?;
+                self.ours.synchronize()?;
+                let seconds = start.elapsed().as_secs_f64();
+                drop(results);
+                Ok(seconds / f64::from(repeat))
+            };
+            let copied = timed(&|| copy.of.copy())?;
+            let mine = timed(&ours)?;
             let start = Instant::now();
             let results: Vec<Matrix> = (0..repeat).map(|_| theirs()).collect();
             sync();
@@ -238,6 +283,7 @@ impl Bench<'_> {
             if round > 1 {
                 seconds[0].push(mine);
                 seconds[1].push(other);
+                seconds[2].push(copied);
             }
             let is_cold = round == 1
                 && self.ours.info().kind().is_gpu()
@@ -246,7 +292,7 @@ impl Bench<'_> {
                 round += 1;
             }
         }
-        let [ours, theirs] = seconds.map(|mut seconds| {
+        let [ours, theirs, copied] = seconds.map(|mut seconds| {
             seconds.sort_by(f64::total_cmp);
             seconds[seconds.len() / 2]
         });
@@ -254,16 +300,18 @@ impl Bench<'_> {
             let device = self.ours.to_string();
             let line = json!({
                 "device": device, "what": what, "bytes": bytes, "seconds": ours,
-                "burn_seconds": theirs,
+                "burn_seconds": theirs, "copied_bytes": copy.bytes, "copy_seconds": copied,
             });
             println!("{line}");
         } else {
-            let speed = |seconds: f64| bytes as f64 / seconds / 1e9;
-            let (speed, other) = (speed(ours), speed(theirs));
+            let speed = |bytes: usize, seconds: f64| bytes as f64 / seconds / 1e9;
+            let (own, other) = (speed(bytes, ours), speed(bytes, theirs));
+            let copy = speed(copy.bytes, copied);
             println!(
-                "  {what:<28}{speed:>12.2}{other:>12.2}{:>12.2}{:>10.2}",
+                "  {what:<28}{own:>12.2}{other:>12.2}{:>12.2}{:>10.2}{copy:>10.2}{:>10.2}",
                 ours * 1e3,
-                theirs / ours
+                theirs / ours,
+                own / copy
             );
         }
         Ok(())
