@@ -7,7 +7,7 @@
 //! (`python3`, or `$ORLOP_PYTHON`). Burn and PyTorch take the adapter that they find: they are left out where that may be another.
 //! `--dtype f16` is orlop, without and with cooperative matrices, and
 //! PyTorch. Figures are medians; every result is checked. `--first` measures the first product of a
-//! process instead, from its start to the result on the host.
+//! process instead, 256^3 or those of `--shape`: from its start to the result on the host, and the call alone.
 
 #[path = "../../adapter.rs"]
 mod adapter;
@@ -52,7 +52,7 @@ struct Arguments {
     /// Only orlop.
     #[arg(long)]
     alone: bool,
-    /// Only the first product of a process.
+    /// Only the first product of a process: 256^3, or each of the shapes.
     #[arg(long)]
     first: bool,
     /// A process of its own for one device: JSON only.
@@ -79,17 +79,21 @@ fn main() {
             .to_vec();
     }
     if let Some(peer) = &arguments.first_by {
-        return first::child(&arguments.device[0], peer);
+        let problem = arguments.shape.first().map_or("", String::as_str);
+        return first::child(&arguments.device[0], peer, problem);
     }
     if arguments.child {
         return child(&arguments);
     }
     for device in &arguments.device {
         if arguments.first {
-            for line in first::measure(device) {
-                match arguments.json {
-                    true => println!("{line}"),
-                    false => first::print(&line),
+            let peers = first::peers(device, arguments.alone);
+            for problem in first::problems(&arguments.shape) {
+                for line in first::measure(device, &problem, &peers) {
+                    match arguments.json {
+                        true => println!("{line}"),
+                        false => first::print(&line),
+                    }
                 }
             }
             continue;
