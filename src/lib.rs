@@ -30,7 +30,7 @@
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
-//! `mul`, `div`, `rem`, `pow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
+//! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
 //! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`

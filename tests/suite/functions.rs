@@ -29,6 +29,11 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             powers_of_positive_numbers,
         ),
+        Test::new(
+            "functions::numbers_to_powers",
+            Scope::Device,
+            numbers_to_powers,
+        ),
         Test::new("functions::of_integers", Scope::Kernels, of_integers),
         Test::new("functions::of_two", Scope::Kernels, of_two),
         Test::new("functions::comparisons", Scope::Kernels, comparisons),
@@ -562,6 +567,72 @@ fn powers_of_numbers(context: &Context) -> Result<()> {
                     assert!(
                         is_right,
                         "{x:e} to {power}, {dtype}, form {form}: {got:e}, not {want:e}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number on the left of `pow`, in all forms, of all dtypes.
+fn numbers_to_powers(context: &Context) -> Result<()> {
+    let device = context.device();
+    let formats = [
+        (DType::F32, Some(SINGLE)),
+        (DType::F16, Some(HALF)),
+        (DType::BF16, Some(BRAIN)),
+        (DType::F64, Some(DOUBLE)),
+        (DType::I32, None),
+        (DType::U32, None),
+    ];
+    for (dtype, format) in formats {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let specials = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        // Held by all floats.
+        let broken = (-64..=64).map(|x| f64::from(x) / 8.0);
+        let powers: Vec<f64> = match format {
+            Some(_) => broken.chain(specials).collect(),
+            None => (0..=40).map(f64::from).collect(),
+        };
+        let count = powers.len();
+        let host = Tensor::from_slice(&Device::cpu(), &powers, count)?;
+        let x = host.cast(dtype)?.to(device)?;
+        let bases: &[f64] = match (format, dtype) {
+            (Some(_), _) => &[2.0, 10.0, 0.5, 1.0, 0.0, -2.0, -1.0, 1.5],
+            (None, DType::I32) => &[2.0, 3.0, -3.0, 0.0, 1.0, -1.0],
+            _ => &[2.0, 3.0, 0.0, 1.0],
+        };
+        for &base in bases {
+            let written = x.copy()?;
+            written.fused_assign(|_, x| x.rpow(base))?;
+            let forms = [
+                x.rpow(base)?,
+                fused(|e| e.input(&x).rpow(base))?,
+                x.copy()?.into_fused(|_, x| x.rpow(base))?,
+                written,
+            ];
+            for (form, got) in forms.iter().enumerate() {
+                assert_eq!(got.dtype(), dtype);
+                let got = got.to(&Device::cpu())?.cast(DType::F64)?.to_vec::<f64>()?;
+                for (&x, got) in powers.iter().zip(got) {
+                    let is_right = match (format, dtype) {
+                        (Some(format), _) => {
+                            let want = base.powf(x);
+                            let bound = 4.0 * format.ulp(want);
+                            got == want || format.is_close(want, got, bound, !context.is_cpu())
+                        }
+                        (None, DType::I32) => {
+                            got == f64::from((base as i32).wrapping_pow(x as u32))
+                        }
+                        _ => got == f64::from((base as u32).wrapping_pow(x as u32)),
+                    };
+                    assert!(
+                        is_right,
+                        "{base} to {x}, {dtype}, form {form}: {got:e}, not {:e}",
+                        base.powf(x)
                     );
                 }
             }

@@ -330,6 +330,12 @@ impl<'e> Expr<'e> {
         Expr { node, ..self }
     }
 
+    /// [`Tensor::rpow`].
+    pub fn rpow(self, base: impl Into<Scalar>) -> Self {
+        let base = self.fusion.number(base.into());
+        self.apply(Function::Pow, [base, self.node, 0])
+    }
+
     /// [`Tensor::mul_add`].
     pub fn mul_add(
         self,

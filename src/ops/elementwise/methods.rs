@@ -160,6 +160,24 @@ impl Tensor {
         Elementwise::call(Function::Clamp, &[self.into(), low.into(), high.into()])
     }
 
+    /// `base` to this power: `pow` with the number on the left, which has no operator to put it there. For 2 there is
+    /// [`Tensor::exp2`], for e [`Tensor::exp`], which take less time.
+    ///
+    /// ```
+    /// use orlop::{Device, Tensor};
+    ///
+    /// let x = Tensor::from_slice(&Device::cpu(), &[-1.0f32, 0.0, 2.0], 3)?;
+    /// assert_eq!(x.rpow(2)?.to_vec::<f32>()?, [0.5, 1.0, 4.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::add`].
+    pub fn rpow(&self, base: impl Into<Scalar>) -> Result<Tensor> {
+        let base = Argument::Number(base.into());
+        Elementwise::call(Function::Pow, &[base, self.into()])
+    }
+
     /// Where this tensor of bool is true an element of the one, else of the other (NumPy's `where`).
     ///
     /// # Errors
@@ -187,7 +205,7 @@ binary! {
     /// zero give 0.
     rem Rem;
     /// `self` to a power. Integers wrap; to a negative power 1 and -1 stay whole and others are 0. To the numbers 2, 3 and
-    /// 4 it is as fast as products are.
+    /// 4 it is as fast as products are. A number to the power of a tensor is [`Tensor::rpow`].
     pow Pow;
     /// The lesser element; NaN when either is.
     minimum Min;
