@@ -31,7 +31,9 @@
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
 //! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
-//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
+//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); in place
+//! and in the memory of an operand that is used up `add_assign`, `into_add` and their like of seven functions of two more, and by
+//! [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`
 //! only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.

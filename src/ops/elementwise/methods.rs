@@ -73,6 +73,10 @@ macro_rules! in_place {
                 /// all views of the storage see it. Another view of the same storage as the argument is
                 /// read before anything is written.
                 ///
+                /// `add`, `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` have such a form. All others, of one
+                /// operand, `clamp`, `mul_add` and `select` among them, go in place by [`Tensor::fused_assign`]
+                /// (`x.fused_assign(|_, x| x.exp())`); so does `cast`, within an expression that ends in this dtype.
+                ///
                 /// # Errors
                 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) when the argument does not
                 /// broadcast to this shape;
@@ -83,7 +87,8 @@ macro_rules! in_place {
                 }
 
                 #[doc = concat!("[`Tensor::", stringify!($method), "`] in this tensor's memory where ")]
-                /// nobody else holds it and the result fits, else in new memory.
+                /// nobody else holds it and the result fits, else in new memory. Functions without such a form of their own:
+                /// [`Tensor::into_fused`].
                 ///
                 /// # Errors
                 /// As [`Tensor::add`].
