@@ -7,7 +7,7 @@
 //! # fn main() -> orlop::Result<()> {
 //! let device = Device::best()?; // the best GPU, else the native CPU
 //! let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
-//! let b = Tensor::randn(&device, [2, 3], DType::F32, 7)?; // seed 7: the same on every device
+//! let b = Tensor::randn(&device, [2, 3], DType::F32, 7)?; // seed 7: the same numbers on every device, to 1e-6
 //! let bias = Tensor::ones(&device, [3], DType::F32)?;
 //! let c = (&a.matmul(&b)? + &bias)?; // operators take references and return Result
 //! let host: Vec<f32> = c.to_vec()?; // waits; to_vec_async() does not

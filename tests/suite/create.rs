@@ -1,6 +1,6 @@
 //! New tensors: constants, ranges, random numbers, and writing in place through views.
 
-use orlop::{DType, Device, Element, Result, Tensor, f16};
+use orlop::{DType, Device, Element, Result, Tensor, bf16, f16};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value, for_each_dtype};
@@ -200,6 +200,10 @@ fn uniform_is_the_same(context: &Context) -> Result<()> {
                 &host::<f16>(rand, count, seed)?,
             )?;
             same(
+                &rand(device, shape(), DType::BF16, seed)?,
+                &host::<bf16>(rand, count, seed)?,
+            )?;
+            same(
                 &rand(device, shape(), DType::F64, seed)?,
                 &host::<f64>(rand, count, seed)?,
             )?;
@@ -241,6 +245,8 @@ fn normal_is_close(context: &Context) -> Result<()> {
                     "{got}, not {want}"
                 );
             }
+            let got = randn(device, vec![count], DType::BF16, seed)?;
+            same(&got, &host::<bf16>(randn, count, seed)?)?;
             let got = randn(device, vec![count], DType::F64, seed)?.to_vec::<f64>()?;
             assert_eq!(got, host::<f64>(randn, count, seed)?);
         }
