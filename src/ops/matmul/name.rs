@@ -67,8 +67,8 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 
 /// Runs `work` and tells how each matrix product in it was to be computed on GPUs, in order: the problem as
 /// its kernel sees it, and the plan. A product that is cut into panels has further entries for those. Of
-/// this thread only; products on the CPU device have no plans. A call within another tells its own products; the other
-/// one tells them, too.
+/// this thread only; products on the CPU device have no plans. An operand that goes backwards is copied whole before: the
+/// problem is that of its copy. A call within another tells its own products; the other one tells them, too.
 ///
 /// ```
 /// # fn main() -> Result<(), orlop::Error> {
