@@ -1,8 +1,8 @@
 //! Products with an epilogue, within bounds of the same in f64.
 
 use orlop::{
-    Activation, DType, Epilogue, Error, MatmulKernel, Result, Tensor, bf16, f16,
-    with_matmul_kernel, with_matmul_split,
+    Activation, DType, Epilogue, Error, MatmulKernel, Placement, PlacementLog, Result, Tensor,
+    bf16, f16, with_matmul_kernel, with_matmul_split,
 };
 
 use crate::adapters::{Context, full};
@@ -23,6 +23,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::forced::f16", Scope::Gpu, forced::<f16>),
         Test::new("linear::forced::bf16", Scope::Gpu, forced::<bf16>),
         Test::new("linear::layer", Scope::Device, layer),
+        Test::new("linear::f64_in_place", Scope::Gpu, f64_in_place)
+            .when(|context| context.device().capabilities().f64),
         Test::new("linear::specials", Scope::Device, specials),
         Test::new("linear::far_residual", Scope::Device, far_residual),
         Test::new("linear::sums_below", Scope::Device, sums_below),
@@ -273,6 +275,90 @@ fn layer(context: &Context) -> Result<()> {
     assert_eq!(y.to_vec::<f32>()?, [0.0, 0.0, 0.0, 4.5, 0.0, 2.0]);
     let y = x.linear(&weight, None, Activation::None)?;
     assert_eq!(y.to_vec::<f32>()?, x.matmul(&weight)?.to_vec::<f32>()?);
+    Ok(())
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    (tensor.elements() * tensor.dtype().size()) as u64
+}
+
+/// On devices that multiply f64 what is done to sums is done there, in their memory, but for functions that WGSL does not
+/// have: strict devices refuse those before anything is done.
+fn f64_in_place(context: &Context) -> Result<()> {
+    let strict = &context.builder().placement(Placement::Strict).build()?;
+    let soft = &context.open();
+    let make = |device, shape: &[usize]| {
+        let count: usize = shape.iter().product();
+        let values: Vec<f64> = (0..count).map(|at| ((at * 7) % 11) as f64 - 5.0).collect();
+        Tensor::from_slice(device, &values, shape)
+    };
+    // Columns, rows and batches too; whole numbers, so that all is exact.
+    for (a, b, n) in [
+        (&[6, 8][..], &[8, 5][..], 5),
+        (&[8], &[8, 5], 5),
+        (&[6, 8], &[8], 1),
+        (&[8], &[8], 1),
+        (&[2, 6, 8], &[2, 8, 5], 5),
+        (&[3, 0], &[0, 4], 4),
+    ] {
+        let (a, b, bias) = (make(strict, a)?, make(strict, b)?, make(strict, &[n])?);
+        let residual = a.matmul(&b)?.add(0.5)?;
+        let full = Epilogue::new().scale(0.25).bias(&bias).residual(&residual);
+        for activation in [Activation::None, Activation::Relu] {
+            let before = strict.memory().allocated;
+            strict.reset_peaks();
+            let got = a.matmul_with(&b, &full.activation(activation))?;
+            assert_eq!(got.device(), strict);
+            assert_eq!(got.shape(), residual.shape());
+            // Itself, and a number; where there is nothing to sum two zeros too.
+            let taken = strict.memory().peak_allocated - before;
+            let most = if a.elements() == 0 { 768 } else { 256 };
+            assert!(
+                taken <= most + bytes_of(&got).next_multiple_of(256),
+                "{taken}"
+            );
+            let (sums, bias) = (a.matmul(&b)?.to_vec::<f64>()?, bias.to_vec::<f64>()?);
+            let residual = residual.to_vec::<f64>()?;
+            for (at, got) in got.to_vec::<f64>()?.into_iter().enumerate() {
+                let y = 0.25 * sums[at] + bias[at % n] + residual[at];
+                assert_eq!(got, activated(activation, y), "{at} of {activation:?}");
+            }
+        }
+        assert_eq!(strict.placement_log(), PlacementLog::default());
+        for activation in [Activation::Gelu, Activation::Silu] {
+            let epilogue = full.activation(activation);
+            let count = strict.memory().counts.blocks.allocated;
+            let refused = a.matmul_with(&b, &epilogue);
+            assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+            let why = format!("{refused:?}");
+            assert!(
+                why.contains("matmul") && why.contains(activation.name()),
+                "{why}"
+            );
+            if a.elements() > 0 {
+                assert_eq!(strict.memory().counts.blocks.allocated, count);
+            }
+            // The product there, the function on the CPU, the result at home.
+            let (a, b) = (a.to(soft)?, b.to(soft)?);
+            let got = a.linear(&b, None, activation)?;
+            assert_eq!(got.device(), soft);
+            let log = soft.placement_log();
+            let event = log
+                .events
+                .last()
+                .unwrap_or_else(|| panic!("nothing was logged"));
+            assert_eq!(event.op, "matmul");
+            assert!(event.reason.contains(activation.name()), "{event:?}");
+            let bytes = bytes_of(&got);
+            assert_eq!(event.bytes_moved, 2 * bytes, "{event:?}");
+            let sums = a.matmul(&b)?.to_vec::<f64>()?;
+            for (y, got) in sums.into_iter().zip(got.to_vec::<f64>()?) {
+                let want = activated(activation, y);
+                let bound = 2f64.powi(-47) * (y.abs() + want.abs());
+                assert!((got - want).abs() <= bound, "{got}, not {want}");
+            }
+        }
+    }
     Ok(())
 }
 

@@ -88,21 +88,32 @@ impl Tensor {
         self,
         build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
     ) -> Result<Tensor> {
-        const OP: &str = "into_fused";
-        let (mut op, mut inputs) = Fusion::of_old(OP, self.dtype(), build)?;
+        self.into_fused_as("into_fused", build)
+    }
+
+    /// [`Tensor::into_fused`] as what the program called it.
+    ///
+    /// # Errors
+    /// As [`fused`].
+    pub(in crate::ops) fn into_fused_as(
+        self,
+        op: &'static str,
+        build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
+    ) -> Result<Tensor> {
+        let (mut call, mut inputs) = Fusion::of_old(op, self.dtype(), build)?;
         let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(Tensor::dtype).collect();
-        let types = op.expression.types(OP, &dtypes, Some(self.dtype()))?;
-        if types.last() == Some(&self.dtype()) && can_be_taken_over(OP, &self, inputs.iter())? {
-            op.assign_to(&self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
+        let types = call.expression.types(op, &dtypes, Some(self.dtype()))?;
+        if types.last() == Some(&self.dtype()) && can_be_taken_over(op, &self, inputs.iter())? {
+            call.assign_to(&self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
             return Ok(self);
         }
-        for node in &mut op.expression.nodes {
+        for node in &mut call.expression.nodes {
             if *node == Node::Old {
                 *node = Node::Input(inputs.len() as u8);
             }
         }
         inputs.push(self);
-        op.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
+        call.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
     }
 }
 

@@ -33,6 +33,7 @@ use rule::Finish;
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
+use crate::device::Placement;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::Launches;
@@ -41,6 +42,8 @@ use crate::ops::create::filled;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+
+const NAME: &str = "matmul";
 
 /// The product of `[batch..., m, k]` and `[batch..., k, n]`, batches already broadcast, then what
 /// is added to it, `[batch..., m, n]`.
@@ -86,7 +89,7 @@ impl Tensor {
     }
 
     /// [`Tensor::matmul`] with an [`Epilogue`]: scale, bias, residual and activation, without
-    /// another pass over the result.
+    /// another pass over the result; of f64 on a GPU with one, in the result's memory.
     ///
     /// # Errors
     /// As [`Tensor::matmul`]; [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for a bias
@@ -102,8 +105,8 @@ impl Tensor {
         if form.inner == 0 {
             // Empty sums: nothing to multiply.
             if finish == Finish::NONE {
-                let home = road::home("matmul", &[self, other])?;
-                return filled("matmul", &home, form.output, 0.into(), self.dtype());
+                let home = road::home(NAME, &[self, other])?;
+                return filled(NAME, &home, form.output, 0.into(), self.dtype());
             }
             form = form.of_one_step()?;
         }
@@ -116,7 +119,7 @@ impl Tensor {
         });
         let forward = forward.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
         let inputs: SmallVec<[&Tensor; 4]> = forward.iter().map(|input| &**input).collect();
-        let product = road::run(&Matmul(finish), &inputs)?;
+        let product = multiply(finish, &inputs)?;
         if product.shape() == &form.output {
             return Ok(product);
         }
@@ -124,9 +127,48 @@ impl Tensor {
     }
 }
 
+/// A product of matrices and what is done to its entries: in one op, but for f64 on devices that multiply it, whose kernels
+/// have no epilogue. There it is an elementwise op of its own, in the product's memory.
+fn multiply(finish: Finish, inputs: &[&Tensor]) -> Result<Tensor> {
+    let [left, right, added @ ..] = inputs else {
+        return road::run(&Matmul(finish), inputs);
+    };
+    if !is_finished_apart(finish, inputs)? {
+        return road::run(&Matmul(finish), inputs);
+    }
+    let sums = road::run(&Matmul(Finish::NONE), &[left, right])?;
+    sums.into_fused_as(NAME, |e, sums| {
+        let scaled = match finish.scale == 1.0 {
+            true => sums,
+            false => sums * finish.scale,
+        };
+        let sum = added.iter().fold(scaled, |sum, added| sum + e.input(added));
+        match finish.activation {
+            Activation::None => sum,
+            Activation::Relu => sum.relu(),
+            Activation::Gelu => sum.gelu(),
+            Activation::Silu => sum.silu(),
+        }
+    })
+}
+
+/// Whether that is so: not where the CPU does all of it, nor where a strict device is to refuse a function before anything
+/// is multiplied.
+fn is_finished_apart(finish: Finish, inputs: &[&Tensor]) -> Result<bool> {
+    let is_wide = inputs.iter().all(|input| input.dtype() == DType::F64);
+    if finish == Finish::NONE || !is_wide {
+        return Ok(false);
+    }
+    let home = road::home(NAME, inputs)?;
+    let in_kernels = matches!(finish.activation, Activation::None | Activation::Relu);
+    Ok(!home.is_cpu()
+        && home.capabilities().holds(DType::F64)
+        && (in_kernels || home.placement() == Placement::Soft))
+}
+
 impl Op for Matmul {
     fn name(&self) -> &'static str {
-        "matmul"
+        NAME
     }
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
@@ -140,8 +182,9 @@ impl Op for Matmul {
         output: DType,
     ) -> Option<String> {
         if self.0 != Finish::NONE && capabilities.kind != DeviceKind::Cpu {
-            if output == DType::F64 {
-                return Some("its kernels have no epilogue for f64".to_owned());
+            if output == DType::F64 && capabilities.holds(output) {
+                let name = self.0.activation.name();
+                return Some(format!("it has no {name} of f64 in kernels"));
             }
             // Inputs, the result, sums of parts of k.
             let bindings = inputs.len() as u32 + 2;

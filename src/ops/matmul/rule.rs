@@ -19,7 +19,7 @@ const BATCH: &str = "the sizes before the last two must be equal or one of them 
 
 /// A function of each entry of a product, applied before it is stored.
 ///
-/// NaN stays NaN. Computed in f32, within `2^-20 (|y| + |f(y)|)`; of f64 in f64, on the CPU, within
+/// NaN stays NaN. Computed in f32, within `2^-20 (|y| + |f(y)|)`; of f64 in f64 (`Gelu` and `Silu` on the CPU), within
 /// `2^-47 (|y| + |f(y)|)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
