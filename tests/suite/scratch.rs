@@ -1,78 +1,773 @@
-//! Ops take memory for their result, and for the scratch that they say: counted by the device.
+//! Ops take memory for their result, and for the scratch that `docs/memory.md` states: counted by the device.
+//! The formulas here are the document's, worked out anew.
 
-use orlop::{DType, Result, Tensor};
+use orlop::{
+    Activation, Capabilities, DType, Device, DeviceKind, Epilogue, Kernel, MatmulPlan, Result,
+    SliceRange, Tensor, explain_matmuls, fused, with_hardware_plans, with_matmul_split,
+};
 
-use crate::adapters::{Context, Variant};
+use crate::adapters::{Context, Variant, full};
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
-    vec![Test::new("memory::of_ops", Scope::Kernels, of_ops)]
+    vec![
+        Test::new("memory::of_ops", Scope::Kernels, of_ops),
+        Test::new("memory::of_writes_in_place", Scope::Kernels, in_place),
+        Test::new("memory::of_creation", Scope::Kernels, creation),
+        Test::new("memory::of_reductions", Scope::Device, reductions),
+        Test::new("memory::of_norms", Scope::Device, norms),
+        Test::new("memory::of_products", Scope::Device, products),
+        Test::new("memory::of_reads", Scope::Device, reads),
+        Test::new("memory::of_programs_kernels", Scope::Device, kernels),
+    ]
 }
 
-type Op = fn(&Operands) -> Result<Tensor>;
+const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+
+/// What a tensor's memory is a multiple of.
+fn rounded(bytes: usize) -> u64 {
+    bytes.next_multiple_of(256) as u64
+}
+
+fn size(tensor: &Tensor) -> usize {
+    tensor.elements() * tensor.dtype().size()
+}
+
+/// The most that `op` takes at a time, without what was there before it, and what it gives.
+fn taken<R>(device: &Device, op: impl FnOnce() -> Result<R>) -> Result<(u64, R)> {
+    device.synchronize()?;
+    device.reset_peaks();
+    let before = device.memory().allocated;
+    let result = op()?;
+    Ok((device.memory().peak_allocated - before, result))
+}
+
+/// Checks an op that makes a tensor: its bytes and so many more, and 256 for each number of f64 but those that are
+/// there already.
+fn check(
+    device: &Device,
+    name: &str,
+    (scratch, numbers): (u64, usize),
+    op: impl FnOnce() -> Result<Tensor>,
+) -> Result<()> {
+    let (taken, result) = taken(device, op)?;
+    assert_eq!(result.device(), device, "{name}");
+    let least = rounded(size(&result)) + scratch;
+    let most = least + 256 * numbers as u64;
+    assert!(
+        (least..=most).contains(&taken),
+        "{name} on {device}: {taken} bytes, not {least} to {most}"
+    );
+    Ok(())
+}
+
+/// Numbers that become tensors: those of f64 on GPUs.
+fn tensors_of(device: &Device, dtype: DType, numbers: usize) -> usize {
+    match dtype == DType::F64 && !device.is_cpu() {
+        true => numbers,
+        false => 0,
+    }
+}
 
 struct Operands {
+    dtype: DType,
     /// `[60, 64]`, and the same turned.
     a: Tensor,
     turned: Tensor,
+    /// `[64, 64]`.
+    square: Tensor,
     /// `[64]`.
     row: Tensor,
     /// `[60]`, from 0 to 59 in some order.
     index: Tensor,
+    /// `[60, 64]`, bool.
+    mask: Tensor,
 }
 
-/// Each op, with the bytes of scratch that its documentation speaks of.
-const OPS: &[(&str, u64, Op)] = &[
-    ("add", 0, |o| o.a.add(&o.turned)),
-    ("add a row", 0, |o| o.a.add(&o.row)),
-    ("copy", 0, |o| o.turned.copy()),
-    ("cast", 0, |o| o.turned.cast(DType::I32)),
-    ("flip", 0, |o| o.a.flip(&[0, 1])?.copy()),
-    ("steps", 0, |o| {
-        o.a.slice(orlop::SliceRange::from(..).step(-3))?.copy()
+impl Operands {
+    fn new(device: &Device, dtype: DType) -> Result<Self> {
+        let a = Tensor::randn(device, [60, 64], dtype, 1)?;
+        Ok(Self {
+            dtype,
+            turned: Tensor::randn(device, [64, 60], dtype, 2)?.transpose(0, 1)?,
+            square: Tensor::randn(device, [64, 64], dtype, 3)?,
+            row: Tensor::randn(device, [64], dtype, 4)?,
+            index: Tensor::from_vec(
+                device,
+                (0..60).map(|x| x * 7 % 60).collect::<Vec<i32>>(),
+                60,
+            )?,
+            mask: a.gt(&Tensor::zeros(device, (), dtype)?)?,
+            a,
+        })
+    }
+
+    /// Copies in f32 for sums by an index: the tensor, the source, and the sums.
+    fn widened(&self, elements: usize, source: usize) -> u64 {
+        match self.dtype.size() {
+            2 => 2 * rounded(4 * elements) + rounded(4 * source),
+            _ => 0,
+        }
+    }
+}
+
+type Op = fn(&Operands) -> Result<Tensor>;
+type Bytes = fn(&Operands) -> u64;
+
+const NONE: Bytes = |_| 0;
+
+/// Each op, with its bytes of scratch and how many numbers it is given.
+const OPS: &[(&str, Bytes, usize, Op)] = &[
+    ("add", NONE, 0, |o| o.a.add(&o.turned)),
+    ("add a row", NONE, 0, |o| o.a.add(&o.row)),
+    ("add a number", NONE, 1, |o| o.a.add(0.5)),
+    ("pow", NONE, 0, |o| o.a.pow(&o.row)),
+    ("square by pow", NONE, 0, |o| o.a.pow(2)),
+    ("rpow", NONE, 1, |o| o.a.rpow(2)),
+    ("neg", NONE, 0, |o| o.turned.neg()),
+    ("exp", NONE, 0, |o| o.a.exp()),
+    ("gelu", NONE, 0, |o| o.turned.gelu()),
+    ("less", NONE, 0, |o| o.a.lt(&o.turned)),
+    ("not", NONE, 0, |o| o.mask.logical_not()),
+    ("select", NONE, 0, |o| o.mask.select(&o.a, &o.row)),
+    ("select a number", NONE, 1, |o| o.mask.select(&o.a, 0.25)),
+    ("clamp", NONE, 0, |o| o.a.clamp(&o.row, &o.turned)),
+    ("clamp by numbers", NONE, 2, |o| o.a.clamp(-0.5, 0.25)),
+    ("mul_add", NONE, 0, |o| o.a.mul_add(&o.row, &o.turned)),
+    ("mul_add numbers", NONE, 2, |o| o.a.mul_add(0.5, 0.25)),
+    ("fused", NONE, 2, |o| {
+        fused(|e| ((e.input(&o.a) * 2.0 + e.input(&o.turned)).square() - 0.5).relu())
     }),
-    ("concat", 0, |o| Tensor::concat(&[&o.a, &o.turned, &o.a], 1)),
-    ("stack", 0, |o| Tensor::stack(&[&o.a, &o.turned], 2)),
-    ("pad", 0, |o| o.turned.pad(&[(1, 2), (3, 4)], 1)),
-    ("tril", 0, |o| o.turned.tril(1)),
-    ("triu", 0, |o| o.a.triu(1)),
-    ("index_select", 0, |o| o.a.index_select(0, &o.index)),
-    ("embedding", 0, |o| o.turned.embedding(&o.index)),
-    ("gather", 0, |o| o.row.gather(0, &o.index)),
-    ("one_hot", 0, |o| o.index.one_hot(64, DType::F32)),
-    ("index_add", 0, |o| o.a.index_add(0, &o.index, &o.turned)),
-    ("scatter_add", 0, |o| {
-        o.row.scatter_add(0, &o.index, &o.row.slice(4..)?)
+    ("into_add", NONE, 0, |o| o.a.copy()?.into_add(&o.turned)),
+    ("into_fused", NONE, 1, |o| {
+        o.a.copy()?.into_fused(|_, x| x.abs() * 3.0)
     }),
-    ("randint", 0, |o| {
-        Tensor::randint(o.a.device(), 0..9, [777], DType::I32, 1)
+    ("copy", NONE, 0, |o| o.turned.copy()),
+    ("contiguous", NONE, 0, |o| o.turned.contiguous()),
+    ("reshape", NONE, 0, |o| o.turned.reshape([64, 60])),
+    ("cast", NONE, 0, |o| o.turned.cast(DType::I32)),
+    ("cast to bool", NONE, 0, |o| o.turned.cast(DType::Bool)),
+    ("cast to f16", NONE, 0, |o| o.mask.cast(DType::F16)),
+    ("flip", NONE, 0, |o| o.a.flip(&[0, 1])?.copy()),
+    ("steps", NONE, 0, |o| {
+        o.a.slice(SliceRange::from(..).step(-3))?.copy()
+    }),
+    ("odd rows", NONE, 0, |o| o.a.slice((.., 1..36))?.neg()),
+    ("concat", NONE, 0, |o| {
+        Tensor::concat(&[&o.a, &o.turned, &o.a], 1)
+    }),
+    ("stack", NONE, 0, |o| Tensor::stack(&[&o.a, &o.turned], 2)),
+    ("pad", NONE, 0, |o| o.turned.pad(&[(1, 2), (3, 4)], 1)),
+    ("tril", NONE, 0, |o| o.turned.tril(1)),
+    ("triu", NONE, 0, |o| o.a.triu(1)),
+    ("index_select", NONE, 0, |o| o.a.index_select(0, &o.index)),
+    ("embedding", NONE, 0, |o| o.turned.embedding(&o.index)),
+    ("gather", NONE, 0, |o| o.row.gather(0, &o.index)),
+    ("one_hot", NONE, 0, |o| o.index.one_hot(64, o.dtype)),
+    // An index in its table's storage is copied.
+    (
+        "index_select of the index",
+        |o| rounded(size(&o.index)),
+        0,
+        |o| o.index.index_select(0, &o.index),
+    ),
+    (
+        "index_add",
+        |o| o.widened(60 * 64, 60 * 64),
+        0,
+        |o| o.a.index_add(0, &o.index, &o.turned),
+    ),
+    (
+        "scatter_add",
+        |o| o.widened(64, 60),
+        0,
+        |o| o.row.scatter_add(0, &o.index, &o.row.slice(4..)?),
+    ),
+];
+
+fn is_counted(context: &Context) -> bool {
+    matches!(context.variant, Variant::Plain | Variant::Windows)
+}
+
+fn of_ops(context: &Context) -> Result<()> {
+    if !is_counted(context) {
+        return Ok(());
+    }
+    let device = &context.open();
+    for dtype in FLOATS {
+        // Kernels of 16 bits in pieces differ in what they read alone.
+        let is_told = context.variant == Variant::Plain || dtype.size() != 2 || full();
+        if !device.capabilities().holds(dtype) || !is_told {
+            continue;
+        }
+        let operands = Operands::new(device, dtype)?;
+        for (name, scratch, numbers, op) in OPS {
+            let name = format!("{name} of {dtype}");
+            let numbers = tensors_of(device, dtype, *numbers);
+            check(device, &name, (scratch(&operands), numbers), || {
+                op(&operands)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+type Write = fn(&Operands) -> Result<()>;
+
+/// What writes into memory that is there: it takes none, but for what is read of it elsewhere than it is written.
+const WRITES: &[(&str, Bytes, usize, Write)] = &[
+    ("add_assign", NONE, 0, |o| o.a.add_assign(&o.turned)),
+    ("add_assign a number", NONE, 1, |o| o.a.add_assign(0.5)),
+    ("mul_assign itself", NONE, 0, |o| o.a.mul_assign(&o.a)),
+    ("exp in place", NONE, 0, |o| {
+        o.a.fused_assign(|_, x| x.exp())
+    }),
+    ("clamp in place", NONE, 2, |o| {
+        o.turned.fused_assign(|_, x| x.clamp(-0.5, 0.25))
+    }),
+    ("odd rows", NONE, 0, |o| {
+        o.a.slice((.., 1..36))?.fused_assign(|_, x| x.abs())
+    }),
+    ("fill", NONE, 0, |o| o.turned.fill(3)),
+    ("fill odd rows", NONE, 0, |o| {
+        o.a.slice((.., 1..36))?.fill(3)
+    }),
+    ("assign", NONE, 0, |o| o.a.assign(&o.turned)),
+    (
+        "assign itself, turned",
+        |o| rounded(size(&o.square)),
+        0,
+        |o| o.square.assign(&o.square.transpose(0, 1)?),
+    ),
+    (
+        "add_assign its first row",
+        |o| rounded(64 * o.dtype.size()),
+        0,
+        |o| o.square.add_assign(&o.square.slice(0)?),
+    ),
+];
+
+fn in_place(context: &Context) -> Result<()> {
+    if !is_counted(context) {
+        return Ok(());
+    }
+    let device = &context.open();
+    for dtype in FLOATS {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let operands = Operands::new(device, dtype)?;
+        for (name, scratch, numbers, write) in WRITES {
+            let (taken, ()) = taken(device, || write(&operands))?;
+            let least = scratch(&operands);
+            let most = least + 256 * tensors_of(device, dtype, *numbers) as u64;
+            assert!(
+                (least..=most).contains(&taken),
+                "{name} of {dtype} on {device}: {taken} bytes, not {least} to {most}"
+            );
+        }
+    }
+    Ok(())
+}
+
+type Make = fn(&Device, DType) -> Result<Tensor>;
+
+const CREATION: &[(&str, Make)] = &[
+    ("empty", |device, dtype| Tensor::empty(device, 777, dtype)),
+    ("zeros", |device, dtype| Tensor::zeros(device, 777, dtype)),
+    ("full", |device, dtype| {
+        Tensor::full(device, [7, 111], 3, dtype)
+    }),
+    ("arange", |device, dtype| {
+        Tensor::arange(device, 0, 777, 1, dtype)
+    }),
+    ("rand", |device, dtype| Tensor::rand(device, 777, dtype, 1)),
+    ("randn", |device, dtype| {
+        Tensor::randn(device, 777, dtype, 1)
+    }),
+    ("randint", |device, _| {
+        Tensor::randint(device, 0..9, [777], DType::I32, 1)
+    }),
+    ("from_slice", |device, _| {
+        Tensor::from_slice(device, &[1u32; 777], 777)
     }),
 ];
 
-fn of_ops(context: &Context) -> Result<()> {
-    if !matches!(context.variant, Variant::Plain | Variant::Windows) {
+fn creation(context: &Context) -> Result<()> {
+    if !is_counted(context) {
         return Ok(());
     }
-    let device = context.open();
-    let operands = Operands {
-        a: Tensor::randn(&device, [60, 64], DType::F32, 1)?,
-        turned: Tensor::randn(&device, [64, 60], DType::F32, 2)?.transpose(0, 1)?,
-        row: Tensor::randn(&device, [64], DType::F32, 3)?,
-        index: Tensor::from_vec(
-            &device,
-            (0..60).map(|x| x * 7 % 60).collect::<Vec<i32>>(),
-            60,
-        )?,
+    let device = &context.open();
+    for dtype in FLOATS {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        for (name, make) in CREATION {
+            check(device, &format!("{name} of {dtype}"), (0, 0), || {
+                make(device, dtype)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of each field of what a reduction keeps of elements, and how many fields.
+#[derive(Clone, Copy)]
+struct State(usize, usize);
+
+impl State {
+    fn of(kernel: &str, dtype: DType) -> Self {
+        let sums = if dtype == DType::F64 { 8 } else { 4 };
+        match kernel {
+            "any" => State(4, 1),
+            "norm" | "argmax" | "logsumexp" | "rms_norm" | "softmax" | "log_softmax" => {
+                State(sums, 2)
+            }
+            "var" | "layer_norm" => State(sums, 4),
+            _ => State(sums, 1),
+        }
+    }
+
+    fn bytes(self) -> usize {
+        self.0 * self.1
+    }
+}
+
+/// A reduction of a contiguous matrix along its rows, or down its columns.
+#[derive(Clone, Copy)]
+struct Pass<'a> {
+    capabilities: &'a Capabilities,
+    /// Planned as on hardware.
+    is_hard: bool,
+    dtype: DType,
+    state: State,
+    outputs: usize,
+    length: usize,
+    along_rows: bool,
+}
+
+impl Pass<'_> {
+    /// States of each output in a first launch.
+    fn parts(self) -> usize {
+        let element = self.dtype.size();
+        let is_wide = match self.is_hard {
+            true => element == 2 && self.state.1 == 1,
+            false => element == 2 || self.dtype == DType::F32 && self.capabilities.int64,
+        };
+        let unit = if is_wide { 8 } else { 4 };
+        let (groups, steps) = match self.along_rows {
+            true => (self.outputs, self.length.div_ceil(unit)),
+            false => (self.outputs / unit, self.length),
+        };
+        // Joined in workgroup memory.
+        let is_tree = self.is_hard
+            && steps >= 8
+            && (self.along_rows
+                || groups < 64 << 10 && 256 * self.state.bytes() * unit.min(4) <= 16 << 10);
+        let is_far =
+            !self.is_hard && !self.along_rows && self.outputs * self.length * element > 2_000_000;
+        let lanes = match (self.is_hard, self.along_rows) {
+            (false, true) if steps >= 128 => 8,
+            (true, true) if is_tree => {
+                let each = if self.state.1 > 1 { 16 } else { 4 };
+                [16, 64, 256].into_iter().fold(4, |lanes, wider| {
+                    let is_few = groups * lanes < 64 << 10 && steps >= 4 * wider;
+                    if steps >= each * wider || is_few {
+                        wider
+                    } else {
+                        lanes
+                    }
+                })
+            }
+            (true, false) if is_tree => {
+                let busy = if element == 2 { 64 << 10 } else { 128 << 10 };
+                let reads_all = |lanes: &usize| groups * lanes >= busy && steps >= 4 * lanes;
+                assert!(![8, 32, 64, 128].iter().any(reads_all), "of few columns");
+                if groups >= 32 { 8 } else { 32 }
+            }
+            _ => 1,
+        };
+        let busy: usize = match (self.is_hard, is_tree) {
+            (false, _) => 512,
+            (true, false) => 64 << 10,
+            (true, true) => 256 << 10,
+        };
+        let most_steps = if is_far { 128 } else { 4096 * lanes };
+        let wanted = busy.div_ceil(groups * lanes);
+        let chunks = steps.div_ceil(most_steps);
+        let chunks = chunks.max((steps / (16 * lanes)).min(wanted)).max(1);
+        let of_chunk = steps.div_ceil(chunks).next_multiple_of(lanes);
+        let joined = if is_tree { 1 } else { lanes };
+        let parts = steps.div_ceil(of_chunk) * joined;
+        assert!(parts == 1 || 16 * parts <= steps);
+        parts
+    }
+
+    fn scratch(self) -> u64 {
+        match self.parts() {
+            1 => 0,
+            parts => rounded(self.outputs * parts * self.state.bytes()),
+        }
+    }
+}
+
+type OfShape = fn(&Tensor, bool) -> Result<Tensor>;
+
+/// Along rows, or down columns.
+const REDUCTIONS: &[(&str, OfShape)] = &[
+    ("sum", |x, rows| x.sum(usize::from(rows))),
+    ("mean", |x, rows| x.mean(usize::from(rows))),
+    ("prod", |x, rows| x.prod(usize::from(rows))),
+    ("max", |x, rows| x.max(usize::from(rows))),
+    ("min", |x, rows| x.min(usize::from(rows))),
+    ("any", |x, rows| x.any(usize::from(rows))),
+    ("all", |x, rows| x.all(usize::from(rows))),
+    ("norm", |x, rows| x.norm(usize::from(rows))),
+    ("argmax", |x, rows| x.argmax(usize::from(rows))),
+    ("argmin", |x, rows| x.argmin(usize::from(rows))),
+    ("var", |x, rows| x.var(usize::from(rows), 1)),
+    ("std", |x, rows| x.std(usize::from(rows), 1)),
+    ("logsumexp", |x, rows| x.logsumexp(usize::from(rows))),
+];
+
+fn kernel_of(name: &str) -> &str {
+    match name {
+        "argmin" => "argmax",
+        "all" => "any",
+        "std" => "var",
+        other => other,
+    }
+}
+
+/// Both ways to plan that a device has: software adapters those of hardware too.
+fn ways(device: &Device) -> &'static [bool] {
+    match device.capabilities().kind {
+        DeviceKind::Software => &[false, true],
+        _ => &[true],
+    }
+}
+
+fn planned<R>(device: &Device, is_hard: bool, work: impl FnOnce() -> R) -> R {
+    match is_hard && device.capabilities().kind == DeviceKind::Software {
+        true => with_hardware_plans(work),
+        false => work(),
+    }
+}
+
+/// Whether no kernel has exponentials of it: the CPU does it, and the result comes home.
+fn is_elsewhere(name: &str, dtype: DType) -> bool {
+    dtype == DType::F64 && ["logsumexp", "softmax", "log_softmax"].contains(&name)
+}
+
+fn reductions(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let mut with_scratch = 0;
+    for (dtype, [rows, columns], along_rows) in FLOATS.into_iter().flat_map(|dtype| {
+        [
+            (dtype, [5, 40_000], true),
+            (dtype, [1, 200_000], true),
+            (dtype, [60, 64], true),
+            (dtype, [40_000, 8], false),
+            (dtype, [1000, 1024], false),
+            (dtype, [12, 64], false),
+        ]
+    }) {
+        // Of other dtypes than f32, whose kernels take long to compile, what differs.
+        let is_all = dtype == DType::F32 || rows >= 1000 || full();
+        if !device.capabilities().holds(dtype) || !is_all && rows != 5 {
+            continue;
+        }
+        let x = Tensor::rand(device, [rows, columns], dtype, 1)?;
+        let (outputs, length) = match along_rows {
+            true => (rows, columns),
+            false => (columns, rows),
+        };
+        // Of a state of each size, and all of them once.
+        let is_first = dtype == DType::F32 && rows == 5;
+        let few = REDUCTIONS
+            .iter()
+            .filter(|(name, _)| is_first || ["sum", "argmax", "var"].contains(name));
+        for (name, reduce) in few {
+            for &is_hard in ways(device) {
+                let pass = Pass {
+                    capabilities: device.capabilities(),
+                    is_hard,
+                    dtype,
+                    state: State::of(kernel_of(name), dtype),
+                    outputs,
+                    length,
+                    along_rows,
+                };
+                let scratch = match device.is_cpu() || is_elsewhere(name, dtype) {
+                    true => 0,
+                    false => pass.scratch(),
+                };
+                with_scratch += usize::from(scratch > 0);
+                let story = format!("{name} of {rows}x{columns} {dtype}, hardware {is_hard}");
+                planned(device, is_hard, || {
+                    check(device, &story, (scratch, 0), || reduce(&x, along_rows))
+                })?;
+            }
+        }
+    }
+    assert!(device.is_cpu() || with_scratch > 10);
+    Ok(())
+}
+
+type Normalise = fn(&Tensor, bool) -> Result<Tensor>;
+
+const NORMS: &[(&str, Normalise)] = &[
+    ("softmax", |x, rows| x.softmax(usize::from(rows))),
+    ("log_softmax", |x, rows| x.log_softmax(usize::from(rows))),
+    ("layer_norm", |x, rows| {
+        x.layer_norm(usize::from(rows), None, None, 1e-5)
+    }),
+    ("rms_norm", |x, rows| {
+        x.rms_norm(usize::from(rows), None, 1e-5)
+    }),
+];
+
+fn norms(context: &Context) -> Result<()> {
+    let device = &context.open();
+    // By one kernel; by the states of rows, which are few and long; of columns, beyond caches.
+    for (dtype, [rows, columns], along_rows, by_states) in FLOATS.into_iter().flat_map(|dtype| {
+        [
+            (dtype, [60, 64], true, false),
+            (dtype, [4, 200_000], true, true),
+            (dtype, [1000, 1024], false, true),
+        ]
+    }) {
+        if !device.capabilities().holds(dtype) || dtype == DType::BF16 && !full() {
+            continue;
+        }
+        let x = Tensor::rand(device, [rows, columns], dtype, 1)?;
+        let (outputs, length) = match along_rows {
+            true => (rows, columns),
+            false => (columns, rows),
+        };
+        let few = NORMS
+            .iter()
+            .filter(|(name, _)| dtype == DType::F32 || ["softmax", "layer_norm"].contains(name));
+        for (name, normalise) in few {
+            for &is_hard in ways(device) {
+                let state = State::of(name, dtype);
+                let pass = Pass {
+                    capabilities: device.capabilities(),
+                    is_hard,
+                    dtype,
+                    state,
+                    outputs,
+                    length,
+                    along_rows,
+                };
+                let scratch = match device.is_cpu() || is_elsewhere(name, dtype) || !by_states {
+                    true => 0,
+                    false => rounded(outputs * state.bytes()) + pass.scratch(),
+                };
+                let story = format!("{name} of {rows}x{columns} {dtype}, hardware {is_hard}");
+                planned(device, is_hard, || {
+                    check(device, &story, (scratch, 0), || normalise(&x, along_rows))
+                })?;
+            }
+        }
+    }
+    // A weight that is no row of its own is copied.
+    let o = Operands::new(device, DType::F32)?;
+    let column = o.square.slice((.., 0))?;
+    let row = Some(&o.row);
+    check(device, "a weight", (0, 0), || o.a.rms_norm(1, row, 1e-5))?;
+    check(device, "a weight and a bias", (0, 0), || {
+        let bias = o.square.slice(0)?;
+        o.a.layer_norm(1, row, Some(&bias), 1e-5)
+    })?;
+    check(device, "a column as weight", (rounded(256), 0), || {
+        o.a.layer_norm(1, Some(&column), None, 1e-5)
+    })
+}
+
+/// A product of contiguous matrices `[m, k]` and `[k, n]` by a plan.
+fn of_product(
+    device: &Device,
+    (batches, [m, k, n]): (usize, [usize; 3]),
+    dtype: DType,
+    plan: &MatmulPlan,
+) -> u64 {
+    let pitch = match plan.kernel.to_string().starts_with("texel_tile") {
+        true => 64,
+        false => 8,
     };
-    for (name, scratch, op) in OPS {
-        device.synchronize()?;
-        device.reset_peaks();
-        let before = device.memory().allocated;
-        let result = op(&operands)?;
-        let taken = device.memory().peak_allocated - before;
-        let bytes = (result.elements() * result.dtype().size()) as u64;
-        assert_eq!(result.device(), &device, "{name}");
-        assert_eq!(taken, bytes.next_multiple_of(256) + scratch, "{name}");
+    let mut bytes = 0;
+    if plan.pack[0] {
+        bytes += rounded(4 * batches * m * k.next_multiple_of(pitch));
+    }
+    if plan.pack[1] {
+        bytes += rounded(4 * batches * k.next_multiple_of(8) * n.next_multiple_of(pitch));
+    }
+    let capabilities = device.capabilities();
+    let by_words = dtype == DType::BF16 || dtype == DType::F16 && !capabilities.f16;
+    // One row is turned round: a column.
+    let is_odd = !n.is_multiple_of(4) || m == 1;
+    let split = match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => plan.split as usize,
+        _ => 1,
+    };
+    if split > 1 || by_words && is_odd {
+        let part = match split {
+            1 => k,
+            split => k.div_ceil(split).next_multiple_of(32).min(k),
+        };
+        bytes += rounded(4 * k.div_ceil(part) * (batches * m * n).next_multiple_of(4));
+    }
+    bytes
+}
+
+fn products(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let all = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::F64,
+        DType::I32,
+        DType::U32,
+    ];
+    let make = |shape: &[usize], dtype: DType| match dtype.is_float() {
+        true => Tensor::rand(device, shape, dtype, 1),
+        false => Tensor::ones(device, shape, dtype),
+    };
+    let mut seen = [false; 3];
+    for dtype in all {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        // Copied where tiles are wide; split; odd rows of 16 bits; vectors.
+        for (batches, sizes, parts) in [
+            (1, [192, 192, 192], None),
+            (1, [203, 201, 207], None),
+            (3, [130, 201, 97], None),
+            (1, [64, 2048, 64], Some(4)),
+            (1, [64, 2000, 60], Some(7)),
+            (5, [33, 40, 35], None),
+            (1, [33, 40, 36], None),
+            (1, [1, 200, 64], None),
+            (1, [65, 200, 1], None),
+        ] {
+            let [m, k, n] = sizes;
+            let [a, b] = [[batches, m, k], [batches, k, n]].map(|shape| make(&shape, dtype));
+            let (a, b) = (a?, b?);
+            let multiply = || match parts {
+                Some(parts) => with_matmul_split(parts, || a.matmul(&b)),
+                None => a.matmul(&b),
+            };
+            // The first plan is that of the whole.
+            let (_, plans) = explain_matmuls(multiply);
+            let scratch = plans.first().map_or(0, |(_, plan)| {
+                seen[0] |= plan.pack != [false; 2];
+                of_product(device, (batches, sizes), dtype, plan)
+            });
+            seen[1] |= parts.is_some() && scratch > 0;
+            seen[2] |= dtype == DType::BF16 && scratch > 0;
+            let story = format!("{batches} of {m}x{k}x{n} of {dtype}, parts {parts:?}");
+            check(device, &story, (scratch, 0), multiply)?;
+        }
+        // Backwards, an operand is copied whole.
+        let (a, b) = (make(&[32, 40], dtype)?, make(&[40, 64], dtype)?);
+        check(
+            device,
+            &format!("{dtype} backwards"),
+            (rounded(size(&a)), 0),
+            || a.flip(&[1])?.matmul(&b),
+        )?;
+        // What is done to the entries takes nothing.
+        if dtype.is_float() {
+            let bias = make(&[64], dtype)?;
+            let epilogue = Epilogue::new().scale(0.5).bias(&bias);
+            let scaled = epilogue.activation(Activation::Relu);
+            let numbers = tensors_of(device, dtype, 1);
+            check(device, &format!("{dtype} scaled"), (0, numbers), || {
+                a.matmul_with(&b, &scaled)
+            })?;
+            check(device, &format!("linear of {dtype}"), (0, 0), || {
+                a.linear(&b, Some(&bias), Activation::Gelu)
+            })?;
+        }
+    }
+    let capabilities = device.capabilities();
+    let is_lavapipe = capabilities.texels && capabilities.subgroup_sizes == Some((8, 8));
+    assert_eq!(seen, [is_lavapipe, !device.is_cpu(), !device.is_cpu()]);
+    // Where there is no memory for parts the product is made whole, and takes none.
+    if !device.is_cpu() {
+        let (m, k, n) = (64, 32 << 10, 64);
+        let (a, b) = (make(&[m, k], DType::F32)?, make(&[k, n], DType::F32)?);
+        let room = device.memory().allocated + rounded(4 * m * n) + (64 << 10);
+        let small = &context.builder().memory_limit(room).build()?;
+        let (a, b) = (a.to(small)?, b.to(small)?);
+        let (taken, product) = taken(small, || with_matmul_split(64, || a.matmul(&b)))?;
+        assert_eq!(taken, rounded(size(&product)));
+    }
+    Ok(())
+}
+
+/// Views with gaps are copied together before they are read; what has none is read as it lies.
+fn reads(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let x = Tensor::rand(device, [60, 64], DType::F32, 1)?;
+    let (bytes, values) = taken(device, || x.to_vec::<f32>())?;
+    assert_eq!((bytes, values.len()), (0, 3840));
+    let turned = x.transpose(0, 1)?;
+    let (bytes, values) = taken(device, || turned.to_vec::<f32>())?;
+    assert_eq!((bytes, values.len()), (rounded(size(&x)), 3840));
+    let (bytes, _) = taken(device, || x.slice((.., ..3))?.to_vec::<f32>())?;
+    assert_eq!(bytes, rounded(4 * 60 * 3));
+    let (bytes, _) = taken(device, || x.sum(1)?.to_vec::<f32>())?;
+    assert_eq!(bytes, rounded(4 * 60));
+    Ok(())
+}
+
+/// What cannot be bound as it lies is copied, and of several outputs those of the lesser dtype.
+fn kernels(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let kernel = Kernel::wgsl(
+        "parts",
+        "struct Params { x_length: u32 }
+         var<immediate> params: Params;
+         @group(0) @binding(0) var<storage, read> x: array<f32>;
+         @group(0) @binding(1) var<storage, read_write> whole: array<f32>;
+         @group(0) @binding(2) var<storage, read_write> sign: array<u32>;
+         @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+             if id.x < params.x_length {
+                 whole[id.x] = trunc(x[id.x]);
+                 sign[id.x / 2u] = 1u;
+             }
+         }",
+    )?
+    .twin(|call| {
+        let x = call.input::<f32>("x")?;
+        let whole = call.output::<f32>("whole")?.iter_mut();
+        whole.zip(x).for_each(|(whole, x)| *whole = x.trunc());
+        call.output::<u32>("sign")?.fill(1);
+        Ok(())
+    })?;
+    let x = Tensor::rand(device, [60, 64], DType::F32, 1)?;
+    let count = x.elements();
+    let (whole, sign) = (rounded(4 * count), rounded(2 * count));
+    for (x, copy) in [
+        (x.clone(), 0),
+        (x.transpose(0, 1)?, whole),
+        // It begins where a binding may.
+        (
+            Tensor::rand(device, [61, 64], DType::F32, 1)?.slice(1..)?,
+            0,
+        ),
+    ] {
+        let launch = kernel
+            .launch()
+            .input("x", &x)
+            .invocations([count as u64, 1, 1]);
+        let launch = launch.output("whole", count).output("sign", count / 2);
+        let (taken, outputs) = taken(device, || launch.run_all())?;
+        assert_eq!(outputs.len(), 2);
+        assert_eq!(taken, whole + 2 * sign + copy);
     }
     Ok(())
 }
