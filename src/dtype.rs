@@ -199,7 +199,7 @@ impl Element for bool {
 pub enum Scalar {
     /// A float.
     Float(f64),
-    /// An integer: whatever fits 64 bits, signed or not.
+    /// An integer: whatever fits 64 bits, signed or not, and what does not until a dtype rounds or wraps it.
     Integer(i128),
 }
 

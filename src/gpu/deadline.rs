@@ -44,7 +44,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What a wait looks at until it is true.
+/// What a wait looks at until it is true; in tests the first looks may see nothing yet, and take the time that is said.
 #[cfg(not(test))]
 pub(super) fn looks(done: impl Fn() -> bool) -> impl Fn() -> bool {
     done

@@ -89,6 +89,7 @@ impl Gpu {
         }
         let (groups, mut texels) = {
             let mut pool = self.memory.lock();
+            pool.source_mut().age();
             stream.forget_returned(&mut pool);
             let mut groups: SmallVec<[wgpu::BindGroup; 1]> = SmallVec::new();
             let mut texels: SmallVec<[TexelWork; 1]> = SmallVec::new();

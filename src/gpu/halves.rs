@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -51,7 +52,7 @@ pub(super) fn conversions(
     queue: &wgpu::Queue,
     pipelines: &Pipelines,
     health: &Health,
-    deadline: Deadline,
+    limit: Option<Duration>,
 ) -> Conversions {
     if let Some(&known) = adapter.conversions.get() {
         return known;
@@ -64,8 +65,9 @@ pub(super) fn conversions(
     let counts = pipelines
         .get(&key())
         .ok()
-        .and_then(|kernel| ask(device, queue, &kernel, health, deadline));
+        .and_then(|kernel| ask(device, queue, &kernel, health, limit));
     let Some(counts) = counts else {
+        tracing::debug!(adapter = adapter.name, "conversions of f16: not known");
         return Conversions::default();
     };
     let found = Conversions::of(counts);
@@ -94,7 +96,7 @@ fn ask(
     queue: &wgpu::Queue,
     kernel: &CompiledKernel,
     health: &Health,
-    deadline: Deadline,
+    limit: Option<Duration>,
 ) -> Option<[u32; 3]> {
     let told = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&told);
@@ -133,6 +135,7 @@ fn ask(
     })
     .ok()?;
     let told = || told.load(Ordering::Acquire);
+    let deadline = Deadline::after(limit);
     wait_until_told(device, None, health, deadline, told)
         .ok()?
         .then_some(())?;

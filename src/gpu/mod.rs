@@ -50,7 +50,6 @@ use crate::memory::{
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use deadline::Deadline;
 use health::Health;
 use pipelines::Pipelines;
 use progress::Progress;
@@ -237,10 +236,12 @@ impl Gpu {
             Arc::clone(&health),
             options.kernel_checks,
             capabilities.immediate_bytes,
+            // On GL they are dropped where others must not call, and an op's may be dropped anywhere.
+            serial.is_some(),
         );
-        let deadline = Deadline::after(options.wait_timeout);
+        let limit = options.wait_timeout;
         pipelines.conversions =
-            halves::conversions(adapter, &device, &queue, &pipelines, &health, deadline);
+            halves::conversions(adapter, &device, &queue, &pipelines, &health, limit);
         let gpu = Arc::new(Self {
             pipelines,
             stream: Mutex::new(Stream::new(

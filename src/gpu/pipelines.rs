@@ -21,8 +21,8 @@ pub(crate) struct CompiledKernel {
     pub space: ParamsSpace,
 }
 
-/// Half of the kernels that a device keeps, far more than a program's ops come to: its own kernels and expressions, with a
-/// number in the text of each, do not pile up for ever.
+/// So many kernels in turn are compiled once, far more than a program's ops come to; of up to twice as many some are. Its own
+/// kernels and expressions, with a number in the text of each, do not pile up for ever.
 const KERNELS: usize = 1024;
 
 /// The cache of kernels of one device.
@@ -42,6 +42,7 @@ impl Pipelines {
         health: Arc<Health>,
         checks: bool,
         immediate_bytes: u32,
+        keeps_all: bool,
     ) -> Self {
         Self {
             device,
@@ -49,7 +50,11 @@ impl Pipelines {
             checks,
             immediate_bytes,
             conversions: Conversions::default(),
-            kernels: Mutex::new(Generations::new(KERNELS)),
+            kernels: Mutex::new(Generations::new(if keeps_all {
+                usize::MAX
+            } else {
+                KERNELS
+            })),
         }
     }
 

@@ -109,9 +109,8 @@ impl Stream {
         }
     }
 
-    /// Forgets the bind groups of regions that went back: they keep their memory. And what nobody has needed for long.
+    /// Forgets the bind groups of regions that went back: they keep their memory.
     pub(crate) fn forget_returned(&mut self, pool: &mut OwnedPool<Regions, GpuBlock>) {
-        pool.source_mut().age();
         if std::mem::take(&mut pool.source_mut().returned) {
             self.bindings.retain(|region| pool.region(region).is_some());
         }

@@ -76,7 +76,8 @@ impl DeviceBuilder {
     ///   polls without one.
     /// - **Presenting**: orlop looks again and again instead of waiting inside of wgpu, which keeps a lock there that
     ///   presenting and `destroy` need. Opening waits for what is in the queue, for as long as
-    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows.
+    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows; without one, after ten seconds in which the queue was never
+    ///   empty, inside of wgpu, and so before what is presented.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
     ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
     ///   [`Device::driver_reserved`] counts the whole wgpu device.

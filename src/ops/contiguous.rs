@@ -39,8 +39,8 @@ const MANY_LAUNCHES: u64 = 1024;
 /// `launches` says about how many there are with bindings of so many bytes.
 ///
 /// # Errors
-/// Where there may be a copy, and before it: those about the op's arguments, operands of several devices that may not
-/// travel. As [`Tensor::copy`].
+/// Those of [`Tensor::copy`]. Where a copy may be made the op's own come first: about its arguments, and about operands of
+/// several devices that may not travel.
 pub(super) fn near<'a>(
     op: &dyn Op,
     operands: &[&Tensor],

@@ -1,8 +1,8 @@
 //! `+ - * / %` on references, on results and with numbers: `(&a * &b + &c)?`, `(&a * 2.0)?`.
 //!
 //! Numbers are `f64`, `i64` or [`Scalar`]: with one float and one integer type a literal needs no
-//! annotation. An `f32` goes through `f64::from(x)`, which loses nothing. They combine with `&Tensor`, not with results
-//! (`&(&a * &b)? * 2.0`): an `impl` of std's traits for `Result` and `f64` has no type of this crate's, so Rust refuses it.
+//! annotation. An `f32` goes through `f64::from(x)`, which loses nothing. They combine with `&Tensor`, not with results:
+//! `&(&a * &b)? * 2.0`, since an `impl` of std's traits for `Result` and `f64` has no type of this crate's, and Rust refuses it.
 //! What has no operator takes a number on the left by a method: [`Tensor::rpow`], and comparisons turned round.
 
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};

@@ -1,8 +1,8 @@
 //! Products with an epilogue, within bounds of the same in f64.
 
 use orlop::{
-    Activation, DType, Epilogue, Error, MatmulKernel, Placement, PlacementLog, Result, Tensor,
-    bf16, f16, with_matmul_kernel, with_matmul_split,
+    Activation, DType, Device, Epilogue, Error, MatmulKernel, Placement, PlacementLog, Result,
+    Tensor, bf16, f16, with_matmul_kernel, with_matmul_split,
 };
 
 use crate::adapters::{Context, full};
@@ -359,6 +359,22 @@ fn f64_in_place(context: &Context) -> Result<()> {
             }
         }
     }
+    // Of operands of several devices all of it happens at the home of all.
+    let (cpu, other) = (&Device::cpu(), &context.open());
+    for (ours, added) in [(cpu, soft), (soft, cpu), (soft, other)] {
+        let home = if ours.is_cpu() { added } else { ours };
+        let (a, b) = (make(ours, &[6, 8])?, make(ours, &[8, 5])?);
+        let bias = make(added, &[5])?;
+        let got = a.linear(&b, Some(&bias), Activation::Relu)?;
+        assert_eq!(got.device(), home);
+        let want = a.matmul(&b)?.to(home)?.add(&bias.to(home)?)?.relu()?;
+        assert_eq!(got.to_vec::<f64>()?, want.to_vec::<f64>()?);
+    }
+    let (x, y) = (make(soft, &[40])?, make(other, &[40])?);
+    let want = x.add(&y.to(soft)?)?.to_vec::<f64>()?;
+    let got = x.into_fused(|e, x| x + e.input(&y))?;
+    assert_eq!(got.device(), soft);
+    assert_eq!(got.to_vec::<f64>()?, want);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ const MOST: usize = 128;
 
 /// Runs an expression of elementwise functions as one kernel: each input is read once, the result
 /// written once, and nothing between them takes memory. f16 and bf16 are computed with as f32 and
-/// rounded at the end alone. Drivers compile each expression once, the longer the more functions like `sin`, `tanh` and `pow`
+/// rounded at the end alone. Drivers compile each expression once while it is in use, the longer the more functions like `sin`, `tanh` and `pow`
 /// it has.
 ///
 /// ```
@@ -107,12 +107,15 @@ impl Tensor {
             call.assign_to(&self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
             return Ok(self);
         }
+        // The first operand: of several devices its own is the home.
         for node in &mut call.expression.nodes {
-            if *node == Node::Old {
-                *node = Node::Input(inputs.len() as u8);
+            match node {
+                Node::Old => *node = Node::Input(0),
+                Node::Input(input) => *input += 1,
+                _ => {}
             }
         }
-        inputs.push(self);
+        inputs.insert(0, self);
         call.run(&inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())
     }
 }

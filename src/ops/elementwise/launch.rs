@@ -49,12 +49,16 @@ pub(in crate::ops) enum Cost {
 pub(super) const MANY_LONG: usize = 4;
 
 impl Body<'_> {
-    /// Whether kernels take one element at a time: of a long body Mesa's compiler makes a copy for each of a vector's or a
-    /// square's. SwiftShader's (lanes of four) does not, and is twice as slow by single elements.
+    /// Whether a kernel has as few copies of it as it can, on software adapters: none for the elements of a square.
+    fn is_long_in_software(&self, capabilities: &Capabilities) -> bool {
+        self.cost == Cost::Long && plan::is_software(capabilities)
+    }
+
+    /// Whether kernels take one element at a time: of a long body Mesa's compiler makes a copy for each of a vector's.
+    /// SwiftShader, which has subgroups and no words of 64 bits, does not, and is twice as slow by single elements.
     fn is_one_by_one(&self, capabilities: &Capabilities) -> bool {
-        self.cost == Cost::Long
-            && plan::is_software(capabilities)
-            && capabilities.subgroup_sizes != Some((4, 4))
+        let is_swiftshader = capabilities.subgroup_sizes.is_some() && !capabilities.int64;
+        self.is_long_in_software(capabilities) && !is_swiftshader
     }
 
     pub(in crate::ops) fn launches(
@@ -148,7 +152,7 @@ impl Body<'_> {
         work: (f64, f64),
     ) -> Result<Launch> {
         let axes = (dims, strides, offsets);
-        let may_turn = !self.is_one_by_one(capabilities);
+        let may_turn = !self.is_long_in_software(capabilities);
         let turned = may_turn.then(|| Turned::of(self, operands, axes, capabilities));
         if let Some(turned) = turned.flatten() {
             return turned.launch(self, operands, capabilities, bound, work);

@@ -367,9 +367,9 @@ pub(super) fn launches(
         split,
         copies: mut all,
     } = settled(finish, problem, capabilities, &choose)?;
-    let parts = match sizes == product.nest.sizes() && problem.spare {
+    let parts = match sizes == product.nest.sizes() {
         true => split as usize,
-        // Panels keep the device busy; and sums of parts take memory that is not there.
+        // Panels keep the device busy.
         false => 1,
     };
     let shares_words = product.shares_words(&sizes, stores_vectors(&kernel));

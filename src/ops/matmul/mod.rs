@@ -33,7 +33,7 @@ use rule::Finish;
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::device::Placement;
+use crate::device::{Device, Placement};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::Launches;
@@ -133,37 +133,41 @@ fn multiply(finish: Finish, inputs: &[&Tensor]) -> Result<Tensor> {
     let [left, right, added @ ..] = inputs else {
         return road::run(&Matmul(finish), inputs);
     };
-    if !is_finished_apart(finish, inputs)? {
+    let Some(home) = finished_apart(finish, inputs)? else {
         return road::run(&Matmul(finish), inputs);
-    }
-    let sums = road::run(&Matmul(Finish::NONE), &[left, right])?;
-    sums.into_fused_as(NAME, |e, sums| {
-        let scaled = match finish.scale == 1.0 {
-            true => sums,
-            false => sums * finish.scale,
-        };
-        let sum = added.iter().fold(scaled, |sum, added| sum + e.input(added));
-        match finish.activation {
-            Activation::None => sum,
-            Activation::Relu => sum.relu(),
-            Activation::Gelu => sum.gelu(),
-            Activation::Silu => sum.silu(),
-        }
+    };
+    // Both at the home of all: what is added may be elsewhere.
+    home.scope(|| {
+        let sums = road::run(&Matmul(Finish::NONE), &[left, right])?;
+        sums.into_fused_as(NAME, |e, sums| {
+            let scaled = match finish.scale == 1.0 {
+                true => sums,
+                false => sums * finish.scale,
+            };
+            let sum = added.iter().fold(scaled, |sum, added| sum + e.input(added));
+            match finish.activation {
+                Activation::None => sum,
+                Activation::Relu => sum.relu(),
+                Activation::Gelu => sum.gelu(),
+                Activation::Silu => sum.silu(),
+            }
+        })
     })
 }
 
-/// Whether that is so: not where the CPU does all of it, nor where a strict device is to refuse a function before anything
+/// Where that is so: not where the CPU does all of it, nor where a strict device is to refuse a function before anything
 /// is multiplied.
-fn is_finished_apart(finish: Finish, inputs: &[&Tensor]) -> Result<bool> {
+fn finished_apart(finish: Finish, inputs: &[&Tensor]) -> Result<Option<Device>> {
     let is_wide = inputs.iter().all(|input| input.dtype() == DType::F64);
     if finish == Finish::NONE || !is_wide {
-        return Ok(false);
+        return Ok(None);
     }
     let home = road::home(NAME, inputs)?;
     let in_kernels = matches!(finish.activation, Activation::None | Activation::Relu);
-    Ok(!home.is_cpu()
+    let is_apart = !home.is_cpu()
         && home.capabilities().holds(DType::F64)
-        && (in_kernels || home.placement() == Placement::Soft))
+        && (in_kernels || home.placement() == Placement::Soft);
+    Ok(is_apart.then_some(home))
 }
 
 impl Op for Matmul {

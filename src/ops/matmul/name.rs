@@ -112,6 +112,7 @@ pub(super) fn choose(
 ) -> Result<MatmulPlan> {
     let mut plan = consider(capabilities, problem)?;
     if !spare {
+        // Sums of parts take memory that is not there.
         plan.split = 1;
     }
     tell(|told| told.plans.push((*problem, plan)));
