@@ -8,6 +8,7 @@ use orlop::{
 
 use crate::adapters::{Context, full};
 use crate::full::one_region;
+use crate::products::steps;
 use crate::rng::{Rng, cases};
 use crate::{Scope, Test};
 
@@ -69,7 +70,7 @@ impl Matrix {
     }
 }
 
-/// Each entry within `4 sqrt(k) 2^-23 sum |a||b|`, and within `k 2^-23 sum |a||b|`.
+/// Each entry within [`steps`] of 2^-23 times `sum |a||b|`.
 fn check(
     a: &[f32],
     b: &[f32],
@@ -78,7 +79,7 @@ fn check(
     story: &dyn Fn() -> String,
 ) {
     assert_eq!(c.len(), batch * m * n, "{}", story());
-    let unit = 2f64.powi(-23) * (4.0 * (k as f64).sqrt()).min(k as f64);
+    let unit = 2f64.powi(-23) * steps(k);
     let (mut sums, mut sizes) = (vec![0.0f64; n], vec![0.0f64; n]);
     for (row, got) in c.chunks(n.max(1)).enumerate() {
         sums.fill(0.0);

@@ -168,7 +168,7 @@ impl<T: Real> Case<T> {
                 .map_or(0.0, |residual| float(residual[at]));
             let y = scale * sum + bias + residual;
             let want = activated(self.activation, y);
-            let rounded = 4.0 * (terms.len() as f64).sqrt() * absolute * scale.abs()
+            let rounded = products::steps(terms.len()) * absolute * scale.abs()
                 + 2.0 * (scale * sum).abs()
                 + 2.0 * (bias.abs() + residual.abs());
             let before = T::SUMS * rounded;

@@ -27,10 +27,17 @@ pub fn dot(terms: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     (sum + rest, absolute)
 }
 
+/// What `k` terms may be off by together, in steps of 1 of the accumulator and of the sum of their absolute values: what
+/// random roundings come to, and never above `k`. Of one or two terms too, fused or not: a term is rounded as a product and
+/// in at most `k - 1` sums, `k` roundings of half a step each.
+pub fn steps(k: usize) -> f64 {
+    (4.0 * (k as f64).sqrt()).min(k as f64)
+}
+
 /// `epsilon` of the accumulator; `rounding`: one more, relative to the result.
 fn within(got: f64, terms: &[(f64, f64)], epsilon: f64, rounding: f64) -> Result<(), String> {
     let (want, absolute) = dot(terms.iter().copied());
-    let bound = 4.0 * (terms.len() as f64).sqrt() * epsilon * absolute
+    let bound = steps(terms.len()) * epsilon * absolute
         + rounding * want.abs()
         + f64::from(f32::MIN_POSITIVE);
     let error = (got - want).abs();
