@@ -49,10 +49,10 @@ pub fn tests_once() -> Vec<OnceTest> {
 }
 
 /// A renderer: its device, and what reached its handlers.
-struct Owner {
-    adapter: wgpu::Adapter,
-    device: wgpu::Device,
-    queue: wgpu::Queue,
+pub struct Owner {
+    pub adapter: wgpu::Adapter,
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
     errors: Arc<Mutex<Vec<String>>>,
     losses: Arc<Mutex<Vec<String>>>,
 }
@@ -74,11 +74,11 @@ fn adapter(info: &DeviceInfo) -> wgpu::Adapter {
 
 impl Owner {
     /// Default limits, no features.
-    fn new(context: &Context) -> Owner {
+    pub fn new(context: &Context) -> Owner {
         Self::with(context, &wgpu::DeviceDescriptor::default())
     }
 
-    fn with(context: &Context, descriptor: &wgpu::DeviceDescriptor<'_>) -> Owner {
+    pub fn with(context: &Context, descriptor: &wgpu::DeviceDescriptor<'_>) -> Owner {
         Self::on(adapter(&context.adapter.info), descriptor)
     }
 

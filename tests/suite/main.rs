@@ -30,6 +30,7 @@ mod grid;
 mod index;
 mod interop;
 mod kernels;
+mod lacking;
 mod large;
 mod ledger;
 mod linear;
@@ -180,6 +181,7 @@ fn tests() -> Vec<Vec<Test>> {
         formats::tests(),
         text::tests(),
         user::tests(),
+        lacking::tests(),
     ]
 }
 
