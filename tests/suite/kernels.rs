@@ -1,4 +1,4 @@
-//! Every kernel for matrix products that the adapter can run, forced by name, against sums in f64.
+//! Kernels for matrix products: where their loops and tiles end, parts of k, halves, texels, against sums in f64.
 
 use orlop::memory::WhenFull;
 use orlop::{
@@ -7,6 +7,7 @@ use orlop::{
 };
 
 use crate::adapters::{Context, full};
+use crate::forced::turn_of;
 use crate::full::one_region;
 use crate::products::steps;
 use crate::rng::{Rng, cases};
@@ -14,7 +15,6 @@ use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test::new("kernels::forced", Scope::Gpu, forced),
         Test::new("kernels::ends_of_k", Scope::Gpu, ends_of_k),
         Test::new("kernels::every_small_size", Scope::Device, every_small_size),
         Test::new("kernels::repeated", Scope::Device, repeated),
@@ -32,14 +32,14 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// A matrix on the host, row-major, and on the device as it is stored.
-struct Matrix {
-    host: Vec<f32>,
-    tensor: Tensor,
+pub struct Matrix {
+    pub host: Vec<f32>,
+    pub tensor: Tensor,
 }
 
 impl Matrix {
     /// `[batch, rows, columns]`; `way` is how it lies: by rows, by columns, a slice of more.
-    fn new(
+    pub fn new(
         device: &Device,
         rng: &mut Rng,
         [batch, rows, columns]: [usize; 3],
@@ -71,7 +71,7 @@ impl Matrix {
 }
 
 /// Each entry within [`steps`] of 2^-23 times `sum |a||b|`.
-fn check(
+pub fn check(
     a: &[f32],
     b: &[f32],
     c: &[f32],
@@ -104,84 +104,12 @@ fn check(
 }
 
 /// The kernels that the device has for a shape.
-fn runs(kernel: MatmulKernel, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+pub fn runs(kernel: MatmulKernel, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     match with_matmul_kernel(kernel, || a.matmul(b)) {
         Ok(product) => Ok(Some(product)),
         Err(error) if error.to_string().contains("is forced, but") => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Compilers of software adapters take up to seconds for each way in which operands of a kernel lie: each meets a
-/// kernel that it would not choose in some of the ways, another adapter in others.
-pub fn turn_of(context: &Context, nth: usize, kernel: MatmulKernel) -> Option<usize> {
-    let (own, at): (&[&str], usize) = match context.adapter.name.as_str() {
-        "lavapipe" => (&["subgroup", "wide", "texel", "vector_tile 64"], 0),
-        "swiftshader" => (&["subgroup", "vector_tile 64"], 1),
-        "gl" => (&["register", "vector_tile 64"], 2),
-        _ => return None,
-    };
-    let name = kernel.to_string();
-    let is_own = own.iter().any(|own| name.starts_with(own));
-    (!is_own && !full()).then_some(nth + at)
-}
-
-/// Edges of tiles, primes, one row, one column, batches, every way to lie.
-fn forced(context: &Context) -> Result<()> {
-    if context.is_cpu() {
-        return Ok(());
-    }
-    let device = context.device();
-    cases(1, |rng| {
-        for (nth, &kernel) in MatmulKernel::all().iter().enumerate() {
-            let mut ran = 0;
-            let turn = turn_of(context, nth, kernel);
-            let shapes = [
-                [1, 1, 1, 1],
-                [1, 67, 35, 131],
-                // Several groups of columns a tile, few rows of it.
-                [2, 6, 64, 200],
-                [2, 64, 64, 64],
-                [1, 33, 7, 65],
-                [1, 257, 40, 1],
-                [2, 72, 136, 1],
-                [1, 1, 44, 648],
-                [1, 1, 129, 300],
-                [3, 24, 16, 40],
-                [1, 20, 3000, 24],
-                // More steps than llvmpipe turns a loop.
-                [1, 5, 70_000, 7],
-            ];
-            for (at, [batch, m, k, n]) in shapes.into_iter().enumerate() {
-                if context.is_slow() && m * k * n > 100_000 {
-                    continue;
-                }
-                for (way, ways) in [[0, 0], [1, 1], [2, 1], [1, 2]].into_iter().enumerate() {
-                    if turn.is_some_and(|turn| !(turn + at + way).is_multiple_of(4)) {
-                        continue;
-                    }
-                    let rare = if context.is_slow() { 4 } else { 3 };
-                    if at > 3 && !rng.one_in(rare) {
-                        continue;
-                    }
-                    let a = Matrix::new(device, rng, [batch, m, k], ways[0])?;
-                    let b = Matrix::new(device, rng, [batch, k, n], ways[1])?;
-                    let Some(product) = runs(kernel, &a.tensor, &b.tensor)? else {
-                        continue;
-                    };
-                    ran += 1;
-                    let story =
-                        || format!("{kernel}: {batch} x [{m}, {k}] x [{k}, {n}], ways {ways:?}");
-                    let c = product.to_vec::<f32>()?;
-                    check(&a.host, &b.host, &c, [batch, m, k, n], &story);
-                }
-            }
-            if std::env::var_os("ORLOP_TEST_VERBOSE").is_some() {
-                println!("{kernel}: {ran} products");
-            }
-        }
-        Ok(())
-    })
 }
 
 /// Steps of k around vectors and tiles, the last one with an infinity in a row of A and a NaN in a column of B: whoever
@@ -319,7 +247,7 @@ fn split(context: &Context) -> Result<()> {
             [1, 6, 33, 6],
         ];
         for [batch, m, k, n] in shapes {
-            if context.is_slow() && m * k * n > 300_000 {
+            if context.is_slow() && !full() && m * k * n > 300_000 {
                 continue;
             }
             let parts = *rng.pick(&[2, 3, 8, 16]);

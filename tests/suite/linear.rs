@@ -6,7 +6,7 @@ use orlop::{
 };
 
 use crate::adapters::{Context, full};
-use crate::kernels;
+use crate::forced::turn_of;
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -232,7 +232,7 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
     // 16 bits; adapters share out those that they would not choose.
     let each = if full() { shapes.len() } else { 1 };
     let left_out = |at: usize, kernel: MatmulKernel| {
-        let turn = kernels::turn_of(context, at, kernel);
+        let turn = turn_of(context, at, kernel);
         let is_anothers = turn.is_some_and(|turn| turn % 2 == 0);
         if T::DTYPE == DType::F32 || full() {
             return is_anothers;

@@ -19,6 +19,7 @@ mod elementwise;
 mod errors;
 #[cfg(feature = "fault-injection")]
 mod faults;
+mod forced;
 #[cfg(all(feature = "ndarray", feature = "npy", feature = "safetensors"))]
 mod formats;
 mod full;
@@ -146,6 +147,7 @@ fn tests() -> Vec<Vec<Test>> {
         linear::tests(),
         streamed::tests(),
         kernels::tests(),
+        forced::tests(),
         table::tests(),
         reduce::tests(),
         normalise::tests(),
