@@ -18,6 +18,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("cast::specials::bool", Scope::Kernels, specials::<bool>),
         Test::new("cast::random::bool", Scope::Kernels, random::<bool>),
         Test::new("copy::random::bool", Scope::Kernels, copies::<bool>),
+        Test::new("cast::every::f16", Scope::Kernels, every_f16),
+        Test::new("cast::every::bf16", Scope::Kernels, every_bf16),
     ]);
     all
 }
@@ -120,6 +122,17 @@ fn specials<A: Number>(context: &Context) -> Result<()> {
     check_all(context, &whole)?;
     // Without vectors.
     check_all(context, &whole.range(1..count)?)
+}
+
+/// Every pattern of 16 bits, NaN payloads and subnormals among them.
+fn every_f16(context: &Context) -> Result<()> {
+    let all = (0..=u16::MAX).map(f16::from_bits).collect();
+    check_all(context, &Operand::new(context.device(), all, &[1 << 16])?)
+}
+
+fn every_bf16(context: &Context) -> Result<()> {
+    let all = (0..=u16::MAX).map(bf16::from_bits).collect();
+    check_all(context, &Operand::new(context.device(), all, &[1 << 16])?)
 }
 
 fn random<A: Number>(context: &Context) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Functions of one element and of more against f64, within the bounds of docs/numerics.md; select,
-//! clamp, comparisons and logic; in place, taken over, fused.
+//! Functions of one element and of more against f64, within the bounds of docs/numerics.md; logic; in place, taken
+//! over, fused.
 
 use orlop::{DType, Device, Error, Result, Tensor, bf16, f16, fused};
 
@@ -35,10 +35,7 @@ pub fn tests() -> Vec<Test> {
             numbers_to_powers,
         ),
         Test::new("functions::of_integers", Scope::Kernels, of_integers),
-        Test::new("functions::of_two", Scope::Kernels, of_two),
-        Test::new("functions::comparisons", Scope::Kernels, comparisons),
         Test::new("functions::bools", Scope::Kernels, bools),
-        Test::new("functions::select", Scope::Kernels, select),
         Test::new("functions::in_place", Scope::Kernels, in_place),
         Test::new("functions::overlaps", Scope::Kernels, overlaps),
         Test::new("functions::take_over", Scope::Device, take_over),
@@ -839,112 +836,6 @@ fn of_integers(context: &Context) -> Result<()> {
     is(a.clamp(2, 9)?, &|x, _| x.clamp(2, 9), "clamp")
 }
 
-/// minimum, maximum, rem, clamp and mul_add of floats.
-fn of_two(context: &Context) -> Result<()> {
-    let device = context.device();
-    let values = patterns(3000);
-    let y: Vec<f32> = values.iter().rev().copied().collect();
-    let a = Tensor::from_slice(device, &values, values.len())?;
-    let b = Tensor::from_slice(device, &y, y.len())?;
-    let is_subnormal = |x: f32| x != 0.0 && x.abs() < f32::MIN_POSITIVE;
-    let is = |got: Tensor, want: &dyn Fn(f32, f32) -> f32, name: &str| -> Result<()> {
-        for ((&x, &y), got) in values.iter().zip(&y).zip(got.to_vec::<f32>()?) {
-            let want = want(x, y);
-            let close = got == want
-                || (got.is_nan() && want.is_nan())
-                || (!context.is_cpu() && is_subnormal(want) && got.abs() <= f32::MIN_POSITIVE)
-                || (!context.is_cpu() && (is_subnormal(x) || is_subnormal(y)));
-            assert!(close, "{name} of {x:e} and {y:e}: {got:e}, not {want:e}");
-        }
-        Ok(())
-    };
-    let either = |x: f32, y: f32, other: f32| {
-        if x.is_nan() || y.is_nan() {
-            f32::NAN
-        } else {
-            other
-        }
-    };
-    is(a.minimum(&b)?, &|x, y| either(x, y, x.min(y)), "minimum")?;
-    is(a.maximum(&b)?, &|x, y| either(x, y, x.max(y)), "maximum")?;
-    is(a.rem(&b)?, &|x, y| x % y, "rem")?;
-    is(a.clamp(-2.0, 3.0)?, &|x, _| x.clamp(-2.0, 3.0), "clamp")?;
-    is(
-        a.clamp(3.0, -2.0)?,
-        &|x, _| if x.is_nan() { x } else { -2.0 },
-        "clamp",
-    )?;
-    // A bound that is NaN is none.
-    is(
-        a.clamp(f32::NAN, 3.0)?,
-        &|x, _| if x > 3.0 { 3.0 } else { x },
-        "clamp",
-    )?;
-    is(
-        a.clamp(-2.0, f32::NAN)?,
-        &|x, _| if x < -2.0 { -2.0 } else { x },
-        "clamp",
-    )?;
-    let small: Vec<f32> = (0..500).map(|at| at as f32 / 7.0 - 30.0).collect();
-    let x = Tensor::from_slice(device, &small, 500)?;
-    for (x, got) in small.iter().zip(x.mul_add(&x, -2.5)?.to_vec::<f32>()?) {
-        assert!((got - (x * x - 2.5)).abs() <= 2e-4, "mul_add of {x}: {got}");
-    }
-    Ok(())
-}
-
-fn comparisons(context: &Context) -> Result<()> {
-    let device = context.device();
-    let values = [
-        0.0f32,
-        -0.0,
-        1.0,
-        -1.0,
-        1.5,
-        f32::NAN,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        3.0,
-    ];
-    let (x, y): (Vec<f32>, Vec<f32>) = values
-        .iter()
-        .flat_map(|&x| values.iter().map(move |&y| (x, y)))
-        .unzip();
-    type Op = (
-        fn(&Tensor, &Tensor) -> Result<Tensor>,
-        fn(&f32, &f32) -> bool,
-    );
-    let ops: [Op; 6] = [
-        (|a, b| a.eq(b), f32::eq),
-        (|a, b| a.ne(b), f32::ne),
-        (|a, b| a.lt(b), f32::lt),
-        (|a, b| a.le(b), f32::le),
-        (|a, b| a.gt(b), f32::gt),
-        (|a, b| a.ge(b), f32::ge),
-    ];
-    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32] {
-        if !device.capabilities().holds(dtype) {
-            continue;
-        }
-        let of = |values: &[f32]| Tensor::from_slice(device, values, values.len())?.cast(dtype);
-        let (a, b) = (of(&x)?, of(&y)?);
-        let back = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
-        let (x, y) = (back(&a)?, back(&b)?);
-        for (at, (run, want)) in ops.iter().enumerate() {
-            // From an odd element too: without vectors.
-            for from in [0, 1] {
-                let got = run(&a.slice(from..)?, &b.slice(from..)?)?;
-                assert_eq!(got.dtype(), DType::Bool);
-                let got = got.to_vec::<bool>()?;
-                for ((x, y), got) in x[from..].iter().zip(&y[from..]).zip(got) {
-                    assert_eq!(got, want(x, y), "comparison {at} of {dtype} {x} and {y}");
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Bools of every length, through views, to and from the host.
 fn bools(context: &Context) -> Result<()> {
     let device = context.device();
@@ -987,34 +878,6 @@ fn bools(context: &Context) -> Result<()> {
     assert!(got.iter().enumerate().all(|(at, &got)| got == want(at)));
     assert!(a.add(&a).is_err() && a.exp().is_err() && a.neg().is_err());
     assert!(Tensor::full(device, 2, 2, DType::Bool).is_err());
-    Ok(())
-}
-
-fn select(context: &Context) -> Result<()> {
-    let device = context.device();
-    let x: Vec<f32> = (0..60).map(|at| at as f32 - 20.5).collect();
-    let a = Tensor::from_slice(device, &x, [3, 20])?;
-    let mask = a.gt(0)?;
-    let got = mask.select(&a, 7)?.to_vec::<f32>()?;
-    assert!(
-        x.iter()
-            .zip(got)
-            .all(|(&x, got)| got == if x > 0.0 { x } else { 7.0 })
-    );
-    // Broadcast, turned round, of halves.
-    let row = Tensor::from_slice(device, &x[..3], [1, 3])?.cast(DType::F16)?;
-    let halves = a.transpose(0, 1)?.cast(DType::F16)?;
-    let got = mask
-        .transpose(0, 1)?
-        .select(&row, &halves)?
-        .to_vec::<f16>()?;
-    for (at, got) in got.into_iter().enumerate() {
-        let own = x[at % 3 * 20 + at / 3];
-        let want = if own > 0.0 { x[at % 3] } else { own };
-        assert_eq!(got.to_f32(), want, "element {at}");
-    }
-    assert!(a.select(&a, &a).is_err(), "the choice is no bool");
-    assert!(mask.select(1, 2).is_err(), "two numbers have no dtype");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ mod create;
 mod devices;
 mod elementwise;
 mod errors;
+mod exact;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod forced;
@@ -142,6 +143,7 @@ fn tests() -> Vec<Vec<Test>> {
     vec![
         elementwise::tests(),
         functions::tests(),
+        exact::tests(),
         matmul::tests(),
         panels::tests(),
         linear::tests(),
