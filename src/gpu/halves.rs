@@ -275,7 +275,7 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
                     &gpu.queue,
                     &kernel,
                     &gpu.health,
-                    gpu.deadline(),
+                    None,
                 )
                 .unwrap()
             };
@@ -315,7 +315,7 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
                 &gpu.queue,
                 &kernel,
                 &gpu.health,
-                gpu.deadline(),
+                None,
             )
             .unwrap();
             assert_eq!(counts[2], 1 << 16, "{info}");
