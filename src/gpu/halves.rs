@@ -270,14 +270,7 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
 }}"
                 );
                 let kernel = gpu.pipelines.build(&key(), ParamsSpace::Immediate, text);
-                ask(
-                    &gpu.device,
-                    &gpu.queue,
-                    &kernel,
-                    &gpu.health,
-                    None,
-                )
-                .unwrap()
+                ask(&gpu.device, &gpu.queue, &kernel, &gpu.health, None).unwrap()
             };
             assert_eq!(counts("", ""), [0, 0, 1 << 16], "{}", adapter.name);
             for (name, wrong) in WIDENED_WRONGLY {
@@ -310,14 +303,7 @@ fn narrowed_two(values: vec2<f32>) -> u32 {{
             let first = open();
             let gpu = first.gpu().unwrap();
             let kernel = gpu.pipelines.get(&key()).unwrap();
-            let counts = ask(
-                &gpu.device,
-                &gpu.queue,
-                &kernel,
-                &gpu.health,
-                None,
-            )
-            .unwrap();
+            let counts = ask(&gpu.device, &gpu.queue, &kernel, &gpu.health, None).unwrap();
             assert_eq!(counts[2], 1 << 16, "{info}");
             let found = *adapter.conversions.get_or_init(|| Conversions::of(counts));
             assert_eq!(found, Conversions::of(counts), "{info}");

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use orlop::{DType, Result, Tensor, bf16, f16, fused};
 
-use crate::adapters::{Context, in_turn};
+use crate::adapters::{Context, full, in_turn};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, seed};
@@ -24,11 +24,17 @@ pub fn tests() -> Vec<Test> {
         Test::new("exact::kinds_of_doubles", Scope::Device, kinds_of_doubles),
     ];
     for_each_dtype!(all, Scope::Kernels, "exact::comparisons", comparisons);
-    for_each_dtype!(all, Scope::Kernels, "exact::of_two", of_two, in_turn);
-    for_each_dtype!(all, Scope::Kernels, "exact::clamp", clamp, in_turn);
-    for_each_dtype!(all, Scope::Kernels, "exact::mul_add", mul_add, in_turn);
+    for_each_dtype!(all, Scope::Device, "exact::of_two", of_two, in_turn);
+    for_each_dtype!(all, Scope::Device, "exact::clamp", clamp, in_turn);
+    for_each_dtype!(all, Scope::Device, "exact::mul_add", mul_add, in_turn);
     for_each_dtype!(all, Scope::Kernels, "exact::select", select, in_turn);
     all
+}
+
+/// Whether more than one of several functions is tried from an odd element too, where nothing is loaded as vectors: on
+/// software adapters, whose compilers take most of the time, one stands for all.
+fn all_odd(context: &Context) -> bool {
+    !context.is_software() || full()
 }
 
 /// The least normal number.
@@ -140,9 +146,11 @@ fn comparisons<T: Number>(context: &Context) -> Result<()> {
             |order| order.is_some_and(Ordering::is_ge),
         ),
     ];
-    for (name, run, want) in ops {
-        // From an odd element too: without vectors.
+    for (nth, (name, run, want)) in ops.into_iter().enumerate() {
         for from in [0, 1] {
+            if from == 1 && nth > 0 && !all_odd(context) {
+                continue;
+            }
             let got = run(&a.slice(from..)?, &b.slice(from..)?)?;
             assert_eq!(got.dtype(), DType::Bool);
             let got = got.to_vec::<bool>()?;
@@ -183,6 +191,9 @@ fn of_two<T: Number>(context: &Context) -> Result<()> {
         is("minimum", a.minimum(&b), &|[x, y]| {
             either(x, y, f64::min, i64::min)
         })?;
+        if from == 1 && !all_odd(context) {
+            continue;
+        }
         is("maximum", a.maximum(&b), &|[x, y]| {
             either(x, y, f64::max, i64::max)
         })?;
@@ -219,6 +230,9 @@ fn clamp<T: Number>(context: &Context) -> Result<()> {
         let (a, b, c) = (a?, b?, c?);
         let (x, low, high) = (&x[from..], &low[from..], &high[from..]);
         check(context, "clamp", a.clamp(&b, &c), [x, low, high], &right)?;
+        if from == 1 && !all_odd(context) {
+            continue;
+        }
         let of = |x: i64| T::from_value(Value::Integer(x));
         let (two, nine) = (of(2), of(9));
         let is = |name: &str, got: Result<Tensor>, [low, high]: [T; 2]| {
