@@ -2,7 +2,8 @@
 //! compile. It runs nothing, so it needs no GPU where the driver can do without: Mesa's for AMD can
 //! (`scripts/hardware.sh`).
 //!
-//! `cargo bench --bench compiled [-- --device NAME] [--only TEXT]... [--every N] [--listing] [--software] [--json]`
+//! `cargo bench --bench compiled [-- --device NAME] [--only TEXT]... [--every N] [--listing] [--software] [--json]`; a kernel is
+//! told of when its name has every TEXT
 //!
 //! Exit code 1 when a kernel does not compile, or is given memory for registers that it does not have.
 

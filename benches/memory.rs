@@ -335,8 +335,18 @@ fn three(values: [f64; 3], digits: usize) -> String {
 }
 
 fn main() -> Outcome<()> {
-    // Cargo passes `--bench` by itself; all but `--json` is ignored.
-    let json = std::env::args().any(|argument| argument == "--json");
+    let mut json = false;
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--json" => json = true,
+            // What cargo passes.
+            "--bench" => {}
+            other => {
+                eprintln!("memory: unknown argument {other}; there is --json");
+                std::process::exit(2);
+            }
+        }
+    }
     if !json {
         println!(
             "{:<18}{:>8}{:>12}{:>12}{:>14}{:>7}{:>9}{:>9}{:>11}{:>9}{:>8}{:>12}{:>9}",

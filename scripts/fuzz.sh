@@ -13,8 +13,8 @@ if [ "${ORLOP_NO_FUZZ:-}" = 1 ]; then
     exit 0
 fi
 if ! command -v c++ >/dev/null 2>&1; then
-    echo "fuzz: not run (no C++ compiler for libFuzzer)"
-    exit 0
+    echo "fuzz: there is no C++ compiler for libFuzzer; ORLOP_NO_FUZZ=1 leaves it out."
+    exit 1
 fi
 
 what="${1:-60}"

@@ -5,6 +5,7 @@
 #   seeds              schedules tried for threads (default 4)
 #   ORLOP_NO_MIRI=1    do not run; the only way to pass without Miri
 #   ORLOP_NO_INSTALL=1 install nothing
+#   ORLOP_NIGHTLY      the toolchain (default nightly)
 #
 # Installs what it needs through rustup: a nightly toolchain with miri and rust-src. Where that
 # cannot be had it fails and says so.

@@ -10,8 +10,9 @@ use crate::shape::Shape;
 /// Result with orlop's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong. A failed call changes nothing: tensors, statistics and the
-/// device stay valid (after [`Error::DeviceLost`] only that one device is gone).
+/// Everything that can go wrong. A failed call changes no tensor, but for what a program's own twin or a
+/// [`matmul_streamed`](crate::matmul_streamed) had written before it failed; the device and its statistics stay valid (after
+/// [`Error::DeviceLost`] only that one device is gone). It is counted, and on the way memory may have gone back or moved.
 ///
 /// Small (at most 32 bytes), `Send + Sync`, `Clone`, free of wgpu types.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -38,7 +39,8 @@ pub enum Error {
     /// The device's budget or the adapter's memory cannot hold the request.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
-    /// The device cannot do this, and placement is strict.
+    /// The device cannot do this: under strict placement, because it lacks something or operands live on several devices; under
+    /// any, where it was named on purpose ([`Tensor::to`](crate::Tensor::to), buffers of wgpu, [`Kernel::check`](crate::Kernel::check)).
     #[error("{0}")]
     Unsupported(Box<Unsupported>),
     /// A kernel did not compile.
@@ -178,6 +180,8 @@ pub struct UnknownDevice {
     pub available: Vec<String>,
 }
 
+impl std::error::Error for UnknownDevice {}
+
 impl fmt::Display for UnknownDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no device matches `{}`", self.asked)?;
@@ -200,11 +204,15 @@ pub struct DeviceFailure {
 }
 
 /// Details of [`Error::OutOfMemory`].
+///
+/// Where `build` finds too little left by other devices on the adapter, `asked` is the budget (0 without a
+/// [`memory_limit`](crate::DeviceBuilder::memory_limit)), `limit` the adapter's memory, `reserved` what the others hold, and
+/// `largest_free` what they leave.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("device {device}: {diagnosis}")]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The device's selector and name.
+    /// The device's selector and name; `host` where the host has no memory.
     pub device: String,
     /// Bytes asked for; 0 where it was memory for staging, which is beside the budget.
     pub asked: u64,
@@ -345,6 +353,8 @@ pub struct Leaks {
 
 /// Tensors that a message lists.
 const MOST_LISTED: usize = 20;
+
+impl std::error::Error for Leaks {}
 
 impl fmt::Display for Leaks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -37,16 +37,21 @@ impl Clone for Layout {
     }
 }
 
+/// A size as strides count it; of shapes that nothing holds the most.
+fn signed(size: usize) -> isize {
+    isize::try_from(size).unwrap_or(isize::MAX)
+}
+
 impl Layout {
     /// Row-major, without gaps, from the start of the storage.
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
         // Without elements there is nothing to step over, and sizes may be anything.
-        let mut step = usize::from(shape.elements() > 0);
+        let mut step = isize::from(shape.elements() > 0);
         for (stride, &size) in strides.iter_mut().zip(shape.dims()).rev() {
-            *stride = step as isize;
-            step = step.saturating_mul(size);
+            *stride = step;
+            step = step.saturating_mul(signed(size));
         }
         Self {
             shape,
@@ -100,7 +105,7 @@ impl Layout {
                     return false;
                 }
                 // Of shapes that nothing holds too.
-                step = step.saturating_mul(size as isize);
+                step = step.saturating_mul(signed(size));
             }
         }
         true
@@ -115,7 +120,7 @@ impl Layout {
             .shape
             .iter()
             .zip(&self.strides)
-            .map(|(&size, &stride)| (size as isize - 1).saturating_mul(stride.max(0)))
+            .map(|(&size, &stride)| signed(size - 1).saturating_mul(stride.max(0)))
             .fold(0, isize::saturating_add);
         self.offset.saturating_add(reach as usize).saturating_add(1)
     }
@@ -281,7 +286,8 @@ impl Layout {
     /// The same elements in row-major order under another shape; `None` when that needs a copy, or the other
     /// has not as many.
     pub fn reshape(&self, shape: &Shape) -> Option<Self> {
-        if shape.checked_elements() != Some(self.elements()) {
+        let count = self.shape.checked_elements()?;
+        if shape.checked_elements() != Some(count) {
             return None;
         }
         if self.elements() == 0 || self.is_contiguous() {
@@ -348,6 +354,22 @@ mod tests {
         let layout = Layout::contiguous([1 << 40, 1 << 40]);
         assert!(layout.is_contiguous());
         assert!(layout.end() > 1 << 62);
+        assert_eq!(layout.reshape(&[usize::MAX].into()), None);
+        let turned = layout.transpose(0, 1).unwrap();
+        assert_eq!(turned.reshape(&[usize::MAX].into()), None);
+        let rows = Layout::contiguous([2, 1 << 40, 1 << 40]);
+        assert_eq!(rows.strides(), [isize::MAX, 1 << 40, 1]);
+        assert!(rows.is_contiguous());
+        for shape in [[2, 1 << 63], [2, usize::MAX]] {
+            let layout = Layout::contiguous(shape);
+            assert!(layout.is_contiguous());
+            assert!(layout.slice(&[(0..1).into()]).is_ok());
+        }
+        for size in [(1usize << 63) - 1, 1 << 63, usize::MAX] {
+            assert_eq!(Layout::contiguous([size]).end(), size.min(1 << 63));
+            let wide = Layout::contiguous([1]).broadcast_to(&[size].into());
+            assert_eq!(wide.unwrap().end(), 1);
+        }
     }
 
     #[test]

@@ -31,9 +31,9 @@
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
 //! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
-//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); in place
-//! and in the memory of an operand that is used up `add_assign`, `into_add` and their like of seven functions of two more, and by
-//! [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
+//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); of `add`,
+//! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
+//! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add`, `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding` and `gather`
 //! only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
@@ -46,7 +46,9 @@
 //! - There is no implicit conversion: mixed dtypes are an error that names [`Tensor::cast`].
 //! - An op runs where its operands live, or where [`Device::scope`] says; nothing travels in silence.
 //! - Work on a device happens in program order, from any number of threads.
-//! - Every failure is a typed [`Error`]; a failed call changes nothing (but for memory of the caller's that a read was to fill).
+//! - `tracing` events are sent while orlop holds its locks: a subscriber calls nothing of orlop's, or may never return.
+//! - Every failure is a typed [`Error`]; a failed call changes no tensor, but what a program's own twin wrote before it failed and
+//!   what [`matmul_streamed`] or a read was filling.
 //! - Integers wrap; an integer divided by zero is 0.
 
 #![warn(missing_debug_implementations)]

@@ -49,7 +49,7 @@ pub struct MatmulChoice {
     pub vectors: Option<u32>,
     /// What multiplies.
     pub kernel: MatmulKernel,
-    /// Into how many parts k is split, side by side: 1 to 1024.
+    /// Into how many parts k is split, side by side: 1 to 1024. Of f32, f16 and bf16; others are not split.
     pub split: u32,
 }
 

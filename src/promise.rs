@@ -95,8 +95,12 @@ impl<T> Pending<T> {
         Self(Shared::new(Some(result)))
     }
 
-    /// Blocks until the result is there; wakers that take their time hold it up in nothing.
-    pub(crate) fn wait(self) -> Result<T> {
+    /// Blocks until the result is there, for programs without an executor; other futures' wakers, which may take their time,
+    /// do not hold it up.
+    ///
+    /// # Errors
+    /// The operation's own.
+    pub fn wait(self) -> Result<T> {
         let mut answer = self.0.answer.lock();
         loop {
             if let Some(result) = answer.take() {

@@ -594,7 +594,7 @@ fn full_says_what_would_help() {
     let scattered = pool.allocate(MIB).expect_err("only holes are left");
     assert_eq!(
         scattered.to_string(),
-        "out of memory: asked for 1.0 MiB (1048576 bytes), which takes 1.0 MiB and the budget does not allow; \
+        "out of memory: asked for 1.0 MiB (1048576 bytes), which takes 1.0 MiB, more than the budget leaves; \
          budget 4.0 MiB; 2.0 MiB in use (blocks: 16); 4.0 MiB reserved (regions: 16); 2.0 MiB free, \
          the largest hole 128.0 KiB, 128.0 KiB by moving blocks together; \
          2.0 MiB not pinned, which spilling could free; what would help: moving blocks together (`WhenFull::Relocate`), \
@@ -608,7 +608,7 @@ fn full_says_what_would_help() {
     let over = pool.allocate(3 * MIB).expect_err("over the budget");
     assert_eq!(
         help(over).as_deref(),
-        Some("freeing tensors, spilling them, or a higher budget")
+        Some("freeing tensors, spilling them (`WhenFull::SpillToHost`), or a higher budget")
     );
     let larger = pool.allocate(1 << 40).expect_err("over the region limit");
     assert_eq!(help(larger).as_deref(), Some("smaller pieces"));

@@ -128,6 +128,9 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     args.batches.dedup();
 
     let cases = cases(&args);
+    if cases.is_empty() {
+        return Err("a row times a matrix is measured as a column: name a size above 1".into());
+    }
     let bar = ProgressBar::new(cases.len() as u64).with_style(ProgressStyle::with_template(
         "{bar:30} {pos}/{len} {elapsed} (left: {eta}) {msg}",
     )?);

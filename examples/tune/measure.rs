@@ -153,8 +153,9 @@ impl Bench<'_> {
         }
         let times = (RUN / once).clamp(1.0, 1000.0) as usize;
         let mut ways = Vec::new();
-        // Parts of k pay where there is little but k.
-        let splits: &[u32] = match case.k >= LONG * case.m.max(case.n) {
+        // Parts of k pay where there is little but k; only sums in f32 are split.
+        let is_split = case.dtype.accumulator() == DType::F32;
+        let splits: &[u32] = match is_split && case.k >= LONG * case.m.max(case.n) {
             true => &[1, 4, 16, 64],
             false => &[1],
         };

@@ -11,7 +11,7 @@ use crate::faults::Faults;
 use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
 use crate::matmul_table::MatmulTable;
 use crate::memory::{Growth, PoolConfig, WhenFull};
-use crate::promise::promise;
+use crate::promise::{Pending, promise};
 use crate::sync::thread;
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
@@ -71,7 +71,7 @@ impl DeviceBuilder {
         }
     }
 
-    /// Which device: `gpu:0`, `soft:1`, `cpu`; an index into [`Device::list`]; a piece of the
+    /// Which device: `gpu:0`, `soft:1`, `cpu`; an index into [`Device::list`]; words, each of which is in the
     /// adapter's name, driver or backend, within a class (`gpu:nvidia`, `soft:llvmpipe`) or
     /// without (`radeon`); a number of three digits and more that is no index is a whole word of the name (`4090`). The
     /// first match in the order of [`Device::list`] is taken. Without a selector: as [`Device::best`].
@@ -102,7 +102,8 @@ impl DeviceBuilder {
 
     /// What happens when no free chunk holds a tensor and no region can be had for it: live tensors
     /// are moved together (the default), those that were used least recently go to host memory as
-    /// well, or the op fails with [`Error::OutOfMemory`] at once. The CPU has no host to spill to: there
+    /// well, or the op fails with [`Error::OutOfMemory`] at once. Before any of
+    /// these, regions without tensors go back to the system for one that is large enough. The CPU has no host to spill to: there
     /// tensors move, unless an op is at them.
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
@@ -114,7 +115,7 @@ impl DeviceBuilder {
     ///
     /// The memory of a hardware GPU that tells its size is divided, because a driver that runs out
     /// while it works loses the device. A budget asked for here is promised: those of all devices
-    /// on the adapter sum to its memory at most, or `build` fails. Devices without one share nine
+    /// on the adapter sum to its memory at most, beside what devices without one hold, or `build` fails. Devices without one share nine
     /// tenths of the memory less what is promised, whoever comes first; `build` fails when less
     /// than 64 MiB are left to share. On the CPU, on software adapters and where the size is
     /// unknown a budget is a bound and nothing is promised: the system gives memory, pages and
@@ -133,7 +134,8 @@ impl DeviceBuilder {
     }
 
     /// Compiles kernels with the runtime checks that wgpu adds by default (bounds, division, loop
-    /// limits). Off by default, since orlop's kernels guard themselves; for hunting driver bugs.
+    /// limits). Off by default, since orlop's kernels guard themselves; for hunting driver bugs. Nothing on the CPU, which has no
+    /// kernels.
     #[must_use]
     pub fn kernel_checks(mut self, checks: bool) -> Self {
         self.kernel_checks = checks;
@@ -141,7 +143,7 @@ impl DeviceBuilder {
     }
 
     /// Passes scalars in immediates (push constants) where the adapter has them: on by default;
-    /// off passes them in a uniform buffer, for hunting driver bugs.
+    /// off passes them in a uniform buffer, for hunting driver bugs. Nothing on the CPU.
     #[must_use]
     pub fn immediates(mut self, immediates: bool) -> Self {
         self.immediates = immediates;
@@ -149,7 +151,7 @@ impl DeviceBuilder {
     }
 
     /// Lets products of matrices use the adapter's cooperative matrices (tensor cores), where it has some for
-    /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16 with sums in f32. On
+    /// their dtype ([`Capabilities::cooperative_matrices`](crate::Capabilities)): f16, and f32 where there are such, with sums in f32. On
     /// Vulkan, with subgroups of one size; nothing where there are none. Off by default: wgpu calls the feature experimental,
     /// drivers may add up with less care than other kernels do (toward zero, say), and it has been tried on lavapipe and on
     /// an NVIDIA H200 alone.
@@ -233,9 +235,9 @@ impl DeviceBuilder {
     /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
     /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
-    /// a fraction to preallocate that is none or of an unknown total, and for region usages that the device
-    /// does not have; whichever of these two comes first also instead of the CPU where no GPU opens and none
-    /// was selected; as [`Device::list`].
+    /// a fraction to preallocate that is not above 0 and at most 1, or where the adapter does not tell its memory, and for
+    /// region usages that the device does not have; as [`Device::list`]. Where nothing was selected and no GPU opens, the
+    /// first `OutOfMemory` or `InvalidArgument` of one is returned instead of the CPU.
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
@@ -298,19 +300,22 @@ impl DeviceBuilder {
         }
     }
 
-    /// [`DeviceBuilder::build`] without blocking: another thread opens the device, which takes
+    /// [`DeviceBuilder::build`] without blocking: from the call on another thread opens the device, which takes
     /// drivers a good part of a second.
     ///
     /// # Errors
     /// As [`DeviceBuilder::build`].
-    pub async fn build_async(self) -> Result<Device> {
+    pub fn build_async(self) -> Pending<Device> {
         let op = "build_async";
         let (promise, pending) = promise(op, None);
-        thread::Builder::new()
-            .name("orlop open".to_owned())
-            .spawn(move || promise.keep(self.build()))
-            .map_err(|error| Error::invalid(op, format!("the system gives no thread: {error}")))?;
-        pending.await
+        let opens = thread::Builder::new().name("orlop open".to_owned());
+        match opens.spawn(move || promise.keep(self.build())) {
+            Ok(_) => pending,
+            Err(error) => {
+                let problem = format!("the system gives no thread: {error}");
+                Pending::ready(Err(Error::invalid(op, problem)))
+            }
+        }
     }
 
     fn open(self, found: Found) -> Result<Device> {

@@ -80,12 +80,12 @@ impl Device {
         Self::builder().build()
     }
 
-    /// [`Device::best`] without blocking: another thread opens the device.
+    /// [`Device::best`] without blocking: from the call on another thread opens the device.
     ///
     /// # Errors
     /// As [`Device::best`].
-    pub async fn best_async() -> Result<Device> {
-        Self::builder().build_async().await
+    pub fn best_async() -> Pending<Device> {
+        Self::builder().build_async()
     }
 
     /// Opens the device that a selector names, with default settings; see
@@ -228,7 +228,8 @@ impl Device {
         }
     }
 
-    /// Gives regions without a tensor, those that went back lately and are kept, idle staging and texels back to the adapter.
+    /// Gives regions without a tensor, those that went back lately and are kept, idle staging and texels back to the adapter. The
+    /// driver has what work in flight still uses when that is done and the device is called again: after [`Device::synchronize`].
     ///
     /// # Errors
     /// [`Error::DeviceLost`].
@@ -432,6 +433,7 @@ mod tests {
                 ("fill", a.fill(1.0).err()),
                 ("synchronize", lost.synchronize().err()),
                 ("trim", lost.trim().err()),
+                ("pin", a.pin().err()),
                 ("to", a.to(&other).err()),
             ];
             for (call, error) in outcomes {

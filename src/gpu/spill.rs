@@ -180,6 +180,7 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::with_access`].
     pub(crate) fn pin(self: &Arc<Self>, block: &Arc<GpuBlock>) -> Result<Pin> {
+        self.health.check()?;
         self.with_access(&[block], None, |_| {
             self.memory.lock().pin(block.id());
             Ok(Pin(Arc::clone(block)))
@@ -424,10 +425,11 @@ impl Gpu {
             return Ok(());
         };
         self.take(access, block.request(), Some(block))?;
-        // Until all of it is recorded the copy is what readers get.
+        // Until then the copy is what readers get.
         let uploaded = self
             .upload_now(block, WriteOrder::Kept, 0, &copy)
-            // Of what is recorded some may have run already.
+            // Until the device has taken it, too: what it refuses later would be nowhere.
+            .and_then(|()| self.submit())
             .and_then(|()| block.check());
         match uploaded {
             Ok(()) => {

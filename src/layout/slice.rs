@@ -91,7 +91,7 @@ impl From<std::ops::RangeFull> for SliceRange {
     }
 }
 
-/// The argument of `slice`: one range or index, a tuple of up to six, or a slice of [`SliceRange`].
+/// The argument of `slice`: one range or index, a tuple of up to six, or a slice, an array or a `Vec` of [`SliceRange`].
 /// Dimensions that are not named are kept whole.
 pub trait SliceRanges {
     /// The ranges, outermost dimension first.
@@ -105,6 +105,24 @@ impl<R: Into<SliceRange>> SliceRanges for R {
 }
 
 impl SliceRanges for &[SliceRange] {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_slice(self)
+    }
+}
+
+impl<const N: usize> SliceRanges for [SliceRange; N] {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_slice(&self)
+    }
+}
+
+impl<const N: usize> SliceRanges for &[SliceRange; N] {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_slice(self)
+    }
+}
+
+impl SliceRanges for &Vec<SliceRange> {
     fn ranges(self) -> SmallVec<[SliceRange; 6]> {
         SmallVec::from_slice(self)
     }

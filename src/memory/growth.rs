@@ -9,12 +9,13 @@ use super::QUANTUM;
 #[non_exhaustive]
 pub enum Growth {
     /// Close to what is in use: a new region is several times its request, in whole multiples, as long as
-    /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved. Idle
-    /// regions, all of them too small for the request, are traded in: they go back before the new one is
-    /// made. So they do when the request needs less than 4/5 of the idle region that it would take, until it is found
-    /// that one region with which 8 % more than the most in use is reserved would do: that one is made then, and stays (`docs/memory.md`
-    /// has the rule, and what is done where none would do). It also ends when the adapter refuses a region. The request that is
-    /// refused may be one that regions went back for, if somebody else took their memory.
+    /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved.
+    ///
+    /// Idle regions that are all too small for a request go back before a new one is made. An idle region of which the request
+    /// needs less than 4/5 goes back, too, for one of its size. That ends when the adapter refuses a region, or when the pool has
+    /// found one region that would serve all requests again, with at most 8 % more reserved than the most in use: it makes that one, and keeps it
+    /// (`docs/memory.md` has the rule, and what is done where there is none). If somebody else takes what went back, the request that it
+    /// went back for may be refused.
     #[default]
     Proportional,
     /// What a device with a `memory_limit` does where nothing else is said: in proportion up to a 64th of the

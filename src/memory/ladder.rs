@@ -79,7 +79,7 @@ impl fmt::Display for Full {
             )?,
             FullReason::OverBudget => write!(
                 formatter,
-                "which takes {} and the budget does not allow",
+                "which takes {}, more than the budget leaves",
                 Bytes(self.rounded)
             )?,
             FullReason::Refused(reason) => {
@@ -142,10 +142,12 @@ impl Full {
             (_, false) if is_scattered => {
                 "moving blocks together (`WhenFull::Relocate`; pinned ones stay), or freeing tensors (enough is free, in pieces)"
             }
-            (FullReason::OverBudget, true) => "freeing tensors, spilling them, or a higher budget",
+            (FullReason::OverBudget, true) => {
+                "freeing tensors, spilling them (`WhenFull::SpillToHost`), or a higher budget"
+            }
             (FullReason::OverBudget, false) => "freeing tensors, or a higher budget",
             (FullReason::Refused(_), true) => {
-                "freeing tensors, spilling them, or fewer other users of the device"
+                "freeing tensors, spilling them (`WhenFull::SpillToHost`), or fewer other users of the device"
             }
             (FullReason::Refused(_), false) => {
                 "freeing tensors, or fewer other users of the device"

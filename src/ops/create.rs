@@ -89,7 +89,7 @@ impl Tensor {
     /// rounded once, so the same on every device.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a step that is zero or not finite, or a value that an
+    /// [`Error::InvalidArgument`] for a step of 0, for a start, end or step that is not finite, or a value that an
     /// integer dtype cannot hold; as [`Tensor::empty`].
     pub fn arange(
         device: &Device,

@@ -36,9 +36,6 @@ pub(crate) fn create(op: &dyn Op, device: &Device) -> Result<Tensor> {
 /// Runs an op that writes an existing tensor, through whatever strides it has; `copy` copies elements, for what was
 /// written elsewhere and comes back. Operands lie in other storages.
 pub(crate) fn write(op: &dyn Op, copy: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
-    if inputs.iter().any(|input| input.device() != into.device()) {
-        check_write(op, inputs, into)?;
-    }
     travel(op, Some(into.device()), inputs, Some((into, copy))).map(drop)
 }
 
@@ -54,6 +51,9 @@ fn travel(
     // 1. Infer: every error about arguments, before anything changes.
     let mut specs = operands_of(inputs);
     let (shape, dtype, size) = inferred(op, &specs, into)?;
+    if let Some(into) = into {
+        place::check_travel_to(name, inputs, into)?;
+    }
 
     // 2. Place: at home, or on the CPU with a reason.
     let home = match named {

@@ -243,6 +243,16 @@ fn async_opening() -> Result<()> {
     assert!(device.is_cpu());
     let error = pollster::block_on(Device::builder().select("nothing").build_async());
     assert!(matches!(error, Err(Error::UnknownDevice(_))));
+    // Without an executor.
+    assert!(
+        Device::builder()
+            .select("cpu")
+            .build_async()
+            .wait()?
+            .is_cpu()
+    );
+    let error = Device::builder().select("nothing").build_async().wait();
+    assert!(matches!(error, Err(Error::UnknownDevice(_))));
     Ok(())
 }
 

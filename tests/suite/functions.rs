@@ -520,20 +520,22 @@ fn powers(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Dtypes that have powers; integers have no format, and are exact.
+const POWERS: [(DType, Option<Format>); 6] = [
+    (DType::F32, Some(SINGLE)),
+    (DType::F16, Some(HALF)),
+    (DType::BF16, Some(BRAIN)),
+    (DType::F64, Some(DOUBLE)),
+    (DType::I32, None),
+    (DType::U32, None),
+];
+
 /// To a number instead of a tensor: the least whole ones are products. In all forms, of all dtypes.
 fn powers_of_numbers(context: &Context) -> Result<()> {
     const COUNT: usize = 600;
     let device = context.device();
     let bits = Tensor::from_slice(device, &patterns(COUNT), COUNT)?;
-    let formats = [
-        (DType::F32, Some(SINGLE)),
-        (DType::F16, Some(HALF)),
-        (DType::BF16, Some(BRAIN)),
-        (DType::F64, Some(DOUBLE)),
-        (DType::I32, None),
-        (DType::U32, None),
-    ];
-    for (dtype, format) in formats {
+    for (dtype, format) in POWERS {
         if !device.capabilities().holds(dtype) {
             continue;
         }
@@ -575,15 +577,7 @@ fn powers_of_numbers(context: &Context) -> Result<()> {
 /// A number on the left of `pow`, in all forms, of all dtypes.
 fn numbers_to_powers(context: &Context) -> Result<()> {
     let device = context.device();
-    let formats = [
-        (DType::F32, Some(SINGLE)),
-        (DType::F16, Some(HALF)),
-        (DType::BF16, Some(BRAIN)),
-        (DType::F64, Some(DOUBLE)),
-        (DType::I32, None),
-        (DType::U32, None),
-    ];
-    for (dtype, format) in formats {
+    for (dtype, format) in POWERS {
         if !device.capabilities().holds(dtype) {
             continue;
         }

@@ -281,6 +281,9 @@ fn any_executor(context: &Context) -> Result<()> {
         assert_eq!(copy.slice(LARGE - 1..)?.item::<i32>()?, 3);
     }
     drop(by_hand(context.builder().build_async())?);
+    device.synchronize_async().wait()?;
+    let waited = filled.to_vec_async::<i32>().wait()?;
+    assert!(waited.len() == LARGE && waited.iter().all(|&number| number == 3));
     // An error is an answer too.
     let tensor = Tensor::zeros(&device, 3, DType::F32)?;
     assert!(by_hand(tensor.to_vec_async::<i32>()).is_err());

@@ -2,8 +2,8 @@
 
 use orlop::memory::WhenFull;
 use orlop::{
-    DType, Device, Element, Error, MatmulKernel, Result, Tensor, bf16, explain_matmuls, f16,
-    with_matmul_kernel, with_matmul_split,
+    DType, Device, Element, Error, MatmulKernel, MatmulProblem, Result, Tensor, bf16,
+    explain_matmuls, f16, plan_matmul, with_matmul_kernel, with_matmul_split,
 };
 
 use crate::adapters::{Context, full};
@@ -27,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::without_copies", Scope::Gpu, without_copies),
         Test::new("kernels::told_once", Scope::Gpu, told_once),
         Test::new("kernels::told_within", Scope::Gpu, told_within),
+        Test::new("kernels::planned_apart", Scope::Gpu, planned_apart),
         Test::new("kernels::refused", Scope::Device, refused),
     ]
 }
@@ -476,6 +477,33 @@ fn told_within(context: &Context) -> Result<()> {
     assert_eq!(outer, [&inner[..], &inner].concat());
     let (_, after) = explain_matmuls(|| ());
     assert!(after.is_empty());
+    Ok(())
+}
+
+/// Without tensors the same plan as for a product of two.
+fn planned_apart(context: &Context) -> Result<()> {
+    let device = context.device();
+    for dtype in [DType::F32, DType::I32, DType::F16] {
+        for [m, k, n] in [
+            [1, 1, 1],
+            [1, 64, 9],
+            [1, 256, 128],
+            [130, 64, 1],
+            [9, 1, 12],
+            [64, 64, 64],
+            [67, 33, 65],
+            [128, 256, 192],
+            [200, 100, 36],
+        ] {
+            let a = Tensor::ones(device, [m, k], dtype)?;
+            let b = Tensor::ones(device, [k, n], dtype)?;
+            let (product, plans) = explain_matmuls(|| a.matmul(&b));
+            drop(product?);
+            let problem = MatmulProblem::new(m, k, n, dtype);
+            let plan = plan_matmul(device.capabilities(), &problem);
+            assert_eq!(plans[..], [(problem, plan)], "{m} x {k} x {n} of {dtype}");
+        }
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use orlop::{
 };
 
 use crate::adapters::{Context, full};
-use crate::forced::turn_of;
+use crate::forced::{dtypes, turn_of};
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -202,7 +202,9 @@ impl<T: Real> Case<T> {
 }
 
 fn random<T: Real>(context: &Context) -> Result<()> {
-    cases(context.times(30), |rng| {
+    // Those of 16 bits take compilers of software adapters longest.
+    let usual = if T::DTYPE == DType::F32 { 30 } else { 15 };
+    cases(context.times(usual), |rng| {
         let mut size = |most| rng.between(1, most);
         let (m, n) = (size(40), size(40));
         let k = if rng.one_in(8) { 0 } else { rng.between(1, 80) };
@@ -228,17 +230,21 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
         (&[1, 44], &[2, 44, 130]),
         (&[20, 1500], &[1500, 24]),
     ];
-    // Compilers take long, slow ones for too long: each kernel meets one shape, half of them each dtype of
-    // 16 bits; adapters share out those that they would not choose.
+    // Compilers take long, slow ones for too long: each kernel meets one shape of one of its dtypes, or of f32 where they are
+    // slow; adapters share out those that they would not choose.
     let each = if full() { shapes.len() } else { 1 };
     let left_out = |at: usize, kernel: MatmulKernel| {
         let turn = turn_of(context, at, kernel);
         let is_anothers = turn.is_some_and(|turn| turn % 2 == 0);
-        if T::DTYPE == DType::F32 || full() {
-            return is_anothers;
+        if !context.is_software() || full() {
+            return false;
         }
-        let is_other = [DType::F16, DType::BF16][at / 2 % 2] != T::DTYPE;
-        is_anothers || is_other || context.is_slow()
+        let mut floats = vec![DType::F32];
+        if !context.is_slow() {
+            let others = dtypes(kernel, context).into_iter();
+            floats.extend(others.filter(|dtype| dtype.size() == 2));
+        }
+        is_anothers || floats[at % floats.len()] != T::DTYPE
     };
     cases(1, |rng| {
         for (at, &kernel) in MatmulKernel::all().iter().enumerate() {

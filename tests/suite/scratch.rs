@@ -24,6 +24,12 @@ pub fn tests() -> Vec<Test> {
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
+/// The floats that a device holds.
+fn held(device: &Device) -> impl Iterator<Item = DType> + '_ {
+    let floats = FLOATS.into_iter();
+    floats.filter(|&dtype| device.capabilities().holds(dtype))
+}
+
 /// What a tensor's memory is a multiple of.
 fn rounded(bytes: usize) -> u64 {
     bytes.next_multiple_of(256) as u64
@@ -194,10 +200,9 @@ fn of_ops(context: &Context) -> Result<()> {
         return Ok(());
     }
     let device = &context.open();
-    for dtype in FLOATS {
+    for dtype in held(device) {
         // Kernels of 16 bits in pieces differ in what they read alone.
-        let is_told = context.variant == Variant::Plain || dtype.size() != 2 || full();
-        if !device.capabilities().holds(dtype) || !is_told {
+        if context.variant != Variant::Plain && dtype.size() == 2 && !full() {
             continue;
         }
         let operands = Operands::new(device, dtype)?;
@@ -252,10 +257,7 @@ fn in_place(context: &Context) -> Result<()> {
         return Ok(());
     }
     let device = &context.open();
-    for dtype in FLOATS {
-        if !device.capabilities().holds(dtype) {
-            continue;
-        }
+    for dtype in held(device) {
         let operands = Operands::new(device, dtype)?;
         for (name, scratch, numbers, write) in WRITES {
             let (taken, ()) = taken(device, || write(&operands))?;
@@ -298,10 +300,7 @@ fn creation(context: &Context) -> Result<()> {
         return Ok(());
     }
     let device = &context.open();
-    for dtype in FLOATS {
-        if !device.capabilities().holds(dtype) {
-            continue;
-        }
+    for dtype in held(device) {
         for (name, make) in CREATION {
             check(device, &format!("{name} of {dtype}"), (0, 0), || {
                 make(device, dtype)

@@ -606,7 +606,7 @@ fn templates(context: &Context) -> Result<()> {
     let long = format!(
         "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{sets}{none}// {{π\n{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
     );
-    Kernel::template("long", &long, &[("n", 2.into())])?;
+    drop(Kernel::template("long", &long, &[("n", 2.into())])?);
     // Templates that would take the stack, or for ever.
     let loops = "{% for i in range(100000) %}".repeat(3);
     let deep = format!("{{{{ n{} }}}}", "+n".repeat(30_000));
@@ -1290,7 +1290,7 @@ fn sources_refused() -> Result<()> {
     // Arrays that are values, and variables of what is called, once for each call.
     let call = "fn far(i: u32) -> f32 { var w: array<f32, 5000>; w[i] = 1; return w[i / 2u]; }";
     let twice = SAXPY.replace("if id", "let z = far(id.x) + far(id.y); if id");
-    Kernel::wgsl("twice", &format!("{twice}{call}"))?;
+    drop(Kernel::wgsl("twice", &format!("{twice}{call}"))?);
     let often = SAXPY.replace(
         "if id",
         "let z = far(id.x) + far(id.y) + far(id.z) + far(3u); if id",
@@ -1300,7 +1300,7 @@ fn sources_refused() -> Result<()> {
         "if id",
         "let z = table[id.x][0] + table[id.y][1] + table[id.z][2] + table[3][id.x]; if id",
     );
-    Kernel::wgsl("table", &table)?;
+    drop(Kernel::wgsl("table", &table)?);
     for values in [
         "let w = array<f32, 200000000>(); let z = w[id.x];",
         "let z = many[id.x];",
@@ -1331,6 +1331,11 @@ fn sources_refused() -> Result<()> {
         .shape("x", |_| Ok(Shape::from([1])))
         .twin(|_| Ok(()));
     is_refused(twin, &["no output `x`"]);
+    let twice = Kernel::wgsl("saxpy", SAXPY)?
+        .shape("out", |_| Ok(Shape::from([1])))
+        .shape("out", |_| Ok(Shape::from([2])))
+        .twin(|_| Ok(()));
+    is_refused(twice, &["`out` has two rules"]);
     let both = Kernel::wgsl("saxpy", SAXPY)?
         .strided()
         .elementwise()

@@ -267,13 +267,13 @@ unary! {
     exp Exp;
     /// `2^x`.
     exp2 Exp2;
-    /// `e^x - 1`, exact near 0 too.
+    /// `e^x - 1`, within 3 ULP near 0 too.
     expm1 Expm1;
     /// The natural logarithm; NaN below zero.
     log Log;
     /// The logarithm to base 2; NaN below zero.
     log2 Log2;
-    /// `log(1 + x)`, exact near 0 too.
+    /// `log(1 + x)`, within 3 ULP near 0 too.
     log1p Log1p;
     /// The sine of radians, of any size.
     sin Sin;

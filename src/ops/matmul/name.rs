@@ -58,7 +58,7 @@ pub fn with_matmul_kernel<R>(kernel: MatmulKernel, work: impl FnOnce() -> R) -> 
     with_local(&FORCED, Some(kernel), work)
 }
 
-/// Runs `work` with k of every matrix product of this thread split in `parts` (1 to 1024) side by side,
+/// Runs `work` with k of every matrix product of this thread split in `parts` (1 to 1024; others count as the nearest of these) side by side,
 /// whatever its plan would be: for tests and measurements. Integers and f64 are not split, nor are
 /// products above a storage binding or the time of a launch.
 pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {

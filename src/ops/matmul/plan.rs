@@ -2,6 +2,7 @@
 //! problem. `docs/matmul.md` has the measurements behind it.
 
 use super::kernel::{element_name, packs, stores_vectors};
+use super::product::Matrix;
 use super::{hardware, software};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
@@ -45,6 +46,29 @@ pub struct MatmulProblem {
 }
 
 impl MatmulProblem {
+    /// The product of two row-major matrices without gaps, each at the start of its storage: what
+    /// [`Tensor::matmul`](crate::Tensor::matmul) makes of them, where copies of both fit a storage binding.
+    pub fn new(m: usize, k: usize, n: usize, dtype: DType) -> Self {
+        let row = |outer_size| Matrix::of([outer_size, k], [k as isize, 1]);
+        let across = |outer_size| Matrix::of([outer_size, k], [1, outer_size as isize]);
+        let (m, n, a, b) = match (m, n) {
+            // Turned round.
+            (1, 2..) => (n, 1, across(n), row(1)),
+            _ => (m, n, row(m), across(n)),
+        };
+        Self {
+            m,
+            k,
+            n,
+            batches: 1,
+            dtype,
+            a: a.operand(),
+            b: b.operand(),
+            accumulates: false,
+            may_pack: true,
+        }
+    }
+
     /// Both operands and the result can go by vectors of four.
     pub(super) fn all_vectors(&self) -> bool {
         self.a.width >= 4 && self.b.width >= 4 && self.n.is_multiple_of(4)

@@ -238,14 +238,7 @@ impl Product {
         first: impl Fn(usize) -> usize,
     ) -> MatmulProblem {
         let (batch, [m, n, k]) = sides(sizes);
-        let [a, b] = [A, B].map(|operand| {
-            let matrix = self.matrix(operand, sizes, first(operand));
-            MatmulOperand {
-                along_k: matrix.runs_along_inner(),
-                width: matrix.width(),
-                texels: texels::can_be_copied(&matrix),
-            }
-        });
+        let [a, b] = [A, B].map(|operand| self.matrix(operand, sizes, first(operand)).operand());
         MatmulProblem {
             m,
             k,
@@ -370,6 +363,28 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
+    /// At the start of its storage, in one batch: sizes and strides of the outer and the inner axis.
+    pub(super) fn of([outer_size, inner_size]: [usize; 2], [outer, inner]: [isize; 2]) -> Self {
+        Self {
+            offset: 0,
+            outer,
+            outer_size,
+            inner,
+            inner_size,
+            batch: SmallVec::new(),
+            padded: false,
+        }
+    }
+
+    /// What a plan has to know of A or B.
+    pub(super) fn operand(&self) -> MatmulOperand {
+        MatmulOperand {
+            along_k: self.runs_along_inner(),
+            width: self.width(),
+            texels: texels::can_be_copied(self),
+        }
+    }
+
     /// Neighbours in memory lie along the inner axis.
     pub(super) fn runs_along_inner(&self) -> bool {
         self.inner == 1 || self.outer != 1

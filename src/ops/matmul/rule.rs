@@ -29,7 +29,7 @@ pub enum Activation {
     None,
     /// `max(y, 0)`
     Relu,
-    /// `y/2 erfc(-y / sqrt 2)`: exact, not the approximation by tanh
+    /// `y/2 erfc(-y / sqrt 2)`, not the approximation by tanh
     Gelu,
     /// `y / (1 + exp(-y))`, also called swish
     Silu,

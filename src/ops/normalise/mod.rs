@@ -110,7 +110,8 @@ impl Tensor {
 
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with mean and variance (of everything,
     /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order. `epsilon` is an
-    /// f64 or f32, rounded to f32 unless the tensor is of f64; such tensors go to the CPU for one beyond what f32 holds.
+    /// f64 or f32, rounded to f32 unless the tensor is of f64. On a GPU such tensors go to the CPU for one that is not 0 and
+    /// below 1e-23 or above what f32 holds.
     ///
     /// # Errors
     /// As [`Tensor::softmax`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for a weight or bias

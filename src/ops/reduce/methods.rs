@@ -107,8 +107,8 @@ impl Tensor {
         reduce(Reduction::Norm, self, axes.into())
     }
 
-    /// Whether any element along `axes` is true, as bool: of numbers, whether any is not zero (NaN is
-    /// not). Of no elements false.
+    /// Whether any element along `axes` is true, as bool: of numbers, whether any differs from
+    /// zero, as NaN does. Of no elements false.
     ///
     /// # Errors
     /// As [`Tensor::sum`].
@@ -116,8 +116,8 @@ impl Tensor {
         reduce(Reduction::Any, self, axes.into())
     }
 
-    /// Whether all elements along `axes` are true, as bool: of numbers, whether none is zero (NaN is
-    /// not). Of no elements true.
+    /// Whether all elements along `axes` are true, as bool: of numbers, whether none is zero,
+    /// as NaN is not. Of no elements true.
     ///
     /// # Errors
     /// As [`Tensor::sum`].

@@ -79,13 +79,15 @@ impl<'k> KernelLaunch<'k> {
         self
     }
 
-    /// The workgroups of each dimension of the grid. An elementwise kernel needs none.
+    /// The workgroups of each dimension of the grid, instead of what was set before. An elementwise kernel takes no grid: with one
+    /// it does not run.
     pub fn workgroups(mut self, workgroups: [u32; 3]) -> Self {
         self.grid = Some(Grid::Workgroups(workgroups));
         self
     }
 
-    /// The invocations of each dimension of the grid, rounded up to whole workgroups.
+    /// The invocations of each dimension of the grid, rounded up to whole workgroups, instead of what was set before; not for an
+    /// elementwise kernel either.
     pub fn invocations(mut self, invocations: [u64; 3]) -> Self {
         self.grid = Some(Grid::Invocations(invocations));
         self
@@ -94,8 +96,8 @@ impl<'k> KernelLaunch<'k> {
     /// Runs a kernel with one output, and gives it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an operand, number or grid that is missing, unknown or given
-    /// twice, an operand of another dtype, and for several outputs ([`KernelLaunch::run_all`]);
+    /// [`Error::InvalidArgument`] for an operand or number that is missing, unknown or given twice, a grid that is missing
+    /// or that an elementwise kernel was given, an operand of another dtype, and for several outputs ([`KernelLaunch::run_all`]);
     /// [`Error::ShapeMismatch`]; [`Error::Unsupported`] under strict placement for what the device
     /// lacks; what any op can meet.
     pub fn run(&self) -> Result<Tensor> {

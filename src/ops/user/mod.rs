@@ -105,6 +105,7 @@ pub struct Kernel {
 }
 
 /// A kernel without its twin: see [`Kernel::wgsl`].
+#[must_use = "the kernel is there when it has its twin"]
 pub struct KernelBuilder {
     name: &'static str,
     source: Source,
@@ -168,7 +169,7 @@ impl fmt::Display for KernelValue {
 
 impl Kernel {
     /// A kernel from WGSL, which is read and checked here: no device is needed. What is left to
-    /// give is its twin: [`KernelBuilder::twin`].
+    /// give is its twin: [`KernelBuilder::twin`]. Names are kept for good, each once.
     ///
     /// # Errors
     /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be.
@@ -299,7 +300,7 @@ impl KernelBuilder {
     /// the WGSL needs, and in [`Kernel::check`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a shape rule of an output that is not there, for a kernel
+    /// [`Error::InvalidArgument`] for a shape rule of an output that is not there or that has one, for a kernel
     /// that is both elementwise and strided, and for an elementwise one whose workgroup goes along
     /// y or z or whose arrays have a length.
     pub fn twin(
@@ -312,6 +313,12 @@ impl KernelBuilder {
         };
         if let Some((name, _)) = self.rules.iter().find(|(name, _)| !is_output(name)) {
             return Err(call::unknown(self.name, "output", name));
+        }
+        for (at, (name, _)) in self.rules.iter().enumerate() {
+            if self.rules[..at].iter().any(|(other, _)| other == name) {
+                let problem = format!("the output `{name}` has two rules for its shape");
+                return Err(Error::invalid(self.name, problem));
+            }
         }
         if self.elementwise && self.strided {
             return Err(Error::invalid(

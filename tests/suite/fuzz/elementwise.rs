@@ -263,6 +263,12 @@ impl<T: Number> Fuzz<'_, T> {
         self.check("a binary op", &a, &op(&a.tensor, &b.tensor)?, &want)
     }
 
+    /// Operands that broadcast.
+    fn three(&mut self) -> Result<[Drawn<T>; 3]> {
+        let [a, b, c] = self.shapes();
+        Ok([self.draw(&a)?, self.draw(&b)?, self.draw(&c)?])
+    }
+
     /// Exact where nothing has a size, else within what sums and products of that size round to.
     fn ternary(
         &mut self,
@@ -270,12 +276,7 @@ impl<T: Number> Fuzz<'_, T> {
         reference: fn([f64; 3]) -> f64,
         size: fn([f64; 3]) -> f64,
     ) -> Result<()> {
-        let shapes: [_; 3] = self.shapes();
-        let (a, b, c) = (
-            self.draw(&shapes[0])?,
-            self.draw(&shapes[1])?,
-            self.draw(&shapes[2])?,
-        );
+        let [a, b, c] = self.three()?;
         let got = op(&a.tensor, &b.tensor, &c.tensor)?;
         self.check_sized("a ternary op", [&a, &b, &c], &got, reference, size)
     }
@@ -303,12 +304,7 @@ impl<T: Number> Fuzz<'_, T> {
         reference: fn([f64; 3]) -> f64,
         size: fn([f64; 3]) -> f64,
     ) -> Result<()> {
-        let shapes: [_; 3] = self.shapes();
-        let (a, b, c) = (
-            self.draw(&shapes[0])?,
-            self.draw(&shapes[1])?,
-            self.draw(&shapes[2])?,
-        );
+        let [a, b, c] = self.three()?;
         let got = fused(|e| op([&a, &b, &c].map(|drawn| e.input(&drawn.tensor))))?;
         self.check_sized("a fused op", [&a, &b, &c], &got, reference, size)
     }
