@@ -501,7 +501,9 @@ fn planned_apart(context: &Context) -> Result<()> {
             drop(product?);
             let problem = MatmulProblem::new(m, k, n, dtype);
             let plan = plan_matmul(device.capabilities(), &problem);
-            assert_eq!(plans[..], [(problem, plan)], "{m} x {k} x {n} of {dtype}");
+            // Halves that are no type of kernels go on by a form that stores one element.
+            let planned = plans.first();
+            assert_eq!(planned, Some(&(problem, plan)), "{m} x {k} x {n} of {dtype}");
         }
     }
     Ok(())
