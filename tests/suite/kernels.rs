@@ -501,9 +501,13 @@ fn planned_apart(context: &Context) -> Result<()> {
             drop(product?);
             let problem = MatmulProblem::new(m, k, n, dtype);
             let plan = plan_matmul(device.capabilities(), &problem);
-            // Halves that are no type of kernels go on by a form that stores one element.
+            // Of halves that share words the sums are a product of their own, which is told next.
             let planned = plans.first();
-            assert_eq!(planned, Some(&(problem, plan)), "{m} x {k} x {n} of {dtype}");
+            assert_eq!(
+                planned,
+                Some(&(problem, plan)),
+                "{m} x {k} x {n} of {dtype}"
+            );
         }
     }
     Ok(())
