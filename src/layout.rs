@@ -310,7 +310,7 @@ impl Layout {
                     return None;
                 }
                 strides[new_axis] = if new_size > 1 { step } else { step.abs() };
-                step *= new_size as isize;
+                step = step.saturating_mul(signed(new_size));
                 left /= new_size;
             }
         }
@@ -357,6 +357,10 @@ mod tests {
         assert_eq!(layout.reshape(&[usize::MAX].into()), None);
         let turned = layout.transpose(0, 1).unwrap();
         assert_eq!(turned.reshape(&[usize::MAX].into()), None);
+        let turned = |sizes: [usize; 2]| Layout::contiguous(sizes).transpose(0, 1).unwrap();
+        assert_eq!(turned([4, 1 << 61]).reshape(&[1 << 63].into()), None);
+        let cut = turned([1 << 31, 1 << 32]).reshape(&[1 << 31, 1 << 16, 1 << 16].into());
+        assert_eq!(cut, None);
         let rows = Layout::contiguous([2, 1 << 40, 1 << 40]);
         assert_eq!(rows.strides(), [isize::MAX, 1 << 40, 1]);
         assert!(rows.is_contiguous());

@@ -13,7 +13,7 @@ use crate::sync::{self, Condvar, Mutex};
 /// The future of work that was ordered when it was made; any executor polls it. Dropping it is safe
 /// at any time: work that has begun goes on, and its result is dropped.
 ///
-/// It is woken on a thread of the device that does nothing else: a waker that takes its time there
+/// It is woken on a thread of the device that does nothing else (while one opens, on the thread that opens it): a waker that takes its time there
 /// holds up other wakes of the device, and no work; one that waits there for another future of the
 /// same device waits for a wake that comes after itself, so it must not.
 #[must_use = "the result comes when it is awaited"]

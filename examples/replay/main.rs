@@ -69,12 +69,6 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             "preallocate:FRACTION is a share of --limit, or of the memory of --device".into(),
         );
     }
-    let is_host = args.device.as_deref() == Some("cpu");
-    if is_host && args.when_full == Full::Spill {
-        return Err(
-            "--when-full spill: the CPU device is on the host, and spills nothing; relocate".into(),
-        );
-    }
     // All are read before the first is replayed, so that output is whole or none.
     let traces: Vec<(String, Trace)> = args
         .files

@@ -28,6 +28,9 @@ pub fn replay(
         builder = builder.memory_limit(limit);
     }
     let device = builder.build()?;
+    if device.is_cpu() && when_full == Full::Spill {
+        return Err("--when-full spill: the CPU device is on the host, and spills nothing".into());
+    }
     let patterns = Patterns::new(trace)?;
     let mut tensors: Vec<Option<Tensor>> = vec![None; trace.sizes.len()];
     let (mut failures, mut verified, mut verifying) = (0, true, Duration::ZERO);

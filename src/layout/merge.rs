@@ -47,9 +47,9 @@ pub(crate) fn merge(layouts: &[&Layout]) -> Merged {
         }
         let joins = !dims.is_empty()
             && layouts.iter().zip(&strides).all(|(layout, merged)| {
-                merged
-                    .last()
-                    .is_some_and(|&outer| outer == layout.strides()[axis] * size as isize)
+                merged.last().is_some_and(|&outer| {
+                    layout.strides()[axis].checked_mul(size as isize) == Some(outer)
+                })
             });
         if joins {
             if let Some(last) = dims.last_mut() {

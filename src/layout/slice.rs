@@ -122,6 +122,12 @@ impl<const N: usize> SliceRanges for &[SliceRange; N] {
     }
 }
 
+impl SliceRanges for Vec<SliceRange> {
+    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+        SmallVec::from_vec(self)
+    }
+}
+
 impl SliceRanges for &Vec<SliceRange> {
     fn ranges(self) -> SmallVec<[SliceRange; 6]> {
         SmallVec::from_slice(self)

@@ -62,6 +62,7 @@ enum What {
 }
 
 const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms];
+
 /// All; of other dtypes than f32 on software adapters, whose compilers take most of the time, one of each kin.
 fn of_each_kin<T: Number>(context: &Context, rng: &mut Rng) -> Vec<What> {
     if !context.is_software() || T::DTYPE == DType::F32 || full() {

@@ -46,7 +46,7 @@ pub struct MatmulProblem {
 }
 
 impl MatmulProblem {
-    /// The product of two row-major matrices without gaps, each at the start of its storage: what
+    /// The product of two row-major matrices without gaps and of no size 0, each at the start of its storage: what
     /// [`Tensor::matmul`](crate::Tensor::matmul) makes of them, where copies of both fit a storage binding.
     pub fn new(m: usize, k: usize, n: usize, dtype: DType) -> Self {
         let row = |outer_size| Matrix::of([outer_size, k], [k as isize, 1]);
