@@ -32,6 +32,9 @@ use crate::promise::Pending;
 ///
 /// Opening an adapter twice gives two virtual devices, each with its own pool and budget. The
 /// device closes when the last handle and the last tensor on it are gone.
+///
+/// wgpu 30 remembers each thread that called it for a GPU (a few hundred bytes for its error scopes), as long as the device
+/// lives: a program that would begin a thread for each request keeps a pool of them.
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
