@@ -347,7 +347,7 @@ fn few<T: Factor>(context: &Context) -> Result<()> {
 
 fn larger(context: &Context) -> Result<()> {
     let sizes: &[[usize; 3]] = if context.is_slow() {
-        &[[129, 70, 67], [61, 200, 130]]
+        &[[129, 70, 67], [61, 200, 130], [130, 131, 129]]
     } else {
         &[
             [257, 129, 300],

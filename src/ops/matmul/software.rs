@@ -24,9 +24,10 @@ const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
 
-/// Multiplications up to which a program multiplies thousands of times before SwiftShader's large
-/// tile has made up for the time that it takes to compile.
-const SMALL: f64 = 64.0 * 64.0 * 64.0;
+/// Multiplications up to which a program multiplies a thousand times before SwiftShader's large
+/// tile has made up for the time that it takes to compile: of 32 bits 3 seconds of a processor, for the small one 0.4.
+const SMALL_QUAD: f64 = 128.0 * 128.0 * 128.0;
+const SMALL_SUBGROUP: f64 = 64.0 * 64.0 * 64.0;
 /// The same where there are no subgroups: up to there the small tile is as fast.
 const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
 
@@ -155,9 +156,8 @@ fn subgroup_8(problem: &MatmulProblem) -> MatmulPlan {
 }
 
 fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
-    let is_small = !problem.accumulates && problem.sums() <= SMALL;
     if !QUAD.takes(problem.dtype) || problem.accumulates || problem.k > QUAD.max_k() {
-        return match is_small {
+        return match !problem.accumulates && problem.sums() <= SMALL_SUBGROUP {
             true => because(SUBGROUP_4_SMALL, "small: compiled sooner"),
             false => because(SUBGROUP_4, "subgroups of four: shuffles are cheap"),
         };
@@ -166,7 +166,7 @@ fn subgroup_4(problem: &MatmulProblem) -> MatmulPlan {
         (0..=4, _) => because(QUAD_WIDE, "few rows"),
         (_, 0..=8) => because(QUAD_TALL, "few columns"),
         (0..=8, _) | (_, 0..=16) => because(QUAD_SMALL, "few rows or columns"),
-        _ if is_small => because(QUAD_SMALL, "small: compiled sooner"),
+        _ if problem.sums() <= SMALL_QUAD => because(QUAD_SMALL, "small: compiled sooner"),
         _ => because(QUAD, "subgroups of four: swaps are cheap"),
     }
 }
