@@ -8,7 +8,7 @@
 //! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
 //! - `ORLOP_TEST_SEED=N`: another seed for random cases.
 //! - `ORLOP_TEST_TIMES=1`: the time of each trial at the end, not of the slowest alone.
-//! - `ORLOP_TEST_FUZZ=N`: so many rounds of the fuzz.
+//! - `ORLOP_TEST_FUZZ=linear`: of the fuzz only ops with that in their names.
 //! - `ORLOP_TEST_VERBOSE=1`: how many products each forced kernel made.
 //! - `ORLOP_TEST_ONNX=relu`: the cases of ONNX with that in their names, and why they are not run.
 

@@ -24,9 +24,10 @@ const FILLED_TEXELS: f64 = 0.5;
 /// The part of its tiles that the wide tile has to fill to be faster, as operands lie, and copied.
 const FILLED: [f64; 2] = [0.6, 0.8];
 
-/// Multiplications up to which a program multiplies a thousand times before SwiftShader's large
-/// tile has made up for the time that it takes to compile: of 32 bits 3 seconds of a processor, for the small one 0.4.
+/// Multiplications up to which a program multiplies thousands of times before SwiftShader's large tile has made up for the
+/// time that it takes to compile: of 32 bits 2 to 3 seconds of a processor, for the small one 0.4.
 const SMALL_QUAD: f64 = 128.0 * 128.0 * 128.0;
+/// The same of 16 bits, whose large tile takes less.
 const SMALL_SUBGROUP: f64 = 64.0 * 64.0 * 64.0;
 /// The same where there are no subgroups: up to there the small tile is as fast.
 const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
