@@ -231,6 +231,37 @@ mod tests {
     use super::*;
     use crate::device::Device;
 
+    /// wgpu waits for GL's context six seconds, then panics. A compiler may have it for longer.
+    #[cfg(all(
+        feature = "gles",
+        unix,
+        not(target_vendor = "apple"),
+        not(target_family = "wasm")
+    ))]
+    #[test]
+    #[allow(unsafe_code)]
+    fn opening_waits_for_the_context() {
+        for info in Device::list().unwrap() {
+            let device = Device::select(&info.selector).unwrap();
+            let Some(gpu) = device.gpu().filter(|gpu| gpu.serial.is_some()) else {
+                continue;
+            };
+            let hold = gpu.hold();
+            // SAFETY: the guard is held, and the context is only locked.
+            let gl = unsafe { gpu.adapter.as_hal::<wgpu::hal::api::Gles>() }.unwrap();
+            let context = gl.adapter_context().lock();
+            thread::scope(|scope| {
+                let opening = scope.spawn(|| Device::select(&info.selector).map(drop));
+                thread::sleep(Duration::from_millis(6500));
+                let is_waiting = !opening.is_finished();
+                drop(context);
+                drop(hold);
+                opening.join().unwrap().unwrap();
+                assert!(is_waiting, "{info}");
+            });
+        }
+    }
+
     /// Without what holds it the memory is unmapped under the writer's feet.
     #[test]
     fn mapped_memory_outlives_a_loss_while_it_is_used() {

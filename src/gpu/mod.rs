@@ -139,7 +139,7 @@ impl Gpu {
             experimental_features = hal::experimental_features();
         }
         let label = options.name.clone();
-        let request = adapter.adapter.request_device(&wgpu::DeviceDescriptor {
+        let descriptor = wgpu::DeviceDescriptor {
             label: Some(&label),
             required_features: adapter.adapter.features() & wanted,
             required_limits: adapter.adapter.limits(),
@@ -148,11 +148,11 @@ impl Gpu {
                 suballocated_device_memory_block_size: DRIVER_BLOCKS,
             },
             ..Default::default()
-        });
-        // Ready at once on native, so the lock is not held across a real wait.
+        };
+        // On native the call itself opens it, and its future is ready: the lock is not held across a real wait.
         let opened = {
             let _hold = serial.map(Serial::hold);
-            pollster::block_on(request)
+            pollster::block_on(adapter.adapter.request_device(&descriptor))
         };
         let (device, queue) = opened.map_err(|error| {
             Error::DeviceUnavailable(Box::new(DeviceFailure {
