@@ -1,5 +1,6 @@
 //! The one error type: what was asked, what there was, what would help.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -386,6 +387,15 @@ impl fmt::Display for Leaks {
     }
 }
 
+/// A text, or what it begins with: files may have lines of any length, and names.
+pub(crate) fn brief(text: &str) -> Cow<'_, str> {
+    const MOST: usize = 2000;
+    match text.char_indices().nth(MOST) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+    }
+}
+
 impl Error {
     /// An error of a program's own, from text or from any other error, whose text it has
     /// and whose [`source`](std::error::Error::source) is its own.
@@ -497,7 +507,7 @@ impl Error {
         Error::File(Box::new(FileFailure {
             op,
             file: file.into(),
-            problem: problem.into(),
+            problem: brief(&problem.into()).into_owned(),
         }))
     }
 

@@ -25,10 +25,38 @@ pub(crate) struct Lent {
     queue: wgpu::Queue,
 }
 
+/// Limits that a device needs at least, with what it has: of compute what the fixed ones of the templates take.
+fn least(limits: &wgpu::Limits) -> [(&'static str, u64, u64); 6] {
+    let least = wgpu::Limits::downlevel_defaults();
+    macro_rules! compute {
+        ($($limit:ident),*) => {
+            [$((stringify!($limit), limits.$limit.into(), least.$limit.into())),*]
+        };
+    }
+    let [invocations, size, groups, memory] = compute!(
+        max_compute_invocations_per_workgroup,
+        max_compute_workgroup_size_x,
+        max_compute_workgroups_per_dimension,
+        max_compute_workgroup_storage_size
+    );
+    [
+        ("max_buffer_size", limits.max_buffer_size, LEAST_BUFFER),
+        (
+            "max_storage_buffer_binding_size",
+            limits.max_storage_buffer_binding_size,
+            LEAST_BUFFER,
+        ),
+        invocations,
+        size,
+        groups,
+        memory,
+    ]
+}
+
 impl Lent {
     /// # Errors
     /// `DeviceUnavailable` when its backend is none of orlop's, or it has no compute shaders with four storage buffers, or
-    /// none of [`LEAST_BUFFER`].
+    /// less than [`least`].
     pub(crate) fn new(
         adapter: &wgpu::Adapter,
         device: &wgpu::Device,
@@ -58,13 +86,14 @@ impl Lent {
                     ),
                 )
             })?;
-        if limits.max_buffer_size < LEAST_BUFFER {
+        if let Some((limit, there, needed)) = least(&limits)
+            .into_iter()
+            .find(|(_, there, needed)| there < needed)
+        {
             return Err(unavailable(
                 &adapter.name,
                 format!(
-                    "it was opened with buffers of at most {} bytes where {LEAST_BUFFER} are needed; request \
-                     wgpu::Limits::default()",
-                    limits.max_buffer_size
+                    "it was opened with a {limit} of {there} where {needed} is needed; request wgpu::Limits::default()"
                 ),
             ));
         }

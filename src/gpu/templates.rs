@@ -225,7 +225,8 @@ fn range(values: Rest<Jinja>) -> Evaluated {
         Some(&[from, to, step]) if step > 0 => (from, to, step),
         _ => return Err(wrong("`range` takes up to three numbers, the last above 0")),
     };
-    match to.saturating_sub(from) / step <= LONGEST {
+    // Which the last one is, from 0 on.
+    match to.saturating_sub(from).saturating_sub(1) / step < LONGEST {
         true => Ok((0..)
             .map_while(|nth: i64| from.checked_add(nth.checked_mul(step)?))
             .take_while(|&number| number < to)
@@ -394,7 +395,7 @@ fn assigns(statement: &str) -> bool {
     })
 }
 
-/// The levels of an expression: what is open, and operators behind each other, which commas end.
+/// The levels of an expression: what is open, and operators, indices and calls behind each other, which commas end.
 fn levels(tag: &str) -> usize {
     let mut open = vec![0usize];
     let mut most = 0;
@@ -403,9 +404,12 @@ fn levels(tag: &str) -> usize {
     let all = words.filter(|word| named.contains(word)).count();
     for c in tag.chars() {
         match c {
-            '(' | '[' | '{' => open.push(1),
+            '(' | '[' | '{' => {
+                *open.last_mut().unwrap_or(&mut 0) += 1;
+                open.push(0);
+            }
             ')' | ']' | '}' if open.len() > 1 => drop(open.pop()),
-            ',' => *open.last_mut().unwrap_or(&mut 0) = 1,
+            ',' => *open.last_mut().unwrap_or(&mut 0) = 0,
             '_' | '"' | '\'' => {}
             c if c.is_ascii_punctuation() => *open.last_mut().unwrap_or(&mut 0) += 1,
             _ => {}

@@ -54,8 +54,8 @@ impl DeviceBuilder {
     /// the one that the device was requested from, the queue the device's.
     ///
     /// - **What it can do** are the device's features and limits, whatever the adapter has. All
-    ///   that is needed are compute shaders with four storage buffers, of 1 MiB (`wgpu::Limits::default()`
-    ///   and `downlevel_defaults()` have them). What is missing has a fallback: without
+    ///   that is needed are compute shaders with four storage buffers, bound by 1 MiB, and
+    ///   `downlevel_defaults()`'s workgroups (`wgpu::Limits::default()` has both). What is missing has a fallback: without
     ///   `IMMEDIATES` scalars travel in a uniform buffer, without `SUBGROUP` other kernels run,
     ///   without `SHADER_F16` or `SHADER_F64` those dtypes go to the CPU, without `SHADER_INT64`
     ///   what asks whether f64 are zero (`any`, `all`, casts to bool). Tensors are at most
@@ -88,7 +88,7 @@ impl DeviceBuilder {
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
-    /// shaders with four storage buffers of 1 MiB, the queue is another device's, or orlop was built without the feature
+    /// shaders with what is needed, the queue is another device's, or orlop was built without the feature
     /// for its backend;
     /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::TimedOut`](crate::Error::TimedOut) where the queue is at
     /// work for longer than waits may take; [`Error::OutOfMemory`](crate::Error::OutOfMemory)

@@ -231,6 +231,12 @@ fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write
         serde_json::to_vec(&metadata).map_err(|error| failing.problem(error.to_string()))?;
     // So that the data starts at a multiple of 8.
     header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > HEADER {
+        let bytes = header.len();
+        return Err(failing.problem(format!(
+            "its header would have {bytes} bytes, above the format's {HEADER}: fewer tensors, or shorter names"
+        )));
+    }
     writer
         .write_all(&(header.len() as u64).to_le_bytes())
         .and_then(|()| writer.write_all(&header))

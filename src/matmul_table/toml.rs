@@ -1,6 +1,5 @@
 //! The table as TOML, for people to read and ship.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 
@@ -8,7 +7,7 @@ use toml::{Table, Value};
 
 use super::{ANY, Adapter, MatmulChoice, MatmulTable, OP};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, brief};
 use crate::matmul_kernel::MatmulKernel;
 
 impl MatmulTable {
@@ -80,15 +79,6 @@ impl MatmulTable {
 
 fn refused(place: &str, problem: &str) -> Error {
     Error::invalid(OP, format!("{}: {}", brief(place), brief(problem)))
-}
-
-/// A text, or what it begins with: files may have lines of any length, and names.
-fn brief(text: &str) -> Cow<'_, str> {
-    const MOST: usize = 2000;
-    match text.char_indices().nth(MOST) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
-    }
 }
 
 /// The keys of a product.

@@ -552,6 +552,11 @@ fn npy_refused() -> Result<()> {
         (long_header, "longer than any of plain numbers"),
         (npy("'<i8'", "False", "(2, 3)", 48), "'i8'"),
         (npy("'|u1'", "False", "(2, 3)", 6), "astype"),
+        (npy("'<a\nb'", "False", "(2, 3)", 6), "'a\\nb'"),
+        (
+            npy(&format!("'{}'", "x".repeat(60_000)), "False", "(2,)", 8),
+            "xxx...",
+        ),
         (npy("[('x', '<f4')]", "False", "(2,)", 8), "records"),
         (npy("'<f4'", "Maybe", "(2, 3)", 24), "malformed"),
         (npy("'<f4'", "False", "(2, -3)", 24), "malformed"),
@@ -577,6 +582,7 @@ fn npy_refused() -> Result<()> {
         let error = Tensor::from_npy(&cpu, Cursor::new(&file)).unwrap_err();
         assert!(matches!(error, Error::File(_)), "{error}");
         assert!(error.to_string().contains(word), "`{word}`: {error}");
+        assert!(error.to_string().len() < 3000, "`{word}`: {error}");
     }
     for name in ["i8.npy", "records.npy", "there is no such file.npy"] {
         let error = Tensor::load_npy(&cpu, fixture(name)).unwrap_err();
@@ -670,6 +676,10 @@ fn safetensors_refused() -> Result<()> {
             "malformed",
         ),
         (file(&one("[-2]", 0, 8), 8), "malformed"),
+        (
+            file(&one("[2]", 0, 8).replace("F32", &"x".repeat(100_000)), 8),
+            "xxx...",
+        ),
     ];
     for (file, word) in cases {
         let Err(error) = SafeTensors::new(Cursor::new(file)) else {
@@ -677,6 +687,7 @@ fn safetensors_refused() -> Result<()> {
         };
         assert!(matches!(error, Error::File(_)), "{error}");
         assert!(error.to_string().contains(word), "`{word}`: {error}");
+        assert!(error.to_string().len() < 3000, "`{word}`: {error}");
     }
     let error = SafeTensors::open("/no/such/file.safetensors").err();
     assert!(matches!(error, Some(Error::File(_))), "{error:?}");

@@ -367,6 +367,26 @@ fn refused_devices(context: &Context) -> Result<()> {
     assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
     assert!(error.to_string().contains("storage buffers"), "{error}");
     weak.assert_undisturbed();
+    for (binding, lacking) in [
+        (0, "max_storage_buffer_binding_size of 0"),
+        (1 << 20, "max_compute_invocations_per_workgroup of 0"),
+    ] {
+        let weak = Owner::with(
+            context,
+            &wgpu::DeviceDescriptor {
+                required_limits: wgpu::Limits {
+                    max_storage_buffers_per_shader_stage: 4,
+                    max_storage_buffer_binding_size: binding,
+                    ..wgpu::Limits::downlevel_webgl2_defaults()
+                },
+                ..Default::default()
+            },
+        );
+        let error = weak.lend().unwrap_err();
+        assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
+        assert!(error.to_string().contains(lacking), "{error}");
+        weak.assert_undisturbed();
+    }
 
     let one = Owner::new(context);
     let other = one.beside();

@@ -111,7 +111,10 @@ impl<'a> Reader<'a> {
                 "descr" => descr = Some(self.string()?),
                 "fortran_order" => fortran = Some(self.boolean()?),
                 "shape" => shape = Some(self.sizes()?),
-                _ => return Err(format!("its header has an unknown key '{key}'")),
+                _ => {
+                    let key = key.escape_debug();
+                    return Err(format!("its header has an unknown key '{key}'"));
+                }
             }
             if !self.take(",") && !self.sees("}") {
                 return Err(self.malformed());

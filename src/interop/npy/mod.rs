@@ -111,7 +111,7 @@ fn open(failing: &Failing, reader: &mut (impl Read + Seek), whole: bool) -> Resu
         .ok_or_else(|| {
             failing.problem(format!(
                 "its dtype is '{}'; f2, f4, f8, i4, u4 and b1 can be read: convert it with astype",
-                header.kind
+                header.kind.escape_debug()
             ))
         })?;
     let shape = Shape::from(&header.shape[..]);
