@@ -55,6 +55,7 @@ fn object(info: &DeviceInfo) -> Value {
         "max_bindings": can.max_bindings,
         "max_workgroups": can.max_workgroups,
         "max_invocations": can.max_invocations,
+        "max_workgroup_size": can.max_workgroup_size,
         "workgroup_memory_bytes": can.workgroup_memory_bytes,
     })
 }

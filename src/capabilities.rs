@@ -104,8 +104,10 @@ pub struct Capabilities {
     pub max_bindings: u32,
     /// Workgroups per grid dimension.
     pub max_workgroups: u32,
-    /// Invocations per workgroup.
+    /// Invocations per workgroup, all of which may lie along x.
     pub max_invocations: u32,
+    /// Invocations of a workgroup along x, y and z.
+    pub max_workgroup_size: [u32; 3],
     /// Workgroup memory.
     pub workgroup_memory_bytes: u32,
     /// Multiprocessors or compute units, where the driver tells: NVIDIA's and AMD's on Vulkan.
@@ -134,6 +136,7 @@ impl Capabilities {
             max_bindings: u32::MAX,
             max_workgroups: u32::MAX,
             max_invocations: u32::MAX,
+            max_workgroup_size: [u32::MAX; 3],
             workgroup_memory_bytes: 0,
             cores: None,
             matmul_choices: Arc::default(),

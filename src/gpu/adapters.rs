@@ -183,6 +183,11 @@ pub(super) fn describe(
         max_invocations: limits
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x),
+        max_workgroup_size: [
+            limits.max_compute_workgroup_size_x,
+            limits.max_compute_workgroup_size_y,
+            limits.max_compute_workgroup_size_z,
+        ],
         workgroup_memory_bytes: limits.max_compute_workgroup_storage_size,
         cores: hal::cores(&adapter),
         matmul_choices: Arc::default(),

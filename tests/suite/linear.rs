@@ -203,7 +203,7 @@ impl<T: Real> Case<T> {
 
 fn random<T: Real>(context: &Context) -> Result<()> {
     // Those of 16 bits take compilers of software adapters longest.
-    let is_few = T::DTYPE.size() == 2 && context.is_software() && !full();
+    let is_few = T::DTYPE.size() == 2 && context.shares_kernels();
     let usual = if is_few { 15 } else { 30 };
     cases(context.times(usual), |rng| {
         let mut size = |most| rng.between(1, most);
@@ -235,11 +235,10 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
     // slow; adapters share out those that they would not choose.
     let each = if full() { shapes.len() } else { 1 };
     let left_out = |at: usize, kernel: MatmulKernel| {
-        let turn = turn_of(context, at, kernel);
-        let is_anothers = turn.is_some_and(|turn| turn % 2 == 0);
-        if !context.is_software() || full() {
+        if !context.shares_kernels() {
             return false;
         }
+        let is_anothers = turn_of(context, at, kernel).is_some_and(|turn| turn % 2 == 0);
         let mut floats = vec![DType::F32];
         if !context.is_slow() {
             let others = dtypes(kernel, context).into_iter();
@@ -459,6 +458,23 @@ fn residual_beside(context: &Context) -> Result<()> {
         let [beside, apart] = [sum(&residual)?, sum(&residual.copy()?)?];
         let bits = |tensor: &Tensor| tensor.cast(DType::F32)?.to_vec::<f32>();
         assert_eq!(bits(&beside)?, bits(&apart)?, "{dtype}");
+        // What is added twice, each within a binding, both in one above it.
+        let [m, k, n, pitch] = [16, 4, 1001, 2100];
+        let both = Tensor::rand(device, n + m * pitch, dtype, 7)?;
+        let bias = both.slice(..n)?;
+        let residual = both.slice(n..)?.reshape([m, pitch])?.slice((.., ..n))?;
+        let (a, b) = (
+            Tensor::rand(device, [m, k], dtype, 8)?,
+            Tensor::rand(device, [k, n], dtype, 9)?,
+        );
+        let sum = |bias: &Tensor, residual: &Tensor| {
+            a.matmul_with(&b, &Epilogue::new().bias(bias).residual(residual))
+        };
+        let [beside, apart] = [
+            sum(&bias, &residual)?,
+            sum(&bias.copy()?, &residual.copy()?)?,
+        ];
+        assert_eq!(bits(&beside)?, bits(&apart)?, "{dtype}, both");
     }
     Ok(())
 }

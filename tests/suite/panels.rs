@@ -303,6 +303,11 @@ fn far_columns(context: &Context) -> Result<()> {
             let right = entries.iter().all(|&entry| entry == 8.0);
             assert!(right, "{m} x {n} of {dtype}: {entries:?}");
         }
+        // Panels of one row and twelve columns, of rows of 22.
+        let a = Tensor::ones(device, [3, 4096], dtype)?.slice((.., 0..100))?;
+        let b = Tensor::ones(device, [22, 100], dtype)?.transpose(0, 1)?;
+        let entries = a.matmul(&b)?.cast(DType::F32)?.to_vec::<f32>()?;
+        assert_eq!(entries, [100.0; 66], "{dtype}");
     }
     Ok(())
 }

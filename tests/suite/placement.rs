@@ -243,6 +243,9 @@ fn mixed_settings(context: &Context) -> Result<()> {
             if [first_setting, second_setting].contains(&&Placement::Strict) {
                 let names = [first, second].map(|device| device.to_string());
                 is_unsupported(sum, &[&names[0], &names[1], "to(&device)", "scope"]);
+                // Nor is what goes backwards copied before.
+                let product = a.flip(&[0])?.matmul(&b);
+                is_unsupported(product, &[&names[0], &names[1], "to(&device)", "scope"]);
                 if *first != Device::cpu() && *second != Device::cpu() {
                     assert_eq!([first.memory(), second.memory()], before);
                 }

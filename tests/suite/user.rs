@@ -615,6 +615,12 @@ fn templates(context: &Context) -> Result<()> {
         (format!("\n{{{{ {}n }}}}", "-".repeat(30_000)), "line 2"),
         (format!("{{{{ {}n }}}}", "not ".repeat(10_000)), "operators"),
         (format!("{{{{ n{} }}}}", ".x".repeat(30_000)), "operators"),
+        (format!("{{{{ n{} }}}}", "[0]".repeat(20_000)), "operators"),
+        (format!("{{{{ n{} }}}}", "()".repeat(30_000)), "operators"),
+        (
+            format!("{{{{ n{} }}}}", "(1, 2)".repeat(10_000)),
+            "operators",
+        ),
         (
             format!("{{{{ ''{} }}}}", "or''".repeat(12_000)),
             "operators",
@@ -1348,7 +1354,10 @@ fn sources_refused() -> Result<()> {
     let fixed = Kernel::wgsl("saxpy", &fixed)?
         .elementwise()
         .twin(|_| Ok(()));
-    is_refused(fixed, &["`x`", "fixed length"]);
+    is_refused(fixed, &["`x`", "fixed length", "pieces"]);
+    let fixed = SAXPY.replace("x: array<f32>", "x: array<f32, 600>");
+    let fixed = Kernel::wgsl("saxpy", &fixed)?.strided().twin(|_| Ok(()));
+    is_refused(fixed, &["`x`", "fixed length", "storage"]);
     let large = SAXPY.replace("a: f32", "@size(20000) a: f32");
     refused(&large, &["`params`", "bytes"]);
     let device = Device::cpu();

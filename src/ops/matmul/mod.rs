@@ -112,6 +112,10 @@ impl Tensor {
         }
         // Kernels read operands as they lie, but none backwards.
         let inputs = [&*form.left, &*form.right].into_iter().chain(&form.added);
+        if inputs.clone().any(|input| input.layout().goes_back()) {
+            // Operands that may not travel are refused before they are copied.
+            road::home(NAME, &inputs.clone().collect::<SmallVec<[&Tensor; 4]>>())?;
+        }
         let forward = inputs.map(|input| match input.layout().goes_back() {
             // What is repeated, as matrices for all batches are, is copied once.
             true => input.copy_once().map(Cow::Owned),
@@ -234,11 +238,15 @@ fn sums_above_a_binding(
     let n = *columns.last()?;
     let entries = rows.iter().product::<usize>() as f64 * *m as f64 * n as f64;
     let by_words = kernel::packs(kernel::element_name(dtype, capabilities));
-    let spans = added
-        .iter()
-        .map(|added| added.layout.span().len() * added.dtype.size());
-    // Windows begin and end at multiples of 256 bytes.
-    let spans = spans.max().map_or(0.0, |bytes| bytes as f64 + 512.0);
+    // Windows begin and end at multiples of 256 bytes, and of one storage they may be one.
+    let span =
+        |added: &Operand<'_>| (added.layout.span().len() * added.dtype.size()) as f64 + 512.0;
+    let spans = added.iter().map(|one| {
+        let together = added.iter();
+        let together = together.filter(|other| other.storage_bytes == one.storage_bytes);
+        together.map(span).sum()
+    });
+    let spans = spans.fold(0.0, f64::max);
     let bytes = ((entries / 64.0).ceil() * 256.0).max(spans);
     let is_refused = entries * dtype.size() as f64 > capabilities.max_buffer_bytes as f64;
     if !by_words || is_refused || bytes <= capabilities.max_binding_bytes as f64 {

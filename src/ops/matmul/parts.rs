@@ -34,7 +34,8 @@ impl Product {
     /// invocations: `sizes` are those of panels, stored by vectors or not.
     pub(super) fn shares_words(&self, sizes: &[usize], by_vectors: bool) -> bool {
         let (_, [_, n, _]) = sides(sizes);
-        let c = self.matrix(C, sizes, 0);
+        // Of the whole product: a panel of one row steps by whole rows, too.
+        let c = self.matrix(C, &self.nest.sizes(), 0);
         let whole = by_vectors && c.runs_along_inner() && c.width() >= 4 && n.is_multiple_of(4);
         packs(self.result) && !whole
     }

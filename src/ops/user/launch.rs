@@ -122,6 +122,10 @@ impl<'k> KernelLaunch<'k> {
     pub fn run_all(&self) -> Result<Vec<Tensor>> {
         let operands = self.operands()?;
         let op = self.op(&operands)?;
+        if !operands.is_empty() {
+            // Those that may not travel are refused before they are copied.
+            road::home(self.kernel.name, &operands)?;
+        }
         let arrived = self.arrived(operands, None)?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         let whole = match &self.device {
@@ -224,7 +228,7 @@ impl<'k> KernelLaunch<'k> {
             keeps: true,
             ..launch.op(&operands)?
         };
-        road::check_write(&op, &operands, output)?;
+        road::check(&op, &operands, Some(output))?;
         let arrived = launch.arrived(operands, Some(output))?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         // A window ends where its padding does: what lies there shall be nobody's.

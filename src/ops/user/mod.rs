@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::gpu::templates;
 use crate::shape::Shape;
 use crate::sync::Mutex;
-use source::Source;
+use source::{Binding, Source};
 
 /// The twin of a kernel.
 type Twin = dyn Fn(&KernelCall<'_>) -> Result<()> + Send + Sync;
@@ -273,7 +273,8 @@ impl KernelBuilder {
     /// The kernel handles offsets and strides: inputs arrive as they lie, and members of the params
     /// called `NAME_offset`, `NAME_size_0`, `NAME_stride_0`, .. say how, in elements (strides may
     /// be negative, as `i32`; those of broadcast dimensions are 0). The rank must be the one that
-    /// the members ask for. Outputs are row-major as ever.
+    /// the members ask for. An input is bound with all of its storage, so its array has no length
+    /// in its type. Outputs are row-major as ever.
     pub fn strided(mut self) -> Self {
         self.strided = true;
         self
@@ -301,8 +302,8 @@ impl KernelBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a shape rule of an output that is not there or that has one, for a kernel
-    /// that is both elementwise and strided, and for an elementwise one whose workgroup goes along
-    /// y or z or whose arrays have a length.
+    /// that is both elementwise and strided, for an elementwise one whose workgroup goes along
+    /// y or z or whose arrays have a length, and for a strided one whose inputs have one.
     pub fn twin(
         self,
         twin: impl Fn(&KernelCall<'_>) -> Result<()> + Send + Sync + 'static,
@@ -311,10 +312,10 @@ impl KernelBuilder {
             let mut bindings = self.source.bindings.iter();
             bindings.any(|binding| !binding.is_input && binding.name == name)
         };
-        if let Some((name, _)) = self.rules.iter().find(|(name, _)| !is_output(name)) {
-            return Err(call::unknown(self.name, "output", name));
-        }
         for (at, (name, _)) in self.rules.iter().enumerate() {
+            if !is_output(name) {
+                return Err(call::unknown(self.name, "output", name));
+            }
             if self.rules[..at].iter().any(|(other, _)| other == name) {
                 let problem = format!("the output `{name}` has two rules for its shape");
                 return Err(Error::invalid(self.name, problem));
@@ -326,12 +327,18 @@ impl KernelBuilder {
                 "an elementwise kernel gets its operands without strides: declare it one or the other",
             ));
         }
-        let mut bindings = self.source.bindings.iter();
-        if let Some(fixed) = bindings.find(|binding| self.elementwise && binding.is_fixed) {
-            let name = &fixed.name;
+        let mut fixed = self.source.bindings.iter();
+        let fixed = fixed.find(|binding| {
+            binding.is_fixed && (self.elementwise || self.strided && binding.is_input)
+        });
+        if let Some(Binding { name, .. }) = fixed {
+            let gets = match self.elementwise {
+                true => "an elementwise kernel gets pieces of any",
+                false => "a strided one gets its whole storage, of any",
+            };
             return Err(Error::invalid(
                 self.name,
-                format!("`{name}` has a fixed length, an elementwise kernel gets pieces of any"),
+                format!("`{name}` has a fixed length, {gets}"),
             ));
         }
         let [_, y, z] = self.source.workgroup;

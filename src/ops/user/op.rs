@@ -45,7 +45,7 @@ impl Output {
 }
 
 /// What the kernel's params say of an operand.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
     /// Elements; in a piece those of the piece.
     Length,
@@ -79,15 +79,20 @@ impl UserOp<'_> {
         }
     }
 
+    /// Elements of an operand.
+    fn length(&self, place: Role) -> usize {
+        match place {
+            Role::Input(at) => self.lengths[at],
+            Role::Output(at) => self.outputs[at].shape.elements(),
+        }
+    }
+
     /// The params, for a launch on `length` elements of each operand, or on all.
     fn params(&self, inputs: &[&Layout], length: Option<usize>) -> Words {
         let mut words = self.words.clone();
         for &(word, place, about) in &self.about {
             words[word] = match (place, about) {
-                (Role::Input(at), About::Length) => length.unwrap_or(self.lengths[at]) as u32,
-                (Role::Output(at), About::Length) => {
-                    length.unwrap_or(self.outputs[at].shape.elements()) as u32
-                }
+                (_, About::Length) => length.unwrap_or_else(|| self.length(place)) as u32,
                 (Role::Input(at), About::Size(axis)) => self.shapes[at].dims()[axis] as u32,
                 // One element stands for what has none.
                 (Role::Input(at), _) if self.lengths[at] == 0 => 0,
@@ -282,6 +287,17 @@ impl Op for UserOp<'_> {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let source = &self.kernel.source;
         let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout).collect();
+        // Kernels get pieces of what is longer.
+        let mut about = self.about.iter();
+        let longest = about.find_map(|&(_, place, about)| {
+            let length = (about == About::Length).then(|| self.length(place))?;
+            (length > u32::MAX as usize).then_some(length)
+        });
+        if let Some(longest) = longest {
+            let problem =
+                format!("its twin gets lengths as u32, and {longest} elements overflow it");
+            return Err(Error::invalid(self.kernel.name, problem));
+        }
         let words = self.params(&layouts, None);
         let mut given = SmallVec::new();
         let mut outputs = SmallVec::new();

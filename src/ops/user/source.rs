@@ -29,8 +29,6 @@ const FEATURES: Features = Features::SHADER_FLOAT16
     .union(Features::SUBGROUP)
     .union(Features::IMMEDIATES)
     .union(Features::SHADER_FLOAT16_IN_FLOAT32);
-/// What WebGPU promises of the third dimension of a workgroup.
-const DEPTH: u64 = 64;
 
 /// One storage binding.
 #[derive(Debug)]
@@ -153,6 +151,7 @@ impl Source {
                 "bounds checks for kernels of a program",
             ),
         ];
+        let along = capabilities.max_workgroup_size.map(u64::from);
         let limits = [
             (
                 "workgroup of",
@@ -160,7 +159,9 @@ impl Source {
                 u64::from(capabilities.max_invocations),
                 "invocations",
             ),
-            ("workgroup of a depth of", z, DEPTH, "invocations"),
+            ("workgroup along x of", x, along[0], "invocations"),
+            ("workgroup along y of", y, along[1], "invocations"),
+            ("workgroup along z of", z, along[2], "invocations"),
             (
                 "kernel with",
                 u64::from(bindings),
