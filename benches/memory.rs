@@ -17,6 +17,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use clap::Parser;
 use orlop::memory::{BlockId, Growth, Pool, PoolConfig, Refused, RegionSource};
 use orlop::{DType, Device, Tensor};
 use trace::{Event, Trace};
@@ -27,6 +28,17 @@ const MAX_REGION: u64 = (1 << 31) - 1;
 const REPEATS: usize = 31;
 /// The budget under which blocks are moved: so many times the peak in use.
 const BUDGET: f64 = 1.02;
+
+/// The allocator on traces.
+#[derive(Parser)]
+struct Args {
+    /// A line of JSON for each figure.
+    #[arg(long)]
+    json: bool,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
 
 /// Counts the host memory that is taken.
 struct Counting;
@@ -335,18 +347,7 @@ fn three(values: [f64; 3], digits: usize) -> String {
 }
 
 fn main() -> Outcome<()> {
-    let mut json = false;
-    for argument in std::env::args().skip(1) {
-        match argument.as_str() {
-            "--json" => json = true,
-            // What cargo passes.
-            "--bench" => {}
-            other => {
-                eprintln!("memory: unknown argument {other}; there is --json");
-                std::process::exit(2);
-            }
-        }
-    }
+    let Args { json, .. } = Args::parse();
     if !json {
         println!(
             "{:<18}{:>8}{:>12}{:>12}{:>14}{:>7}{:>9}{:>9}{:>11}{:>9}{:>8}{:>12}{:>9}",

@@ -12,13 +12,11 @@ if [ "${ORLOP_NO_FUZZ:-}" = 1 ]; then
     echo "fuzz: not run (ORLOP_NO_FUZZ=1)"
     exit 0
 fi
-if ! command -v c++ >/dev/null 2>&1 && command -v clang++ >/dev/null 2>&1; then
-    export CXX=clang++
-fi
-if ! command -v "${CXX:-c++}" >/dev/null 2>&1; then
+if ! CXX=$(command -v "${CXX:-c++}" || command -v clang++); then
     echo "fuzz: there is no C++ compiler for libFuzzer; ORLOP_NO_FUZZ=1 leaves it out."
     exit 1
 fi
+export CXX
 
 what="${1:-60}"
 target="$(rustc -vV | sed -n 's/^host: //p')"

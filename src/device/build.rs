@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device, ledger};
+use crate::background::no_thread;
 use crate::error::{Error, Result};
 use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
@@ -311,10 +312,7 @@ impl DeviceBuilder {
         let opens = thread::Builder::new().name("orlop open".to_owned());
         match opens.spawn(move || promise.keep(self.build())) {
             Ok(_) => pending,
-            Err(error) => {
-                let problem = format!("the system gives no thread: {error}");
-                Pending::ready(Err(Error::invalid(op, problem)))
-            }
+            Err(error) => Pending::ready(Err(no_thread(op, &error))),
         }
     }
 

@@ -104,35 +104,20 @@ impl<R: Into<SliceRange>> SliceRanges for R {
     }
 }
 
-impl SliceRanges for &[SliceRange] {
-    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
-        SmallVec::from_slice(self)
-    }
+macro_rules! slice_ranges_list {
+    (<$(const $length:ident)?> $list:ty) => {
+        impl<$(const $length: usize)?> SliceRanges for $list {
+            fn ranges(self) -> SmallVec<[SliceRange; 6]> {
+                SmallVec::from_slice(self.as_ref())
+            }
+        }
+    };
 }
-
-impl<const N: usize> SliceRanges for [SliceRange; N] {
-    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
-        SmallVec::from_slice(&self)
-    }
-}
-
-impl<const N: usize> SliceRanges for &[SliceRange; N] {
-    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
-        SmallVec::from_slice(self)
-    }
-}
-
-impl SliceRanges for Vec<SliceRange> {
-    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
-        SmallVec::from_vec(self)
-    }
-}
-
-impl SliceRanges for &Vec<SliceRange> {
-    fn ranges(self) -> SmallVec<[SliceRange; 6]> {
-        SmallVec::from_slice(self)
-    }
-}
+slice_ranges_list!(<> &[SliceRange]);
+slice_ranges_list!(<const N> [SliceRange; N]);
+slice_ranges_list!(<const N> &[SliceRange; N]);
+slice_ranges_list!(<> Vec<SliceRange>);
+slice_ranges_list!(<> &Vec<SliceRange>);
 
 macro_rules! slice_ranges_tuple {
     ($($name:ident $index:tt),*) => {

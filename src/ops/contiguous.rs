@@ -57,7 +57,7 @@ pub(super) fn near<'a>(
         // What is wrong the road will find.
         return Ok(Cow::Borrowed(operand));
     }
-    road::check(op, operands)?;
+    road::check(op, operands, None)?;
     match launches(limit?)? > MANY_LAUNCHES {
         true => operand.copy_once().map(Cow::Owned),
         false => Ok(Cow::Borrowed(operand)),

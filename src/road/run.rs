@@ -50,10 +50,7 @@ fn travel(
 
     // 1. Infer: every error about arguments, before anything changes.
     let mut specs = operands_of(inputs);
-    let (shape, dtype, size) = inferred(op, &specs, into)?;
-    if let Some(into) = into {
-        place::check_travel_to(name, inputs, into)?;
-    }
+    let (shape, dtype, size) = inferred(op, inputs, &specs, into)?;
 
     // 2. Place: at home, or on the CPU with a reason.
     let home = match named {
@@ -241,41 +238,35 @@ fn operands_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[Operand<'a>; 4]> {
     tensors.iter().copied().map(operand).collect()
 }
 
-/// What comes out, and its bytes.
+/// What comes out, and its bytes; `specs` are the inputs as rules see them.
 ///
 /// # Errors
-/// Every one about the op's arguments, and about what it is written into.
+/// Every one about the op's arguments, and about what it is written into; then `Unsupported` for operands that may not
+/// travel there.
 fn inferred(
     op: &dyn Op,
-    inputs: &[Operand<'_>],
+    inputs: &[&Tensor],
+    specs: &[Operand<'_>],
     into: Option<&Tensor>,
 ) -> Result<(Shape, DType, u128)> {
-    let (shape, dtype) = op.infer(inputs)?;
+    let (shape, dtype) = op.infer(specs)?;
     let size = shape.count(op.name())? as u128 * dtype.size() as u128;
-    match into {
-        Some(into) if into.shape() != &shape || into.dtype() != dtype => {
+    if let Some(into) = into {
+        if into.shape() != &shape || into.dtype() != dtype {
             let problem = format!("{dtype} {shape} cannot be written into {into:?}");
-            Err(Error::invalid(op.name(), problem))
+            return Err(Error::invalid(op.name(), problem));
         }
-        _ => Ok((shape, dtype, size)),
+        place::check_travel_to(op.name(), inputs, into)?;
     }
+    Ok((shape, dtype, size))
 }
 
-/// What [`run`] checks first, for callers that make copies for it before.
-///
-/// # Errors
-/// Every one about the op's arguments.
-pub(crate) fn check(op: &dyn Op, inputs: &[&Tensor]) -> Result<()> {
-    inferred(op, &operands_of(inputs), None).map(drop)
-}
-
-/// What [`write`] checks first, for callers that make copies for it before.
+/// What [`run`], or [`write`] into a tensor, checks first, for callers that make copies for it before.
 ///
 /// # Errors
 /// Every one about the op's arguments; then `Unsupported` for operands that may not travel to what is written.
-pub(crate) fn check_write(op: &dyn Op, inputs: &[&Tensor], into: &Tensor) -> Result<()> {
-    inferred(op, &operands_of(inputs), Some(into))?;
-    place::check_travel_to(op.name(), inputs, into)
+pub(crate) fn check(op: &dyn Op, inputs: &[&Tensor], into: Option<&Tensor>) -> Result<()> {
+    inferred(op, inputs, &operands_of(inputs), into).map(drop)
 }
 
 /// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.

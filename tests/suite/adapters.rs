@@ -119,7 +119,7 @@ impl Context {
             .kernel_checks(self.variant == Variant::Checks)
             .immediates(match self.variant {
                 Variant::Uniforms => false,
-                Variant::Checks => !self.is_software() || full(),
+                Variant::Checks => !self.shares_kernels(),
                 Variant::Plain | Variant::Windows | Variant::Cooperative => true,
             })
             .experimental_cooperative_matrices(self.variant == Variant::Cooperative);
@@ -152,7 +152,7 @@ impl Context {
                 variants.push(Variant::Windows);
             }
             let has_immediates = adapter.info.capabilities.immediate_bytes > 0;
-            if has_immediates && (!plain.is_software() || full()) {
+            if has_immediates && !plain.shares_kernels() {
                 variants.push(Variant::Uniforms);
             }
             if adapter.info.capabilities.cooperative_matrices.f16.is_some() {
@@ -175,10 +175,16 @@ impl Context {
         self.is_software() && self.adapter.name != "lavapipe"
     }
 
-    /// Each pair of an op and a way to lie is a kernel. Where ops only take each other's place in it, software
-    /// adapters try most ways with the one that stands for others.
+    /// Whether kernels that take each other's place are shared out over tests, dtypes and adapters: on software
+    /// adapters, whose compilers take most of the time, but not in a full run.
+    pub fn shares_kernels(&self) -> bool {
+        self.is_software() && !full()
+    }
+
+    /// Each pair of an op and a way to lie is a kernel. Where ops only take each other's place in it, most ways are
+    /// tried with the one that stands for others.
     pub fn op<T: Copy>(&self, rng: &mut Rng, all: &[T], one: T) -> T {
-        match !self.is_software() || full() || rng.one_in(4) {
+        match !self.shares_kernels() || rng.one_in(4) {
             true => *rng.pick(all),
             false => one,
         }
@@ -226,7 +232,7 @@ pub fn in_turn<T: Number>(context: &Context) -> bool {
         DType::F64 => context.variant == Variant::Plain,
         _ => true,
     };
-    is_tried || !context.is_software() || full()
+    is_tried || !context.shares_kernels()
 }
 
 /// Of tests of how operands lie, on software adapters: dtypes that are stored as no other of these, in words,
@@ -237,7 +243,7 @@ pub fn stored_alone<T: Number>(context: &Context) -> bool {
         DType::I32 | DType::U32 => false,
         _ => true,
     };
-    (is_alone && in_turn::<T>(context)) || !context.is_software() || full()
+    (is_alone && in_turn::<T>(context)) || !context.shares_kernels()
 }
 
 /// Whether a test of hardware's kernels runs on this adapter: compilers of software adapters take minutes for
@@ -247,5 +253,5 @@ pub fn runs_hardwares<T: Number>(context: &Context) -> bool {
         true => &[DType::F32],
         false => &[DType::F32, DType::BF16, DType::I32, DType::F64, DType::Bool],
     };
-    full() || !context.is_software() || dtypes.contains(&T::DTYPE)
+    !context.shares_kernels() || dtypes.contains(&T::DTYPE)
 }

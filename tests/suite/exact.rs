@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use orlop::{DType, Result, Tensor, bf16, f16, fused};
 
-use crate::adapters::{Context, full, in_turn};
+use crate::adapters::{Context, in_turn};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, seed};
@@ -31,10 +31,10 @@ pub fn tests() -> Vec<Test> {
     all
 }
 
-/// Whether more than one of several functions is tried from an odd element too, where nothing is loaded as vectors: on
-/// software adapters, whose compilers take most of the time, one stands for all.
+/// Whether more than one of several functions is tried from an odd element too, where nothing is loaded as vectors: where
+/// kernels are shared out, one stands for all.
 fn all_odd(context: &Context) -> bool {
-    !context.is_software() || full()
+    !context.shares_kernels()
 }
 
 /// The least normal number.

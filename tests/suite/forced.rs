@@ -81,20 +81,15 @@ fn singles(context: &Context) -> Result<()> {
                 for (way, ways) in WAYS.into_iter().enumerate() {
                     let is_left_out = match turn {
                         Some(turn) => !(turn + at + way).is_multiple_of(WAYS.len()),
-                        // Compilers of software adapters take a second for each.
                         None => {
                             at != 4
                                 && !(nth + at + way).is_multiple_of(3)
-                                && context.is_software()
-                                && !full()
+                                && context.shares_kernels()
                         }
                     };
                     // A kernel of its own each, which other dtypes meet too: in one way.
                     let is_left_out = is_left_out
-                        || at == 4
-                            && way != (nth + 1) % WAYS.len()
-                            && context.is_software()
-                            && !full();
+                        || at == 4 && way != (nth + 1) % WAYS.len() && context.shares_kernels();
                     let rare = if context.is_slow() { 4 } else { 3 };
                     if is_left_out || (at > 3 && !full() && !rng.one_in(rare)) {
                         continue;
@@ -220,7 +215,7 @@ fn others<T: Factor>(context: &Context) -> Result<()> {
             };
             let is_tried =
                 (nth + turn).is_multiple_of(rare) && at == (nth / 2 + turn) % dtypes.len();
-            if context.is_software() && !full() && !is_tried {
+            if context.shares_kernels() && !is_tried {
                 continue;
             }
             let shapes: [Sizes<'_>; 3] = [

@@ -5,7 +5,7 @@ mod elementwise;
 use ndarray::{Array2, ArrayD, Axis, IxDyn, Slice, SliceInfoElem, concatenate, stack};
 use orlop::{DType, Result, SliceRange, Tensor};
 
-use crate::adapters::{Context, full};
+use crate::adapters::Context;
 use crate::functions;
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
@@ -160,10 +160,9 @@ fn ops<T: Number>(context: &Context) -> Result<()> {
     let (table, kin) = (table::<T>(), elementwise::table::<T>());
     let turns = context.times(4 * table.len());
     let mut order = table.iter().cycle().take(turns).collect::<Vec<_>>();
-    // Each of them is a kernel, whose places others take: software adapters, whose compilers take most of the time, share
-    // them out over the dtypes.
+    // Each of them is a kernel, whose places others take.
     let share = kin.len().div_ceil(4);
-    let (first, turns) = match context.is_software() && !full() {
+    let (first, turns) = match context.shares_kernels() {
         true => (T::DTYPE as usize * share, context.times(share)),
         false => (0, context.times(4 * kin.len())),
     };

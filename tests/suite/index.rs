@@ -401,7 +401,7 @@ fn large_sums_of<T: Number>(context: &Context, most: usize) -> Result<()> {
 /// Those where hardware's workgroups share an index.
 fn hardware_sums(context: &Context) -> Result<()> {
     // Each of thousands of invocations goes through the whole index, which takes software adapters long.
-    let most = match context.is_software() && !full() {
+    let most = match context.shares_kernels() {
         true => 2500,
         false => 9000,
     };

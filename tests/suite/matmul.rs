@@ -302,8 +302,8 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
                 (left.clone(), right.clone()),
                 (left, right.transpose(0, 1)?),
             ];
-            // Each is a kernel, which takes compilers of software adapters a second.
-            let is_few = context.is_software() && T::DTYPE != DType::F32 && !full();
+            // Each is a kernel.
+            let is_few = context.shares_kernels() && T::DTYPE != DType::F32;
             let one = rng.below(all.len());
             for (at, (a, b)) in all.iter().enumerate() {
                 if !is_few || at == one {

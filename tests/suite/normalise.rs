@@ -63,9 +63,9 @@ enum What {
 
 const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms];
 
-/// All; of other dtypes than f32 on software adapters, whose compilers take most of the time, one of each kin.
+/// All; where kernels are shared out, of other dtypes than f32 one of each kin.
 fn of_each_kin<T: Number>(context: &Context, rng: &mut Rng) -> Vec<What> {
-    if !context.is_software() || T::DTYPE == DType::F32 || full() {
+    if !context.shares_kernels() || T::DTYPE == DType::F32 {
         return ALL.to_vec();
     }
     let (exponentials, norms) = ALL.split_at(2);
@@ -311,15 +311,13 @@ fn short<T: Number>(context: &Context) -> Result<()> {
 /// Short rows and columns with one number in each place that is none, or out of range.
 fn short_specials(context: &Context) -> Result<()> {
     let device = context.device();
-    // Compilers of software adapters take most of the time: there each length meets one of both.
-    let each = if context.is_software() && !full() {
-        1
-    } else {
-        2
-    };
+    let both = [DType::F32, DType::BF16];
     for (nth, &length) in short_lengths(context).iter().enumerate() {
-        let dtypes = [DType::F32, DType::BF16].into_iter().cycle().skip(nth);
-        for dtype in dtypes.take(each) {
+        let dtypes = match context.shares_kernels() {
+            true => &both[nth % 2..][..1],
+            false => &both,
+        };
+        for &dtype in dtypes {
             for special in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 // The last row is of nothing else.
                 let one = |at: usize| match at / length == at % length || at / length == length {

@@ -427,8 +427,7 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
     cases(1, |rng| {
         for &size in &sizes {
             let x = Operand::<T>::random(context.device(), rng, &[size + 8])?;
-            // Compilers of software adapters take most of the time.
-            let is_few = context.is_software() && T::DTYPE != DType::F32 && !full();
+            let is_few = context.shares_kernels() && T::DTYPE != DType::F32;
             let other = *rng.pick(&[1, 4, 8]);
             for first in [0, 1, 4, 8] {
                 if is_few && first != 0 && first != other {

@@ -240,9 +240,11 @@ fn slices(context: &Context) -> Result<()> {
     assert_eq!(whole.slice(3..)?.to_vec::<i32>()?[0], at(3, 0, 0));
     assert_eq!(whole.slice((..=1, 4..=4))?.shape(), &[2, 1, 6]);
     let ranges = [SliceRange::from(1..2), SliceRange::from(..)];
+    let borrowed: &[SliceRange; 2] = &ranges;
     let listed = ranges.to_vec();
     for view in [
         whole.slice(&ranges[..])?,
+        whole.slice(borrowed)?,
         whole.slice(&listed)?,
         whole.slice(listed)?,
         whole.slice(ranges)?,

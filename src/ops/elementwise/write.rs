@@ -33,7 +33,7 @@ impl Elementwise {
         }
         self.into = Some((into.shape().clone(), into.dtype()));
         // Before numbers become tensors, and what lies in the same storage is copied.
-        road::check_write(&self, inputs, into)?;
+        road::check(&self, inputs, Some(into))?;
         // It is gone through in the order of its memory.
         let order = AxisOrder::of(std::iter::once(into.layout()));
         let shape = into.shape();

@@ -151,7 +151,7 @@ fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Res
     if dtype == dtype.accumulator() {
         return sum(&op, operands);
     }
-    road::check(&op, &operands)?;
+    road::check(&op, &operands, None)?;
     let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
     sum(&op, [&target, index, &source])?.cast(dtype)
 }
@@ -178,6 +178,6 @@ fn apart<'a>(
     if !other.shares_storage(index) {
         return near(op, operands, index, launches);
     }
-    road::check(op, operands)?;
+    road::check(op, operands, None)?;
     index.copy_once().map(Cow::Owned)
 }

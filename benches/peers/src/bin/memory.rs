@@ -16,6 +16,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::Parser;
 use cubecl_ir::MemoryDeviceProperties;
 use cubecl_server::logging::ServerLogger;
 use cubecl_server::memory_management::{
@@ -26,6 +27,14 @@ use cubecl_server::server::IoError;
 use cubecl_server::storage::{ComputeStorage, StorageHandle, StorageId, StorageUtilization};
 use orlop::memory::{BlockId, Growth, Pool, PoolConfig, QUANTUM, Refused, RegionSource};
 use trace::{Event, Trace};
+
+/// orlop's allocator beside others.
+#[derive(Parser)]
+struct Args {
+    /// A line of JSON for each trace.
+    #[arg(long)]
+    json: bool,
+}
 
 /// A figure of time is the median of this many rounds; in a round each allocator replays the trace.
 const ROUNDS: usize = 41;
@@ -247,7 +256,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let json = std::env::args().any(|argument| argument == "--json");
+    let Args { json } = Args::parse();
     if !json {
         println!("peak reserved / peak live, and nanoseconds for an allocation and its free");
         println!(
