@@ -110,6 +110,7 @@ struct Limits {
 impl Limits {
     fn measure(quick: bool) -> Self {
         let runs = if quick { 3 } else { 7 };
+        let gemm = gemm_f32::gemm::f32::get_gemm_fn();
         let gemm = SIZES
             .iter()
             .map(|&(size, _)| {
@@ -121,28 +122,29 @@ impl Limits {
                 let mut c = vec![0.0f32; size * size];
                 let stride = size as isize;
                 let seconds = median(runs, || {
-                    // SAFETY: three square matrices of `size`, row-major.
+                    // Columns first, as the `gemm` crate calls it: rows are columns of what is turned round.
+                    // SAFETY: three square matrices of `size`.
                     unsafe {
-                        gemm::gemm(
+                        gemm(
                             size,
                             size,
                             size,
                             c.as_mut_ptr(),
-                            1,
                             stride,
+                            1,
                             false,
-                            a.as_ptr(),
-                            1,
-                            stride,
                             b.as_ptr(),
-                            1,
                             stride,
+                            1,
+                            a.as_ptr(),
+                            stride,
+                            1,
                             0.0,
                             1.0,
                             false,
                             false,
                             false,
-                            gemm::Parallelism::Rayon(0),
+                            gemm_common::Parallelism::Rayon(0),
                         );
                     }
                 });

@@ -80,7 +80,10 @@ fn singles(context: &Context) -> Result<()> {
                 }
                 for (way, ways) in WAYS.into_iter().enumerate() {
                     let is_left_out = match turn {
-                        Some(turn) => !(turn + at + way).is_multiple_of(WAYS.len()),
+                        // Two of the ways on each of three adapters, by turns.
+                        Some(turn) => {
+                            !(turn + way).is_multiple_of(3) || !(at + way / 3).is_multiple_of(2)
+                        }
                         None => {
                             at != 4
                                 && !(nth + at + way).is_multiple_of(3)

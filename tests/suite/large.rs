@@ -44,10 +44,11 @@ const COLUMNS: usize = 4096;
 
 /// Runs a body for each size in bytes, on a device of its own.
 fn for_each_size(context: &Context, body: impl Fn(&Device, usize) -> Result<()>) -> Result<()> {
-    let mebibytes: &[usize] = match (context.is_slow(), full()) {
-        (true, _) => &[129],
-        (false, false) => &[129, 300],
-        (false, true) => &[129, 300, 1536],
+    let mebibytes: &[usize] = match full() {
+        _ if context.is_slow() => &[129],
+        false if context.is_software() => &[129],
+        false => &[129, 300],
+        true => &[129, 300, 1536],
     };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for mebibytes in mebibytes {

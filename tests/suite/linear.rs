@@ -202,9 +202,12 @@ impl<T: Real> Case<T> {
 }
 
 fn random<T: Real>(context: &Context) -> Result<()> {
-    // Those of 16 bits take compilers of software adapters longest.
-    let is_few = T::DTYPE.size() == 2 && context.shares_kernels();
-    let usual = if is_few { 15 } else { 30 };
+    // Those of 16 bits take compilers longest.
+    let usual = match (context.shares_kernels(), T::DTYPE.size()) {
+        (true, 2) => 10,
+        (true, _) => 20,
+        _ => 30,
+    };
     cases(context.times(usual), |rng| {
         let mut size = |most| rng.between(1, most);
         let (m, n) = (size(40), size(40));

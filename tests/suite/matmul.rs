@@ -126,7 +126,10 @@ fn size(rng: &mut Rng, most: usize) -> usize {
 
 fn random<T: Factor>(context: &Context) -> Result<()> {
     let most = if context.is_slow() { 40 } else { 80 };
-    cases(context.times(40), |rng| {
+    // Those of 16 bits take compilers longest.
+    let is_few = T::DTYPE.size() == 2 && context.shares_kernels();
+    let usual = if is_few { 20 } else { 40 };
+    cases(context.times(usual), |rng| {
         let (m, k, n) = (size(rng, most), size(rng, most), size(rng, most));
         let a = operand::<T>(context, rng, &[m, k])?;
         let b = operand::<T>(context, rng, &[k, n])?;
@@ -303,7 +306,8 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
                 (left, right.transpose(0, 1)?),
             ];
             // Each is a kernel.
-            let is_few = context.shares_kernels() && T::DTYPE != DType::F32;
+            let plain = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
+            let is_few = context.shares_kernels() && !plain;
             let one = rng.below(all.len());
             for (at, (a, b)) in all.iter().enumerate() {
                 if !is_few || at == one {
@@ -319,10 +323,12 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
 fn few<T: Factor>(context: &Context) -> Result<()> {
     let device = context.device();
     cases(1, |rng| {
-        let sizes: &[usize] = if context.is_slow() {
-            &[130]
-        } else {
-            &[120, 136, 264, 515, 520]
+        let plain = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
+        let sizes: &[usize] = match (context.is_slow(), context.shares_kernels()) {
+            (true, _) => &[130],
+            (_, true) if plain => &[120, 515, 520],
+            (_, true) => &[136, 515],
+            _ => &[120, 136, 264, 515, 520],
         };
         for &n in sizes {
             for few in [2, 3, 4, 5, 7, 8, 9, 16, 17] {

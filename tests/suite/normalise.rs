@@ -25,7 +25,9 @@ pub fn tests() -> Vec<Test> {
             "normalise::hardware_specials",
             Scope::Gpu,
             hardware_specials,
-        ),
+        )
+        // Vulkan's compilers are enough for those.
+        .when(|context| !context.shares_kernels() || context.adapter.name != "gl"),
     ];
     macro_rules! floats {
         ($name:literal, $scope:expr, $body:ident, $when:ident) => {

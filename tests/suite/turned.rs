@@ -125,7 +125,8 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
 /// Turned operands beside others: straight and turned ones, rows, columns and single numbers.
 fn sums<T: Number>(context: &Context) -> Result<()> {
     let device = context.device();
-    cases(context.times(6), |rng| {
+    let usual = if context.shares_kernels() { 3 } else { 6 };
+    cases(context.times(usual), |rng| {
         let turned = permuted::<T>(context, rng)?;
         let shape = turned.shape().to_vec();
         let rank = shape.len();
