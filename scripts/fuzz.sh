@@ -12,11 +12,11 @@ if [ "${ORLOP_NO_FUZZ:-}" = 1 ]; then
     echo "fuzz: not run (ORLOP_NO_FUZZ=1)"
     exit 0
 fi
-if ! CXX=$(command -v "${CXX:-c++}" || command -v clang++); then
+export CXX="${CXX:-$(command -v c++ || command -v clang++)}"
+if [ -z "$CXX" ]; then
     echo "fuzz: there is no C++ compiler for libFuzzer; ORLOP_NO_FUZZ=1 leaves it out."
     exit 1
 fi
-export CXX
 
 what="${1:-60}"
 target="$(rustc -vV | sed -n 's/^host: //p')"

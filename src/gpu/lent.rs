@@ -25,7 +25,8 @@ pub(crate) struct Lent {
     queue: wgpu::Queue,
 }
 
-/// Limits that a device needs at least, with what it has: of compute what the fixed ones of the templates take.
+/// Limits that a device needs at least, with what it has: of compute what WebGPU's least adapters have, as the templates
+/// count on it.
 fn least(limits: &wgpu::Limits) -> [(&'static str, u64, u64); 6] {
     let least = wgpu::Limits::downlevel_defaults();
     macro_rules! compute {
@@ -93,7 +94,8 @@ impl Lent {
             return Err(unavailable(
                 &adapter.name,
                 format!(
-                    "it was opened with a {limit} of {there} where {needed} is needed; request wgpu::Limits::default()"
+                    "it was opened with a {limit} of {there} where {needed} is needed; request wgpu::Limits::default(), if \
+                     the adapter has them"
                 ),
             ));
         }

@@ -244,7 +244,7 @@ pub(crate) const LONGEST_TEXT: usize = 64 << 10;
 /// Steps of rendering it.
 const FUEL: u64 = 1 << 20;
 /// Levels of a template, which minijinja goes through by recursion, on the stack of whoever asks: blocks and `elif`s one
-/// within another, operators behind each other.
+/// within another, operators, indices and calls behind each other.
 const MOST_LEVELS: usize = 200;
 
 /// A program's own template, with its values; what is wrong with it else.
@@ -260,7 +260,7 @@ pub(crate) fn render_text<'a>(
     }
     if let Some(line) = too_deep(template) {
         return Err(format!(
-            "line {line} nests too deeply: more than {MOST_LEVELS} operators, blocks or `elif`s"
+            "line {line} nests too deeply: more than {MOST_LEVELS} operators, indices, calls, blocks or `elif`s"
         ));
     }
     let mut environment = empty();

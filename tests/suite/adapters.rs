@@ -247,8 +247,8 @@ pub fn stored_alone<T: Number>(context: &Context) -> bool {
 }
 
 /// Whether a test of hardware's kernels runs on this adapter: compilers of software adapters take minutes for
-/// them, so f32 runs on the two that are slow, of the others bf16, i32, f64 and bool on lavapipe. f16 and u32 go the ways
-/// of bf16 and i32.
+/// them, so f32 runs on the two that are slow, what sizes they have time for; bf16, i32, f64 and bool run on lavapipe. f16
+/// and u32 go the ways of bf16 and i32.
 pub fn runs_hardwares<T: Number>(context: &Context) -> bool {
     let dtypes: &[DType] = match context.is_slow() {
         true => &[DType::F32],

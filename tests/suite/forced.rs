@@ -31,7 +31,7 @@ const WAYS: [[usize; 2]; 6] = [[0, 0], [1, 1], [2, 1], [1, 2], [0, 1], [1, 0]];
 fn own(context: &Context) -> Option<(&'static [&'static str], usize)> {
     match context.adapter.name.as_str() {
         "lavapipe" => Some((&["subgroup", "wide", "texel", "vector_tile 64"], 0)),
-        "swiftshader" => Some((&["subgroup", "vector_tile 64"], 1)),
+        "swiftshader" => Some((&["subgroup", "quad", "vector_tile 64"], 1)),
         "gl" => Some((&["register", "vector_tile 64"], 2)),
         _ => None,
     }
@@ -80,9 +80,10 @@ fn singles(context: &Context) -> Result<()> {
                 }
                 for (way, ways) in WAYS.into_iter().enumerate() {
                     let is_left_out = match turn {
-                        // Two of the ways on each of three adapters, by turns.
+                        // Two of the ways on each of three adapters, by turns, each with every other shape.
                         Some(turn) => {
-                            !(turn + way).is_multiple_of(3) || !(at + way / 3).is_multiple_of(2)
+                            !(turn + way).is_multiple_of(3)
+                                || !(at + way / 3 + nth / 3).is_multiple_of(2)
                         }
                         None => {
                             at != 4

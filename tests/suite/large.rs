@@ -1,7 +1,7 @@
 //! Tensors above one storage binding: every op on them, contiguous, transposed and broadcast,
 //! against references in f64 on samples at the edges of windows and at random.
 //!
-//! 129 MiB and 300 MiB on lavapipe and on hardware; 1.5 GiB, and the slow adapters, in full.
+//! 129 MiB on lavapipe, and 300 MiB on hardware; 1.5 GiB, and the slow adapters, in full.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

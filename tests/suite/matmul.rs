@@ -327,7 +327,7 @@ fn few<T: Factor>(context: &Context) -> Result<()> {
         let sizes: &[usize] = match (context.is_slow(), context.shares_kernels()) {
             (true, _) => &[130],
             (_, true) if plain => &[120, 515, 520],
-            (_, true) => &[136, 515],
+            (_, true) => &[264, 515],
             _ => &[120, 136, 264, 515, 520],
         };
         for &n in sizes {

@@ -47,6 +47,11 @@ pub fn tests() -> Vec<Test> {
         large_columns,
         stored_alone
     );
+    // At sizes that the slow adapters have no time for.
+    all.push(
+        Test::new("reduce::hardware_specials", Scope::Gpu, hardware_specials)
+            .when(|context| !context.is_slow() || full()),
+    );
     all.push(
         Test::new("reduce::hardware::bool", Scope::Gpu, hardware::<bool>)
             .when(runs_hardwares::<bool>),
@@ -673,12 +678,15 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
             large_columns::<T>(context)?;
             whole_columns::<T>(context)?;
         }
-        if T::DTYPE == DType::F32 {
-            short::<T>(context)?;
-            far_from_zero(context)?;
-            squares_beyond(context)?;
-        }
         random::<T>(context)
+    })
+}
+
+fn hardware_specials(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        short::<f32>(context)?;
+        far_from_zero(context)?;
+        squares_beyond(context)
     })
 }
 

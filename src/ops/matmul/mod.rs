@@ -244,7 +244,11 @@ fn sums_above_a_binding(
     let spans = added.iter().map(|one| {
         let together = added.iter();
         let together = together.filter(|other| other.storage_bytes == one.storage_bytes);
-        together.map(span).sum()
+        // A storage within the limit is bound whole.
+        together
+            .map(span)
+            .sum::<f64>()
+            .min(one.storage_bytes as f64)
     });
     let spans = spans.fold(0.0, f64::max);
     let bytes = ((entries / 64.0).ceil() * 256.0).max(spans);

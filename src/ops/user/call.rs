@@ -5,6 +5,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use super::op::{About, about};
 use super::source::Source;
 use crate::cpu::host_vec;
 use crate::dtype::{DType, Element};
@@ -127,7 +128,7 @@ impl<'a> KernelCall<'a> {
     /// A number of the kernel's params: `f32`, `i32` or `u32`, as the WGSL says.
     ///
     /// # Errors
-    /// As [`KernelCall::input`].
+    /// As [`KernelCall::input`]; for a length above 32 bits.
     pub fn scalar<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<T> {
         let [value] = self.vector::<T, 1>(name)?;
         Ok(value)
@@ -146,6 +147,16 @@ impl<'a> KernelCall<'a> {
         let member = member.ok_or_else(|| unknown(self.kernel, "scalar", name))?;
         if T::DTYPE != member.dtype {
             return Err(Error::read_dtype(self.kernel, member.dtype, T::DTYPE));
+        }
+        let inputs = self.inputs.iter().map(|(name, shape, _)| (*name, *shape));
+        let outputs = self.outputs.iter().map(|(name, shape, _)| (*name, *shape));
+        let overflows = |(operand, shape): &(&str, &Shape)| {
+            about(name, operand) == Some(About::Length) && shape.elements() > u32::MAX as usize
+        };
+        // Kernels get pieces of what is longer.
+        if let Some((_, shape)) = inputs.chain(outputs).find(overflows) {
+            let problem = format!("{} elements overflow `{name}`", shape.elements());
+            return Err(Error::invalid(self.kernel, problem));
         }
         let numbers = bytemuck::cast_slice(&self.words[member.word..member.word + member.lanes]);
         <[T; N]>::try_from(numbers).map_err(|_| {

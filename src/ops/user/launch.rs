@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::Kernel;
 use super::call::unknown;
-use super::op::{self, About, Output, Role, UserOp};
+use super::op::{self, About, Output, Role, UserOp, lies_well};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -571,7 +571,9 @@ impl<'k> KernelLaunch<'k> {
         written: Option<&Tensor>,
     ) -> Result<Vec<Tensor>> {
         let mut arrived: Vec<Tensor> = Vec::new();
-        for tensor in operands {
+        let bindings = &self.kernel.source.bindings;
+        let inputs = bindings.iter().filter(|binding| binding.is_input);
+        for (tensor, input) in operands.into_iter().zip(inputs) {
             if tensor.elements() == 0 {
                 arrived.push(Tensor::zeros(tensor.device(), 1, tensor.dtype())?);
                 continue;
@@ -582,17 +584,16 @@ impl<'k> KernelLaunch<'k> {
                 let overlap = || window(tensor).overlaps(&window(other));
                 !(other.shares_storage(tensor) && (self.kernel.strided || overlap()))
             }) && !written.is_some_and(|written| written.shares_storage(tensor));
-            let may_stay = is_free && (self.kernel.strided || lies_well(tensor));
-            arrived.push(match may_stay {
+            let lies_well = match self.kernel.strided {
+                // Its whole storage is bound.
+                true => !input.is_fixed || tensor.is_contiguous() && tensor.layout().offset() == 0,
+                false => lies_well(tensor),
+            };
+            arrived.push(match is_free && lies_well {
                 true => tensor.clone(),
                 false => tensor.copy_at_home()?,
             });
         }
         Ok(arrived)
     }
-}
-
-/// Whether it can be bound as it lies: without gaps, from where windows may begin.
-fn lies_well(tensor: &Tensor) -> bool {
-    tensor.is_contiguous() && tensor.byte_range().start.is_multiple_of(WINDOW_ALIGNMENT)
 }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::gpu::templates;
 use crate::shape::Shape;
 use crate::sync::Mutex;
-use source::{Binding, Source};
+use source::Source;
 
 /// The twin of a kernel.
 type Twin = dyn Fn(&KernelCall<'_>) -> Result<()> + Send + Sync;
@@ -273,8 +273,8 @@ impl KernelBuilder {
     /// The kernel handles offsets and strides: inputs arrive as they lie, and members of the params
     /// called `NAME_offset`, `NAME_size_0`, `NAME_stride_0`, .. say how, in elements (strides may
     /// be negative, as `i32`; those of broadcast dimensions are 0). The rank must be the one that
-    /// the members ask for. An input is bound with all of its storage, so its array has no length
-    /// in its type. Outputs are row-major as ever.
+    /// the members ask for. An array of a fixed length gets its elements in order, from the first.
+    /// Outputs are row-major as ever.
     pub fn strided(mut self) -> Self {
         self.strided = true;
         self
@@ -302,8 +302,8 @@ impl KernelBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a shape rule of an output that is not there or that has one, for a kernel
-    /// that is both elementwise and strided, for an elementwise one whose workgroup goes along
-    /// y or z or whose arrays have a length, and for a strided one whose inputs have one.
+    /// that is both elementwise and strided, and for an elementwise one whose workgroup goes along
+    /// y or z or whose arrays have a length.
     pub fn twin(
         self,
         twin: impl Fn(&KernelCall<'_>) -> Result<()> + Send + Sync + 'static,
@@ -327,18 +327,12 @@ impl KernelBuilder {
                 "an elementwise kernel gets its operands without strides: declare it one or the other",
             ));
         }
-        let mut fixed = self.source.bindings.iter();
-        let fixed = fixed.find(|binding| {
-            binding.is_fixed && (self.elementwise || self.strided && binding.is_input)
-        });
-        if let Some(Binding { name, .. }) = fixed {
-            let gets = match self.elementwise {
-                true => "an elementwise kernel gets pieces of any",
-                false => "a strided one gets its whole storage, of any",
-            };
+        let mut bindings = self.source.bindings.iter();
+        if let Some(fixed) = bindings.find(|binding| self.elementwise && binding.is_fixed) {
+            let name = &fixed.name;
             return Err(Error::invalid(
                 self.name,
-                format!("`{name}` has a fixed length, {gets}"),
+                format!("`{name}` has a fixed length, an elementwise kernel gets pieces of any"),
             ));
         }
         let [_, y, z] = self.source.workgroup;

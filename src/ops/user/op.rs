@@ -16,6 +16,7 @@ use crate::layout::Layout;
 use crate::ops::fill::Fill;
 use crate::road::{HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::Shape;
+use crate::tensor::Tensor;
 
 /// What a binding is bound to.
 #[derive(Clone, Copy)]
@@ -287,17 +288,6 @@ impl Op for UserOp<'_> {
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let source = &self.kernel.source;
         let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout).collect();
-        // Kernels get pieces of what is longer.
-        let mut about = self.about.iter();
-        let longest = about.find_map(|&(_, place, about)| {
-            let length = (about == About::Length).then(|| self.length(place))?;
-            (length > u32::MAX as usize).then_some(length)
-        });
-        if let Some(longest) = longest {
-            let problem =
-                format!("its twin gets lengths as u32, and {longest} elements overflow it");
-            return Err(Error::invalid(self.kernel.name, problem));
-        }
         let words = self.params(&layouts, None);
         let mut given = SmallVec::new();
         let mut outputs = SmallVec::new();
@@ -349,6 +339,11 @@ pub(super) fn about(member: &str, operand: &str) -> Option<About> {
             .map(About::Size)
             .or_else(|| axis("stride_").map(About::Stride)),
     }
+}
+
+/// Whether it can be bound as it lies: without gaps, from where windows may begin.
+pub(super) fn lies_well(tensor: &Tensor) -> bool {
+    tensor.is_contiguous() && tensor.byte_range().start.is_multiple_of(WINDOW_ALIGNMENT)
 }
 
 /// The typed error for a launch that lacks what the kernel names.
