@@ -400,6 +400,12 @@ fn main(
     {%- if reduced_rank == 1 and not held %}
     if params.tail > 0u && lane == 0u && chunk + 1u == params.chunks {
         {{- load("x", "base + params.steps") }}
+        {%- if is_based %}
+        if total.a == 0.0 {
+            // It has no whole step: a state without a base would keep its mean from 0.
+            total.d = x_0[0];
+        }
+        {%- endif %}
         {%- for i in range(unit - 1) %}
         {%- set element_of_x = "x_" ~ i % quads ~ "[" ~ i // quads ~ "]" %}
         if {{ i }}u < params.tail {

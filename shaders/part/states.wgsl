@@ -253,7 +253,9 @@ fn join_{{ name }}(x: {{ State }}, y: {{ State }}) -> {{ State }} {
     let base = select(x.d, y.d, x.a == {{ T }}());
     let apart = select({{ kept(name, "y.d - base") }} + (y.b - x.b), {{ T }}(), y.a == {{ T }}());
     let share = y.a / max(count, {{ T }}(1.0));
-    return based_{{ name }}({{ State }}(count, x.b + apart * share, x.c + y.c + apart * apart * x.a * share, base));
+    // Beside nothing there is no distance, whose square may go over.
+    let between = select(apart * apart * x.a * share, {{ T }}(), x.a == {{ T }}());
+    return based_{{ name }}({{ State }}(count, x.b + apart * share, x.c + y.c + between, base));
     {%- elif op == "exponential" %}
     // Of NaN only the sum tells. Equal ones may be infinite.
     let is_nan = (bitcast<{{ U }}>(y.a) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u);

@@ -20,6 +20,12 @@ pub fn tests() -> Vec<Test> {
         Test::new("normalise::specials", Scope::Kernels, specials),
         Test::new("normalise::far_from_zero", Scope::Kernels, far_from_zero),
         Test::new("normalise::far_apart", Scope::Device, far_apart),
+        Test::new(
+            "normalise::long_rows_of_little",
+            Scope::Device,
+            long_rows_of_little,
+        )
+        .when(|context| !context.is_slow()),
         Test::new("normalise::short_specials", Scope::Kernels, short_specials),
         Test::new(
             "normalise::hardware_specials",
@@ -446,6 +452,18 @@ fn hardware_specials(context: &Context) -> Result<()> {
         short_specials(context)?;
         far_from_zero(context)
     })
+}
+
+/// Rows as long as one invocation takes, whose squares go under, two at a time: llvmpipe ends long loops.
+fn long_rows_of_little(context: &Context) -> Result<()> {
+    let [rows, length] = [256, 16_001];
+    let x = Tensor::full(context.device(), [rows, length], 1e-25, DType::F32)?;
+    let weight = Tensor::full(context.device(), length, 3.0, DType::F32)?;
+    let y = x.rms_norm(1, Some(&weight), 0.0)?.to_vec::<f32>()?;
+    let wrong = (0..y.len()).find(|&at| (y[at] - 3.0).abs() > 1e-3);
+    let story = wrong.map(|at| format!("{} at {} of row {}", y[at], at % length, at / length));
+    assert_eq!(story, None);
+    Ok(())
 }
 
 /// Rows whose mean is far larger than their spread, and such whose squares are no f32; by rows and by

@@ -16,7 +16,8 @@ use crate::road::Problem;
 use crate::road::window::{self, Limits, Walked};
 use crate::shape::Dims;
 
-/// Steps of a row that one invocation goes through, twice: far below the loops that llvmpipe ends.
+/// Steps that one invocation goes through up to three times, of one row or of all that it has: below the turns after which
+/// llvmpipe ends loops.
 const MOST_STEPS: usize = 16 << 10;
 /// Rows, in units, from which on a software adapter is busy; hardware with a workgroup a row.
 const SOFT_ROWS: usize = 32;
@@ -195,7 +196,8 @@ impl Planner<'_, '_> {
                 }
             }));
         }
-        let each = match is_software && self.family.is_shared() && groups >= TOGETHER_ROWS {
+        let shares = is_software && self.family.is_shared() && groups >= TOGETHER_ROWS;
+        let each = match shares && steps <= MOST_STEPS / TOGETHER as usize {
             true => TOGETHER,
             false => 1,
         };
