@@ -116,24 +116,9 @@ stage_tests() {
     cargo test "${built[@]}" --no-fail-fast --lib ${targets[@]+"${targets[@]}"}
 }
 
-# Drivers' compilers, which take most of the suite's time, spend a fifth of it in glibc's allocator: another one, where
-# Debian has it.
-jemalloc() {
-    local found
-    found="/usr/lib/$(uname -m)-linux-gnu/libjemalloc.so.2"
-    if [ ! -e "$found" ]; then
-        # shellcheck source=scripts/apt.sh
-        source scripts/apt.sh
-        _orlop_apt_install libjemalloc2 || true
-    fi
-    [ ! -e "$found" ] || echo "$found"
-}
-
 stage_suite() {
-    local status=0 preload
-    cargo test "${built[@]}" --test suite --no-run
-    preload=$(jemalloc)
-    LD_PRELOAD="${preload:+$preload }${LD_PRELOAD:-}" cargo test "${built[@]}" --test suite | tee "$suite_log" || status=$?
+    local status=0
+    cargo test "${built[@]}" --test suite | tee "$suite_log" || status=$?
     some_passed "$suite_log" || status=1
     if [ "$(results "$suite_log")" != "$(trials "$suite_log" | awk '{ p += $2; f += $3; i += $4 } END { printf "%d %d %d\n", p, f, i }')" ]; then
         echo "the suite's trials and its result line do not agree: see $suite_log"
