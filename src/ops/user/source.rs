@@ -151,7 +151,8 @@ impl Source {
                 "bounds checks for kernels of a program",
             ),
         ];
-        let along = capabilities.max_workgroup_size.map(u64::from);
+        // x is within the invocations, all of which it may have.
+        let [_, along_y, along_z] = capabilities.max_workgroup_size.map(u64::from);
         let limits = [
             (
                 "workgroup of",
@@ -159,9 +160,8 @@ impl Source {
                 u64::from(capabilities.max_invocations),
                 "invocations",
             ),
-            ("workgroup along x of", x, along[0], "invocations"),
-            ("workgroup along y of", y, along[1], "invocations"),
-            ("workgroup along z of", z, along[2], "invocations"),
+            ("workgroup along y of", y, along_y, "invocations"),
+            ("workgroup along z of", z, along_z, "invocations"),
             (
                 "kernel with",
                 u64::from(bindings),
