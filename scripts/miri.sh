@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Miri over the code that handles host memory by pointer (src/cpu/arena.rs), the allocator it
-# trusts (src/memory/), and work that threads share (src/cpu/helpers.rs): scripts/miri.sh [seeds]
+# Miri over the code that handles host memory by pointer (src/cpu/arena/), the allocator it
+# trusts (src/memory/), and work that threads share (src/cpu/helpers.rs), in a crate of their own
+# (tests/miri/): scripts/miri.sh [seeds]
 #
 #   seeds              schedules tried for threads (default 4)
 #   ORLOP_NO_MIRI=1    do not run; the only way to pass without Miri
@@ -36,7 +37,7 @@ fi
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
 logs=$(mktemp -d "${TMPDIR:-/tmp}/orlop-miri.XXXXXX")
 trap 'rm -rf "$logs"' EXIT
-miri=(cargo "+$nightly" miri test --locked --no-default-features --lib)
+miri=(cargo "+$nightly" miri test --manifest-path tests/miri/Cargo.toml --locked --lib)
 run() { # log, flags, what the test program gets
     local log="$logs/$1" flags=$2
     shift 2
@@ -46,12 +47,13 @@ run() { # log, flags, what the test program gets
     # Seeds run side by side, and so may their lines.
     grep -qE '[1-9][0-9]* passed' "$log" || { echo "miri: not one test ran"; return 1; }
 }
-MIRIFLAGS="-Zmiri-strict-provenance" "${miri[@]}" --no-run
+# Compiled once, before two wait for it.
+MIRIFLAGS="-Zmiri-strict-provenance" "${miri[@]}" -- --list >/dev/null
 # Miri runs all threads of a program on one: two programs, so that both cores have work.
 run moves '' memory::relocate >"$logs/beside" &
 beside=$!
 status=0
-run others '' memory:: cpu::arena --skip memory::relocate || status=$?
+run others '' memory:: cpu::arena turns:: --skip memory::relocate || status=$?
 wait "$beside" || status=$?
 cat "$logs/beside"
 [ "$status" -eq 0 ] || exit "$status"

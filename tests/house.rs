@@ -40,7 +40,7 @@ const FLOORS: &[Floor] = &[
 const PURE: &str = "memory";
 const MOST_LINES: usize = 600;
 const UNSAFE: &[&str] = &[
-    "cpu/arena.rs",
+    "cpu/arena/mod.rs",
     "cpu/arena/region.rs",
     "cpu/helpers.rs",
     "cpu/pages.rs",

@@ -198,9 +198,13 @@ impl Context {
         random_shape(rng, max_rank, most)
     }
 
-    /// How often a random test runs: fewer times on slow adapters and variants, more in full.
+    /// How often a random test runs: fewer times on software adapters, whose compilers take most of the time, and
+    /// variants; more in full.
     pub fn times(&self, usual: usize) -> usize {
         let mut times = usual;
+        if self.shares_kernels() {
+            times /= 2;
+        }
         if self.is_slow() {
             times /= 3;
         }

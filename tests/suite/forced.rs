@@ -80,10 +80,9 @@ fn singles(context: &Context) -> Result<()> {
                 }
                 for (way, ways) in WAYS.into_iter().enumerate() {
                     let is_left_out = match turn {
-                        // Two of the ways on each of three adapters, by turns, each with every other shape.
+                        // One of the ways on each of three adapters, by turns, with every other shape.
                         Some(turn) => {
-                            !(turn + way).is_multiple_of(3)
-                                || !(at + way / 3 + nth / 3).is_multiple_of(2)
+                            (turn + way) % WAYS.len() != 0 || !(at + nth / 3).is_multiple_of(2)
                         }
                         None => {
                             at != 4

@@ -241,7 +241,7 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
         if !context.shares_kernels() {
             return false;
         }
-        let is_anothers = turn_of(context, at, kernel).is_some_and(|turn| turn % 2 == 0);
+        let is_anothers = turn_of(context, at, kernel).is_some_and(|turn| turn % 3 != 0);
         let mut floats = vec![DType::F32];
         if !context.is_slow() {
             let others = dtypes(kernel, context).into_iter();

@@ -2,7 +2,7 @@
 
 use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
 
-use crate::adapters::{Context, always, full, in_turn, runs_hardwares};
+use crate::adapters::{Context, Variant, always, full, in_turn, runs_hardwares};
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::reduce::{groups, random_axes, rounding};
@@ -48,9 +48,9 @@ pub fn tests() -> Vec<Test> {
             ]);
         };
     }
-    floats!("normalise::random", Scope::Kernels, random, in_turn);
-    floats!("normalise::edges", Scope::Kernels, edges, in_turn);
-    floats!("normalise::short", Scope::Kernels, short, in_turn);
+    floats!("normalise::random", Scope::Kernels, random, one_of_16_bits);
+    floats!("normalise::edges", Scope::Kernels, edges, one_of_16_bits);
+    floats!("normalise::short", Scope::Kernels, short, one_of_16_bits);
     floats!("normalise::hardware", Scope::Gpu, hardware, runs_hardwares);
     floats!(
         "normalise::large_columns",
@@ -59,6 +59,17 @@ pub fn tests() -> Vec<Test> {
         always
     );
     all
+}
+
+/// Of software adapters those whose kernels have f16 take that for both, the others bf16; variants bf16 alone.
+fn one_of_16_bits<T: Number>(context: &Context) -> bool {
+    let has_f16 = context.adapter.info.capabilities.f16 && context.variant == Variant::Plain;
+    let is_taken = match T::DTYPE {
+        DType::F16 => has_f16,
+        DType::BF16 => !has_f16,
+        _ => true,
+    };
+    in_turn::<T>(context) && (is_taken || !context.shares_kernels())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +82,10 @@ enum What {
 
 const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms];
 
-/// All; where kernels are shared out, of other dtypes than f32 one of each kin.
+/// All; where kernels are shared out, of other dtypes than f32 and of variants one of each kin.
 fn of_each_kin<T: Number>(context: &Context, rng: &mut Rng) -> Vec<What> {
-    if !context.shares_kernels() || T::DTYPE == DType::F32 {
+    let stands_for_others = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
+    if !context.shares_kernels() || stands_for_others {
         return ALL.to_vec();
     }
     let (exponentials, norms) = ALL.split_at(2);
@@ -283,7 +295,12 @@ fn short_lengths(context: &Context) -> &'static [usize] {
 /// Short rows: next to each other, a few and many, and beside each other; from offsets that spoil the alignment.
 fn short<T: Number>(context: &Context) -> Result<()> {
     cases(1, |rng| {
-        for &length in short_lengths(context) {
+        for (nth, &length) in short_lengths(context).iter().enumerate() {
+            // Where kernels are shared out other dtypes meet every other length.
+            let is_anothers = (nth + T::DTYPE.size() / 4).is_multiple_of(2);
+            if is_anothers && context.shares_kernels() && T::DTYPE != DType::F32 {
+                continue;
+            }
             for rows in [24, 67] {
                 let x = Operand::<T>::random(context.device(), rng, &[rows + 1, length])?;
                 let turned = Operand::<T>::random(context.device(), rng, &[length, rows])?;
@@ -437,10 +454,17 @@ fn far_apart(context: &Context) -> Result<()> {
 
 /// The kernels that hardware is given: lanes of a workgroup share rows.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
+    // On software adapters dtypes share out what follows the edges.
+    let is_in_turn = |dtype| !context.shares_kernels() || T::DTYPE == dtype;
     with_hardware_plans(|| {
         edges::<T>(context)?;
-        large_columns::<T>(context)?;
-        random::<T>(context)
+        if is_in_turn(DType::BF16) {
+            large_columns::<T>(context)?;
+        }
+        if is_in_turn(DType::F64) {
+            random::<T>(context)?;
+        }
+        Ok(())
     })
 }
 
