@@ -27,5 +27,4 @@ fi
 
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/oldest"
 cargo "+$oldest" check --locked --all-features --lib
-cargo "+$oldest" check --locked --no-default-features --lib
 echo "oldest: compiles with Rust $oldest"

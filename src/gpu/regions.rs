@@ -297,7 +297,7 @@ mod tests {
             device.synchronize().unwrap();
             assert!(!is_crowded(), "{info}: synchronized");
 
-            let a = Tensor::full(&device, [1024, 1024], 1.0, DType::F32).unwrap();
+            let a = Tensor::full(&device, [512, 512], 1.0, DType::F32).unwrap();
             let product = a.matmul(&a).unwrap();
             goes_back();
             match device.synchronize_within(Duration::ZERO) {

@@ -302,9 +302,11 @@ mod tests {
     /// What takes as long hangs: a busy machine takes a minute for what a quiet one does in two seconds.
     const HANGS: Duration = Duration::from_secs(600);
 
+    const SIDE: usize = 512;
+
     /// A chain of products that keeps a software adapter busy for a while.
     fn work(device: &Device, steps: usize) -> Result<Tensor> {
-        let a = Tensor::full(device, [768, 768], 1.0 / 768.0, DType::F32)?;
+        let a = Tensor::full(device, [SIDE, SIDE], 1.0 / SIDE as f64, DType::F32)?;
         let mut product = a.clone();
         for _ in 0..steps {
             product = product.matmul(&a)?;
@@ -539,7 +541,7 @@ mod tests {
                 tensor = work(&device, steps).unwrap();
             }
             device.synchronize().unwrap();
-            let expected = vec![1.0 / 768.0; 768 * 768];
+            let expected = vec![1.0 / SIDE as f32; SIDE * SIDE];
             let found = tensor.to_vec::<f32>().unwrap();
             for (found, expected) in found.iter().zip(&expected) {
                 assert!((found - expected).abs() < 1e-4);
