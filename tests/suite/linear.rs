@@ -256,9 +256,13 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
             }
             let mut ran = 0;
             let from = rng.below(shapes.len());
-            for at in 0..each {
-                let (a, b) = shapes[(from + at) % shapes.len()];
-                let case = Case::<T>::random(context, rng, a, b)?;
+            for nth in 0..each {
+                let (a, b) = shapes[(from + nth) % shapes.len()];
+                let mut case = Case::<T>::random(context, rng, a, b)?;
+                // A formula for each entry of a tile takes compilers seconds: every fourth kernel has one.
+                if context.shares_kernels() && at % 4 != 0 {
+                    case.activation = Activation::Relu;
+                }
                 match case.check_by(Some(kernel)) {
                     Ok(()) => ran += 1,
                     Err(error) if error.to_string().contains("is forced, but") => (),

@@ -361,7 +361,10 @@ fn refused_writes(strict: &Device) -> Result<()> {
     );
     let twice = x.slice(0..1)?.broadcast_to([4])?;
     let before = strict.memory();
-    for refused in [part.add_assign(&whole), part.assign(&whole)] {
+    // Numbers beside f64 ask for the device first.
+    let wide = Tensor::ones(&Device::cpu(), [6], DType::F64)?;
+    let clamped = wide.clamp(&x, 1.0).map(drop);
+    for refused in [part.add_assign(&whole), part.assign(&whole), clamped] {
         assert!(
             matches!(refused, Err(Error::DTypeMismatch(_))),
             "{refused:?}"

@@ -207,7 +207,14 @@ impl Elementwise {
         }
         let home = match into {
             Some(into) => into.device().clone(),
-            None => road::home(self.name, inputs)?,
+            None => match road::home(self.name, inputs) {
+                Ok(home) => home,
+                // What is wrong with arguments comes before where they live.
+                Err(mixed) => {
+                    self.types(inputs.iter().map(|input| input.dtype()))?;
+                    return Err(mixed);
+                }
+            },
         };
         // Where there is no f64 the op goes to the CPU, or is refused, by its own name.
         if home.is_cpu() || !home.capabilities().holds(DType::F64) {
