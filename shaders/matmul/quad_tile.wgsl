@@ -11,6 +11,7 @@
 // vector_a, vector_b       4: loads of vec4 along k
 {% set groups_m = tile_m // 4 -%}
 {% set columns = tile_n // 4 -%}
+{% set apart = finishes and accumulator == result -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" -%}
 {# Steps of a turn at the end: k is a multiple of four where vec4 run along it. -#}
@@ -101,6 +102,15 @@ fn main(
         {%- endfor %}
     }
     {%- endfor %}
+    {%- set across = columns %}
+    {%- set run = 1 %}
+    {%- set pitch = 4 %}
+    {%- set rows_left = "(params.m - tile_row + 3u) / 4u * 4u" %}
+    {%- set row_of_lane = "i / 4u * 4u + (lane ^ i % 4u)" %}
+    {%- if apart %}
+    let column_first = tile_column + lane;
+    {%- endif %}
+{% include "matmul/part/finish_tile" %}
 }
 
 {% include "matmul/part/store" %}

@@ -13,6 +13,7 @@
 {% set thread_n = tile_n // lanes -%}
 {% set width = 4 if thread_n % 4 == 0 else 1 -%}
 {% set blocks_n = thread_n // width -%}
+{% set apart = finishes and accumulator == result -%}
 {% set groups_m = tile_m // lanes -%}
 {% set band = 8 -%}
 {% set a_along_k = vector_a == 4 and fast_a == "k" -%}
@@ -129,6 +130,10 @@ fn main(
         {%- endfor %}
     }
     {%- endfor %}
+    {%- set across = thread_n %}
+    {%- set run = thread_n %}
+    {%- set pitch = thread_n %}
+{% include "matmul/part/finish_tile" %}
 }
 
 {% include "matmul/part/store" %}

@@ -14,6 +14,7 @@
 // fast_a ("m" or "k"), fast_b ("n" or "k")   the axis along which elements of a texel lie
 {% set groups_m = tile_m // 8 -%}
 {% set groups_n = tile_n // 32 -%}
+{% set apart = finishes and accumulator == result -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% include "matmul/part/operands" %}
@@ -109,6 +110,10 @@ fn main(
         {%- endfor %}
     }
     {%- endfor %}
+    {%- set across = 4 * groups_n %}
+    {%- set run = 4 %}
+    {%- set pitch = 32 %}
+{% include "matmul/part/finish_tile" %}
 }
 
 {% include "matmul/part/store" %}

@@ -11,6 +11,7 @@
 {% set rows = 4 if tile_m == 4 else 8 -%}
 {% set groups_m = tile_m // rows -%}
 {% set groups_n = tile_n // 64 -%}
+{% set apart = finishes and accumulator == result -%}
 {% set band = 8 -%}
 {% set quad = "vec4<" ~ accumulator ~ ">" %}
 {% from "matmul/part/load" import load8 -%}
@@ -104,6 +105,10 @@ fn main(
         {%- endfor %}
     }
     {%- endfor %}
+    {%- set across = 8 * groups_n %}
+    {%- set run = 8 %}
+    {%- set pitch = 64 %}
+{% include "matmul/part/finish_tile" %}
 }
 
 {% include "matmul/part/store" %}

@@ -46,6 +46,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "matmul/part/epilogue",
     "matmul/part/epilogue_params",
     "matmul/part/finish",
+    "matmul/part/finish_tile",
     "matmul/part/load",
     "matmul/part/operands",
     "matmul/part/packed",

@@ -23,7 +23,9 @@ fn finish(index: u32, row: u32, column: u32, sum: {{ kept }}) {
         value += buffer{{ slot_c }}[index];
     }
     {%- endif %}
-    {%- if finishes and can_accumulate and accumulator == result %}
+    {%- if apart is defined and apart %}
+    // Later: matmul/part/finish_tile.
+    {%- elif finishes and can_accumulate and accumulator == result %}
     if (params.part & 2u) == 0u {
         value = epilogue(row, column, value);
     }

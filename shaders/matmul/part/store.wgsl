@@ -19,4 +19,13 @@ fn store_one(row_start: u32, row: u32, column: u32, sum: {{ accumulator }}) {
 }
 {%- endif %}
 
+{% if apart is defined and apart -%}
+fn finish_again(row_start: u32, row: u32, column: u32) {
+    if column < params.n {
+        let index = {{ "(row_start + column) / 4u" if vector_c == 4 else "row_start + column" }};
+        buffer{{ slot_c }}[index] = epilogue(row, column, buffer{{ slot_c }}[index]);
+    }
+}
+
+{% endif -%}
 {% include "matmul/part/finish" %}
