@@ -87,14 +87,23 @@ temp=$(mktemp -d "${TMPDIR:-/tmp}/orlop-mesa.XXXXXX")
 trap 'rm -rf "$temp"' EXIT
 filters=("$@")
 [ "$#" -gt 0 ] || filters=(lavapipe::cooperative lavapipe::cast lavapipe::functions lavapipe::reduce::specials lavapipe::user)
-for filter in "${filters[@]}"; do
+# Side by side: trials of one family wait for its device's one compiler.
+one() { # number, filter
     # Vulkan alone: the GL of the system is not for this libc.
     env -u VK_ADD_DRIVER_FILES -u ORLOP_TEST_FULL VK_DRIVER_FILES="$driver" WGPU_BACKEND=vulkan ORLOP_TEST_REQUIRE=lavapipe \
-        "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$binary" "$filter" 2>&1 | tee -a "$temp/log" || {
-        echo "mesa: $filter failed"
-        exit 1
-    }
+        "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$binary" "$2" >"$temp/$1" 2>&1
+}
+running=()
+for at in "${!filters[@]}"; do
+    one "$at" "${filters[at]}" &
+    running+=("$!")
 done
+failed=''
+for at in "${!filters[@]}"; do
+    wait "${running[at]}" || failed+=" ${filters[at]}"
+    tee -a "$temp/log" <"$temp/$at"
+done
+[ -z "$failed" ] || { echo "mesa:$failed failed"; exit 1; }
 grep -h -o 'lavapipe (llvmpipe[^,]*' "$temp/log" | sort -u
 # No trial of the cooperative kernels is no test of them.
 if [ "$#" -eq 0 ] && ! grep -q '^test lavapipe::cooperative::edges.*ok$' "$temp/log"; then
