@@ -181,6 +181,17 @@ impl Context {
         self.is_software() && !full()
     }
 
+    /// Whether a dtype is among those that meet something where software adapters share it out.
+    pub fn has_turn<T: Number>(&self, dtypes: &[DType]) -> bool {
+        !self.shares_kernels() || dtypes.contains(&T::DTYPE)
+    }
+
+    /// Where software adapters share kernels out, what f32 alone meets all of, without variants.
+    pub fn is_stood_for<T: Number>(&self) -> bool {
+        let stands_for_others = T::DTYPE == DType::F32 && self.variant == Variant::Plain;
+        self.shares_kernels() && !stands_for_others
+    }
+
     /// Each pair of an op and a way to lie is a kernel. Where ops only take each other's place in it, most ways are
     /// tried with the one that stands for others.
     pub fn op<T: Copy>(&self, rng: &mut Rng, all: &[T], one: T) -> T {
@@ -258,5 +269,5 @@ pub fn runs_hardwares<T: Number>(context: &Context) -> bool {
         true => &[DType::F32],
         false => &[DType::BF16, DType::I32, DType::F64, DType::Bool],
     };
-    !context.shares_kernels() || dtypes.contains(&T::DTYPE)
+    context.has_turn::<T>(dtypes)
 }

@@ -46,6 +46,11 @@ pub fn turn_of(context: &Context, nth: usize, kernel: MatmulKernel) -> Option<us
     (!is_own && !full()).then_some(nth + at)
 }
 
+/// Whether a kernel that this adapter would not choose meets another one.
+pub fn is_anothers(turn: Option<usize>) -> bool {
+    turn.is_some_and(|turn| !turn.is_multiple_of(3))
+}
+
 /// Edges of tiles, primes, one row, one column, batches, every way to lie.
 fn singles(context: &Context) -> Result<()> {
     if context.is_cpu() {
@@ -81,8 +86,8 @@ fn singles(context: &Context) -> Result<()> {
                 for (way, ways) in WAYS.into_iter().enumerate() {
                     let is_left_out = match turn {
                         // Two of the ways on one of three adapters, by turns, with every other shape.
-                        Some(turn) => {
-                            turn % 3 != 0
+                        Some(_) => {
+                            is_anothers(turn)
                                 || !(nth / 3 + way).is_multiple_of(3)
                                 || !(at + way / 3 + nth / 9).is_multiple_of(2)
                         }
@@ -123,8 +128,7 @@ fn singles(context: &Context) -> Result<()> {
             }
             // Where no shape fits it one product still; lavapipe, which runs what the others lack limits for, makes one
             // also where it is another's turn.
-            let is_anothers = turn.is_some_and(|turn| turn % 3 != 0);
-            if ran == 0 && !(is_anothers && context.is_slow()) {
+            if ran == 0 && !(is_anothers(turn) && context.is_slow()) {
                 ran += usize::from(once::<f32>(device, rng, kernel, None)?);
             }
             if std::env::var_os("ORLOP_TEST_VERBOSE").is_some() {

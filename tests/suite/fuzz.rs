@@ -158,13 +158,21 @@ fn mean(row: &[f64]) -> f64 {
 fn ops<T: Number>(context: &Context) -> Result<()> {
     let only = std::env::var("ORLOP_TEST_FUZZ").unwrap_or_default();
     let (table, kin) = (table::<T>(), elementwise::table::<T>());
-    let turns = context.times(8 * table.len());
+    // Each turn is another op: none is left out where kernels are shared out.
+    let times = |usual| {
+        context.times(if context.shares_kernels() {
+            2 * usual
+        } else {
+            usual
+        })
+    };
+    let turns = times(4 * table.len());
     let mut order = table.iter().cycle().take(turns).collect::<Vec<_>>();
     // Each of them is a kernel, whose places others take.
     let share = kin.len().div_ceil(4);
     let (first, turns) = match context.shares_kernels() {
-        true => (T::DTYPE as usize * share, context.times(2 * share)),
-        false => (0, context.times(4 * kin.len())),
+        true => (T::DTYPE as usize * share, times(share)),
+        false => (0, times(4 * kin.len())),
     };
     order.extend(kin.iter().cycle().skip(first).take(turns));
     let mut turn = order.into_iter();

@@ -6,7 +6,7 @@ use orlop::{
 };
 
 use crate::adapters::{Context, full};
-use crate::forced::{dtypes, turn_of};
+use crate::forced::{dtypes, is_anothers, turn_of};
 use crate::number::{Number, Value};
 use crate::operand::Operand;
 use crate::products::{self, Factor, Rule};
@@ -241,13 +241,12 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
         if !context.shares_kernels() {
             return false;
         }
-        let is_anothers = turn_of(context, at, kernel).is_some_and(|turn| turn % 3 != 0);
         let mut floats = vec![DType::F32];
         if !context.is_slow() {
             let others = dtypes(kernel, context).into_iter();
             floats.extend(others.filter(|dtype| dtype.size() == 2));
         }
-        is_anothers || floats[at % floats.len()] != T::DTYPE
+        is_anothers(turn_of(context, at, kernel)) || floats[at % floats.len()] != T::DTYPE
     };
     cases(1, |rng| {
         for (at, &kernel) in MatmulKernel::all().iter().enumerate() {

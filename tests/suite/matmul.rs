@@ -240,7 +240,7 @@ fn edges<T: Factor>(context: &Context) -> Result<()> {
                 [size, others[2], size],
             ];
             for (at, [m, k, n]) in all.into_iter().enumerate() {
-                if (nth + at).is_multiple_of(2) && is_stood_for::<T>(context) {
+                if (nth + at).is_multiple_of(2) && context.is_stood_for::<T>() {
                     continue;
                 }
                 let a = operand::<T>(context, rng, &[m, k])?;
@@ -313,7 +313,7 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
                 (left, right.transpose(0, 1)?),
             ];
             // Each is a kernel.
-            let few = match is_stood_for::<T>(context) {
+            let few = match context.is_stood_for::<T>() {
                 true => 1,
                 false if context.shares_kernels() => 2,
                 false => all.len(),
@@ -327,23 +327,17 @@ fn aliases<T: Factor>(context: &Context) -> Result<()> {
     })
 }
 
-/// Where software adapters share kernels out, what f32 alone meets all of, without variants.
-fn is_stood_for<T: Factor>(context: &Context) -> bool {
-    let stands_for_others = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
-    context.shares_kernels() && !stands_for_others
-}
-
 /// Few rows or columns, on both sides of where they end, times matrices as they lie and turned, of whole vectors and not.
 fn few<T: Factor>(context: &Context) -> Result<()> {
     let device = context.device();
     cases(1, |rng| {
         let sizes: &[usize] = match (context.is_slow(), context.shares_kernels()) {
             (true, _) => &[130],
-            (_, true) if is_stood_for::<T>(context) => &[515],
+            (_, true) if context.is_stood_for::<T>() => &[515],
             (_, true) => &[120, 520],
             _ => &[120, 136, 264, 515, 520],
         };
-        let every = if is_stood_for::<T>(context) { 2 } else { 1 };
+        let every = if context.is_stood_for::<T>() { 2 } else { 1 };
         for &n in sizes {
             for few in [2, 3, 4, 5, 8, 7, 16, 9, 17].into_iter().step_by(every) {
                 let k = *rng.pick(&[8, 67, 200, 256]);

@@ -84,8 +84,7 @@ const ALL: [What; 4] = [What::Softmax, What::LogSoftmax, What::Layer, What::Rms]
 
 /// All; where kernels are shared out, of other dtypes than f32 and of variants one of each kin.
 fn of_each_kin<T: Number>(context: &Context, rng: &mut Rng) -> Vec<What> {
-    let stands_for_others = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
-    if !context.shares_kernels() || stands_for_others {
+    if !context.is_stood_for::<T>() {
         return ALL.to_vec();
     }
     let (exponentials, norms) = ALL.split_at(2);
@@ -295,8 +294,7 @@ fn short_lengths(context: &Context) -> &'static [usize] {
 /// Short rows: next to each other, a few and many, and beside each other; from offsets that spoil the alignment.
 fn short<T: Number>(context: &Context) -> Result<()> {
     // Where kernels are shared out other dtypes, and variants, meet every other length.
-    let stands_for_others = T::DTYPE == DType::F32 && context.variant == Variant::Plain;
-    short_of::<T>(context, if stands_for_others { 1 } else { 2 })
+    short_of::<T>(context, if context.is_stood_for::<T>() { 2 } else { 1 })
 }
 
 /// One length in so many, where kernels are shared out.
@@ -463,13 +461,12 @@ fn far_apart(context: &Context) -> Result<()> {
 /// The kernels that hardware is given: lanes of a workgroup share rows.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
     // On software adapters dtypes share out what follows the edges.
-    let is_in_turn = |dtype| !context.shares_kernels() || T::DTYPE == dtype;
     with_hardware_plans(|| {
         edges::<T>(context)?;
-        if is_in_turn(DType::BF16) {
+        if context.has_turn::<T>(&[DType::F32, DType::BF16]) {
             large_columns::<T>(context)?;
         }
-        if is_in_turn(DType::F64) {
+        if context.has_turn::<T>(&[DType::F64]) {
             random::<T>(context)?;
         }
         Ok(())

@@ -672,19 +672,18 @@ fn large_columns<T: Number>(context: &Context) -> Result<()> {
 /// The kernels that hardware is given: trees of lanes in workgroup memory.
 fn hardware<T: Number>(context: &Context) -> Result<()> {
     // On software adapters dtypes share out what follows the edges.
-    let is_in_turn = |dtypes: &[DType]| !context.shares_kernels() || dtypes.contains(&T::DTYPE);
     with_hardware_plans(|| {
         edges::<T>(context)?;
         if T::DTYPE != DType::Bool {
-            if is_in_turn(&[DType::F32, DType::F64]) {
+            if context.has_turn::<T>(&[DType::F32, DType::F64]) {
                 specials::<T>(context)?;
             }
-            if is_in_turn(&[DType::BF16, DType::I32]) {
+            if context.has_turn::<T>(&[DType::F32, DType::BF16, DType::I32]) {
                 large_columns::<T>(context)?;
                 whole_columns::<T>(context)?;
             }
         }
-        if is_in_turn(&[DType::F32, DType::I32, DType::Bool]) {
+        if context.has_turn::<T>(&[DType::F32, DType::I32, DType::Bool]) {
             random::<T>(context)?;
         }
         Ok(())

@@ -29,7 +29,7 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 fn is_tried(context: &Context, dtype: DType) -> bool {
     let stands_for_others = [DType::F32, DType::BF16, DType::F64].contains(&dtype);
     let is_quick = !context.is_slow() || full();
-    context.device().capabilities().holds(dtype) && (stands_for_others || is_quick)
+    context.adapter.info.capabilities.holds(dtype) && (stands_for_others || is_quick)
 }
 
 fn held(context: &Context) -> impl Iterator<Item = DType> + '_ {
