@@ -84,7 +84,7 @@ built=(--profile checked --all-features --locked)
 
 stage_lints() {
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-    cargo check --locked --no-default-features --lib
+    cargo clippy --locked --no-default-features --lib -- -D warnings
 }
 
 # Without burn, which takes 18 CPU-minutes.

@@ -1,6 +1,5 @@
 //! The one error type: what was asked, what there was, what would help.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -388,11 +387,12 @@ impl fmt::Display for Leaks {
 }
 
 /// A text, or what it begins with: files may have lines of any length, and names.
-pub(crate) fn brief(text: &str) -> Cow<'_, str> {
+#[cfg(any(feature = "matmul-table", feature = "npy", feature = "safetensors"))]
+pub(crate) fn brief(text: &str) -> std::borrow::Cow<'_, str> {
     const MOST: usize = 2000;
     match text.char_indices().nth(MOST) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => text.into(),
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
     }
 }
 

@@ -32,8 +32,10 @@ pub struct KernelSource {
     pub immediates: bool,
 }
 
-/// Every specialisation that plans can ask for, each with immediates and with a uniform buffer, and those of f16 with
-/// conversions of the GPU's own (ranks up to 6 after merging; higher ones follow the same templates).
+/// The specialisations that plans can ask for, each with immediates and with a uniform buffer, and those of f16 with
+/// conversions of the GPU's own. Ranks up to 6 after merging; higher ones follow the same templates. Of elementwise functions
+/// each by itself, of tensors, with a number and in place, as operands lie most; of `add` in every way that they can lie. What
+/// [`fused`](crate::fused) makes of several, and programs' own kernels, are not among them.
 ///
 /// # Errors
 /// [`Error::KernelCompile`](crate::Error::KernelCompile) when a template does not render.

@@ -181,7 +181,9 @@ impl DeviceBuilder {
     ///   is reserved (and 4 MiB) went back to the adapter and may still be in use;
     /// - with [`WhenFull::SpillToHost`] an op that sends tensors to the host or brings them back, for the copies, for reads
     ///   that are under way, and for other ops that do;
-    /// - opening a device that is lent ([`build_on_wgpu`](Self::build_on_wgpu)), for what is in its queue.
+    /// - opening a device that is lent ([`build_on_wgpu`](Self::build_on_wgpu)), for what is in its queue;
+    /// - opening a process's first device on a GPU, or on a software adapter that cannot compute with 64-bit integers, for a kernel that
+    ///   counts how the adapter converts f16. Where that takes too long the device converts by bits, which is slower.
     ///
     /// A read or a copy of many mebibytes waits as often, so it may take longer. A device that is dropped while it works for
     /// longer is left to the driver, with its memory, until the process ends. On the CPU device there is nothing to wait for
@@ -245,7 +247,7 @@ impl DeviceBuilder {
             let found = find::select(selector, None, devices)?;
             return self.open(found);
         }
-        if let Some(selector) = environment(DEVICE).filter(|name| !name.is_empty()) {
+        if let Some(selector) = environment(DEVICE).filter(|name| !name.trim().is_empty()) {
             let found = find::select(&selector, Some(DEVICE), devices)?;
             return self.open(found);
         }
@@ -359,12 +361,8 @@ impl DeviceBuilder {
             _ => return Ok(growth),
         };
         // More than there is would only be promised, page by page, until the system ends the process.
-        let bytes = match info.memory_total {
-            Some(total) if bytes > total => info
-                .memory_free
-                .map_or(total, |free| total.min(free / 10 * 9)),
-            _ => bytes,
-        };
+        let most = info.memory_total.into_iter().chain(most_of_free(info));
+        let bytes = most.fold(bytes, u64::min);
         Ok(Growth::PreallocateBytes { bytes })
     }
 
@@ -421,11 +419,15 @@ impl DeviceBuilder {
             ));
         }
         let info = DeviceInfo::adapter("lent".to_owned(), &lent.adapter);
-        let most = info.memory_free.map(|bytes| bytes / 10 * 9);
-        let (options, standing) = self.options(&info, &lent.adapter, most)?;
+        let (options, standing) = self.options(&info, &lent.adapter, most_of_free(&info))?;
         let gpu = Backend::Gpu(Gpu::lend(lent, options)?);
         Ok(Device::new(info, gpu, &self, standing))
     }
+}
+
+/// Nine tenths of the bytes that are free: others need some too.
+fn most_of_free(info: &DeviceInfo) -> Option<u64> {
+    info.memory_free.map(|bytes| bytes / 10 * 9)
 }
 
 /// Names the device that [`Device::best`] opens.

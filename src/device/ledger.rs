@@ -36,8 +36,8 @@ pub struct LedgerEntry {
     pub number: u64,
     /// Most bytes that it may reserve; `None` for no limit.
     pub budget: Option<u64>,
-    /// The budget was asked for, so it is kept free for this device; else the device shares what
-    /// is left with the others of its kind.
+    /// The budget was asked for, so it is kept free for this device where memory is divided
+    /// ([`memory_limit`](crate::DeviceBuilder::memory_limit)); else the device shares what is left with the others of its kind.
     pub promised: bool,
     /// Bytes that it has reserved for tensors.
     pub reserved: u64,

@@ -11,6 +11,7 @@ use crate::device::{Device, Placement, PlacementEvent, Storage, log_placement};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::memory::order;
 use crate::tensor::Tensor;
 use crate::turns::Turn;
 
@@ -164,37 +165,37 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     if inputs.iter().all(|tensor| tensor.device() == target) {
         return Ok(arrivals);
     }
-    // The parts of storages that travel, and which of them each operand sees.
-    let mut parts: SmallVec<[(&Tensor, Range<usize>); 3]> = SmallVec::new();
-    let mut part_of: SmallVec<[Option<usize>; 3]> = SmallVec::new();
-    let mut of_storages: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+    // Those that travel, by the storages that they see, in order of first use, and by where they begin there.
+    let mut first_of: FxHashMap<_, usize> = FxHashMap::default();
+    let mut travelling: SmallVec<[(usize, usize, Range<usize>); 3]> = SmallVec::new();
     for (at, &tensor) in inputs.iter().enumerate() {
         if tensor.device() == target {
-            part_of.push(None);
             continue;
         }
         if !arrivals.left.contains(tensor.device()) {
             arrivals.left.push(tensor.device().clone());
         }
-        let span = tensor.layout().span();
         // What has no bytes is none's neighbour.
         let key = tensor.storage().address().ok_or(at);
-        let of_storage = of_storages.entry(key).or_default();
-        let shared = of_storage.iter().copied().find(|&at| {
-            let part = &parts[at].1;
-            part.start <= span.end && span.start <= part.end
-        });
-        match shared {
-            Some(at) => {
-                let part = &mut parts[at].1;
-                *part = part.start.min(span.start)..part.end.max(span.end);
+        let first = *first_of.entry(key).or_insert(at);
+        travelling.push((at, first, tensor.layout().span()));
+    }
+    order::sort(&mut travelling, |(_, first, span)| {
+        (*first as u64, span.start as u64)
+    });
+    // The parts of storages, and which of them each operand sees.
+    let mut parts: SmallVec<[(&Tensor, Range<usize>); 3]> = SmallVec::new();
+    let mut part_of: SmallVec<[Option<usize>; 4]> = SmallVec::from_elem(None, inputs.len());
+    let mut last = None;
+    for (at, first, span) in travelling {
+        match parts.last_mut() {
+            Some((_, part)) if last == Some(first) && span.start <= part.end => {
+                part.end = part.end.max(span.end);
             }
-            None => {
-                of_storage.push(parts.len());
-                parts.push((tensor, span));
-            }
+            _ => parts.push((inputs[at], span)),
         }
-        part_of.push(shared.or(Some(parts.len() - 1)));
+        last = Some(first);
+        part_of[at] = Some(parts.len() - 1);
     }
     let mut moved: SmallVec<[Tensor; 3]> = SmallVec::new();
     for (tensor, part) in &parts {
@@ -304,14 +305,16 @@ fn copy_of(
     ))
 }
 
-/// A copy of a tensor with its gaps, seen through the same strides: for ops that write in place where the tensor
-/// does not live.
+/// A copy of a tensor with its gaps, seen through the same strides, and the bytes that travelled: for ops that write in place
+/// where the tensor does not live.
 ///
 /// # Errors
 /// As [`move_to`].
-pub(super) fn part_on(op: &'static str, tensor: &Tensor, device: &Device) -> Result<Tensor> {
+pub(super) fn part_on(op: &'static str, tensor: &Tensor, device: &Device) -> Result<(Tensor, u64)> {
     // Four elements at a time are whole words in every dtype, and chunks end on whole words.
     let span = tensor.layout().span();
     let part = span.start - span.start % 4..span.end.next_multiple_of(4);
-    part_of(op, tensor, part, device, tensor.storage().turn_to_read())
+    let bytes = (part.len() * tensor.dtype().size()) as u64;
+    let copy = part_of(op, tensor, part, device, tensor.storage().turn_to_read())?;
+    Ok((copy, bytes))
 }

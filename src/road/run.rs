@@ -98,8 +98,8 @@ fn travel(
     let mut moved = arrivals.bytes;
     let elsewhere = match into {
         Some(into) if *into.device() != target => {
-            let copy = place::part_on(name, into, &target)?;
-            moved += place::bytes_of_span(into) + into.bytes();
+            let (copy, bytes) = place::part_on(name, into, &target)?;
+            moved += bytes + into.bytes();
             Some(copy)
         }
         _ => None,

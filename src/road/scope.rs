@@ -16,8 +16,8 @@ impl Device {
     /// Operands that live elsewhere travel here, under soft and strict placement alike (a scope
     /// asks for it), and the [placement log](Device::placement_log) says so. Results stay here.
     /// What this device cannot do goes to the CPU and comes back here under
-    /// [`Placement::Soft`](crate::Placement::Soft), and is an error under
-    /// [`Placement::Strict`](crate::Placement::Strict).
+    /// [`Placement::Soft`](crate::Placement::Soft), but for dtypes that it cannot hold (f64), which stay
+    /// there; under [`Placement::Strict`](crate::Placement::Strict) it is an error.
     ///
     /// Not ops, so untouched by scopes: views, `contiguous` and `reshape`, reading to the host, and
     /// writing in place stay with their tensor; creation and [`Tensor::to`](crate::Tensor::to) go

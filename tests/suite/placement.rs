@@ -24,6 +24,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::in_place", Scope::Gpu, in_place),
         Test::new("placement::wide_numbers", Scope::Gpu, wide_numbers),
         Test::new("placement::parts_elsewhere", Scope::Gpu, parts_elsewhere),
+        Test::new(
+            "placement::overlapping_parts",
+            Scope::Gpu,
+            overlapping_parts,
+        ),
         Test::new("placement::views_travel", Scope::Gpu, views_travel),
         Test::new("placement::log_is_bounded", Scope::Gpu, log_is_bounded),
         Test::new("placement::log_in_words", Scope::Gpu, log_in_words),
@@ -456,6 +461,30 @@ fn wide_numbers(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Parts of one storage that overlap travel once, in whatever order they are named.
+fn overlapping_parts(context: &Context) -> Result<()> {
+    let device = context.open();
+    let values: Vec<f32> = (0..30u8).map(f32::from).collect();
+    let x = Tensor::from_slice(&device, &values, 30)?;
+    let [a, b, c] = [0, 12, 5].map(|from| x.slice(from..from + 10));
+    let (a, b, c) = (a?, b?, c?);
+    let far = x.slice(25..)?;
+    let cpu = Device::select("cpu")?;
+    for parts in [[&a, &b, &c], [&b, &c, &a], [&c, &b, &a]] {
+        let sum = cpu.scope(|| parts[0].mul_add(parts[1], parts[2]))?;
+        assert_eq!(last(&cpu).bytes_moved, 22 * 4);
+        let starts = parts.map(|part| part.layout().offset());
+        let exact = (0..10).map(|at| {
+            let [a, b, c] = starts.map(|start| (start + at) as f32);
+            a * b + c
+        });
+        same(&sum, &exact.collect::<Vec<_>>())?;
+    }
+    let ends = cpu.scope(|| a.slice(..5)?.add(&far))?;
+    assert_eq!(last(&cpu).bytes_moved, 10 * 4, "others stay apart");
+    same(&ends, &[25.0f32, 27.0, 29.0, 31.0, 33.0])
+}
+
 /// A function that kernels lack is computed elsewhere: of a view its own elements come back, and only its span travels.
 fn parts_elsewhere(context: &Context) -> Result<()> {
     let device = context.open();
@@ -467,6 +496,9 @@ fn parts_elsewhere(context: &Context) -> Result<()> {
     let end = whole.slice((1 << 20) - 10..)?;
     end.pow_assign(5.0)?;
     assert!(last(&device).bytes_moved <= 24 * 8);
+    // The number, four elements of which the one is among, and that one back.
+    whole.slice(1..2)?.pow_assign(1.0)?;
+    assert_eq!(last(&device).bytes_moved, 8 + 4 * 8 + 8);
     assert_eq!(
         whole.to_vec::<f64>()?[(1 << 20) - 11..],
         [[2.0].as_slice(), &[32.0; 10]].concat()

@@ -171,11 +171,7 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
         let is_ours = is_own(function) || ours.as_ref().is_some_and(|ours| file.starts_with(ours));
         inside |= is_ours;
         // Before the first frame of orlop's are those that made the backtrace.
-        let is_system = [
-            "std::", "core::", "alloc::", "<alloc::", "<core::", "<std::",
-        ]
-        .iter()
-        .any(|name| function.starts_with(name))
+        let is_system = is_of_libraries(function)
             || file.starts_with("/rustc/")
             || file.contains("/rustlib/src/rust/library/");
         if !inside || is_ours || is_system {
@@ -192,6 +188,23 @@ fn call_site(backtrace: &str) -> Option<CallSite> {
     None
 }
 
+/// Whether a trait's name, or a type's, begins with one of these crates.
+fn is_of(crates: &[&str], name: &str) -> bool {
+    crates.iter().any(|of| name.starts_with(of))
+}
+
+/// The trait of a function `<T as Trait>::f`.
+fn trait_of(function: &str) -> Option<&str> {
+    function.split_once(" as ").map(|(_, name)| name)
+}
+
+/// Whether a function is Rust's own, or of a crate that calls orlop back, by its name. A program's own trait is its own code.
+fn is_of_libraries(function: &str) -> bool {
+    let crates = ["std::", "core::", "alloc::", "smallvec::"];
+    let name = function.strip_prefix('<').unwrap_or(function);
+    is_of(&crates, name) && trait_of(function).is_none_or(|name| is_of(&crates, name))
+}
+
 /// Whether a function is orlop's by its name, as either mangling writes it: `orlop::f`, `<&orlop::T>::f`, of a trait that is
 /// Rust's or orlop's `<&orlop::T as core::ops::arith::Add>::add`, and of numbers `<f64 as core::ops::arith::Mul<&orlop::T>>::mul`.
 fn is_own(function: &str) -> bool {
@@ -204,10 +217,8 @@ fn is_own(function: &str) -> bool {
     }
     let of_number = ["f64 as core::ops::", "i64 as core::ops::"];
     // A program's own trait is its own code.
-    let is_of_its_trait = name.split_once(" as ").is_none_or(|(_, of)| {
-        let roots = ["core::", "std::", "alloc::", "orlop::"];
-        roots.iter().any(|root| of.starts_with(root))
-    });
+    let roots = ["core::", "std::", "alloc::", "orlop::"];
+    let is_of_its_trait = trait_of(name).is_none_or(|name| is_of(&roots, name));
     name.starts_with("orlop::") && is_of_its_trait
         || of_number.iter().any(|start| name.starts_with(start)) && name.contains("orlop::")
 }
@@ -224,16 +235,21 @@ mod tests {
              at ./src/device/snapshot.rs:9:5
    2: orlop::memory::tags::tagged
    3: <orlop::tensor::Tensor as core::ops::Add>::add
-   4: core::ops::function::FnOnce::call_once
-   5: net::layer::forward::{{closure}}
+   4: <smallvec::SmallVec<A> as core::iter::traits::collect::Extend<A::Item>>::extend
+   5: core::ops::function::FnOnce::call_once
+   6: net::layer::forward::{{closure}}
              at C:\\net\\src\\layer.rs:34:5
-   6: main
+   7: main
 ";
         let site = call_site(text).unwrap();
         assert_eq!(
             site.to_string(),
             "net::layer::forward::{{closure}} at C:\\net\\src\\layer.rs:34"
         );
+        let of_its_trait =
+            "0: orlop::f\n 1: <alloc::vec::Vec<orlop::tensor::Tensor> as net::Layer>::forward\n";
+        let site = call_site(of_its_trait).unwrap();
+        assert!(site.to_string().ends_with("net::Layer>::forward"), "{site}");
         let without_debug_information = "0: orlop::f\n 1: net::g\n 2: main\n";
         let site = call_site(without_debug_information).unwrap();
         assert_eq!((site.to_string().as_str(), site.line), ("net::g", 0));

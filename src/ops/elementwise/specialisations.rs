@@ -1,20 +1,21 @@
-//! The kernels of expressions of one function, for validation and for readers.
+//! The kernels of expressions of one function, and of a long one, for validation and for readers.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::expression::Expression;
+use super::expression::{Expression, Node};
 use super::function::Function;
-use super::launch::{Body, Cost, KernelShape, kernel, storage};
+use super::launch::{Body, Cost, KernelShape, MANY_LONG, kernel, storage};
 use super::turned::{Squares, Way};
 use crate::dtype::DType;
 use crate::launch::KernelKey;
 use crate::ops::contiguous::copy_code;
 
 /// Of copies and of `add` every way to lie, up to `ranks` dimensions; of the others, whose kernels
-/// differ in the body alone, those of one and of two dimensions.
+/// differ in the body alone, those of one and of two dimensions, also with a number and in place. Programs' own expressions
+/// are without end: one that is long is here.
 pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     let mut all = Vec::new();
     for dtype in [DType::Bool, DType::F16, DType::F32, DType::F64] {
@@ -25,39 +26,49 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     }
     for from in DType::ALL {
         for to in DType::ALL.into_iter().filter(|&to| to != from) {
-            let expression = Expression::cast(to);
-            if let Ok(types) = expression.types("cast", &[from], None) {
-                let code: Arc<str> = expression.body(&types, &[from], None).into();
-                plainly(&mut all, &code, &[from.name(), to.name()]);
-                let names = [from.name(), to.name()];
-                turned(&mut all, &body(code, false), (&names, &[from, to]), 2);
+            if let Some(form) = Form::of("cast", &Expression::cast(to), &[from], None) {
+                form.list(&mut all);
+                let body = body(form.code, false);
+                turned(&mut all, &body, (&form.storages, &[from, to]), 2);
             }
         }
     }
     for &function in Function::ALL {
         for dtype in DType::ALL {
-            let expression = Expression::of_inputs(function);
-            let mut inputs: SmallVec<[DType; 4]> =
-                std::iter::repeat_n(dtype, function.operands()).collect();
-            inputs[..function.first_alike()].fill(DType::Bool);
-            let Ok(types) = expression.types(function.name(), &inputs, None) else {
-                continue;
-            };
             if !function.is_in_kernels(dtype) {
                 continue;
             }
-            let code: Arc<str> = expression.body(&types, &inputs, None).into();
-            let operands = inputs.iter().chain(types.last());
-            let storages: SmallVec<[&'static str; 4]> =
-                operands.map(|dtype| storage(*dtype, false)).collect();
+            let mut inputs: SmallVec<[DType; 4]> =
+                std::iter::repeat_n(dtype, function.operands()).collect();
+            inputs[..function.first_alike()].fill(DType::Bool);
+            let form = Form::of(
+                function.name(),
+                &Expression::of_inputs(function),
+                &inputs,
+                None,
+            );
+            let Some(form) = form else { continue };
             match function {
                 Function::Add => {
-                    each_way(&mut all, &code, &storages, ranks);
-                    let body = body(code, false);
-                    turned(&mut all, &body, (&storages, &[dtype; 3]), 3);
+                    each_way(&mut all, &form.code, &form.storages, ranks);
+                    let body = body(form.code, false);
+                    turned(&mut all, &body, (&form.storages, &[dtype; 3]), 3);
                 }
-                _ => plainly(&mut all, &code, &storages),
+                _ => form.list(&mut all),
             }
+            for form in with_a_number(function, &inputs)
+                .into_iter()
+                .chain(in_place(function, &inputs))
+            {
+                form.list(&mut all);
+            }
+        }
+    }
+    for dtype in [DType::F16, DType::F32, DType::F64] {
+        let steps = (0..=MANY_LONG as u8).map(|at| Node::Apply(Function::Sin, [at, 0, 0]));
+        let nodes = std::iter::once(Node::Input(0)).chain(steps).collect();
+        if let Some(form) = Form::of("fused", &Expression { nodes }, &[dtype], None) {
+            form.list(&mut all);
         }
     }
     // Some functions are the same of some dtypes: `abs` and `relu` of u32.
@@ -190,24 +201,176 @@ fn widths(storages: &[&'static str]) -> &'static [u32] {
     }
 }
 
-fn plainly(all: &mut Vec<KernelKey>, code: &Arc<str>, storages: &[&'static str]) {
-    let slots: SmallVec<[usize; 4]> = (0..storages.len()).collect();
-    for rank in [1, 2] {
-        for &vector in [1].iter().chain(widths(storages)) {
-            let inner: SmallVec<[u32; 4]> =
-                storages.iter().map(|_| u32::from(vector > 1)).collect();
-            for strided_out in [false, true] {
-                let shape = KernelShape {
-                    vector,
-                    rank,
-                    inner: &inner,
-                    slots: &slots,
-                    strided_out,
-                    reads_old: false,
-                    cost: Cost::Plain,
-                };
-                all.push(kernel(code, storages, &shape, 0));
+/// What the kernels of an expression have beside the ways that its operands lie.
+struct Form {
+    code: Arc<str>,
+    /// Of the inputs and of the output.
+    storages: SmallVec<[&'static str; 4]>,
+    scalars: usize,
+    reads_old: bool,
+    cost: Cost,
+}
+
+/// A function with a number for its last operand. Those of f64 are tensors in kernels.
+fn with_a_number(function: Function, inputs: &[DType]) -> Option<Form> {
+    let (last, tensors) = inputs.split_last()?;
+    let places = (0..tensors.len() as u8).map(Node::Input);
+    let nodes = [Node::Scalar(0), Node::Apply(function, [0, 1, 2])];
+    let nodes = places.chain(nodes).collect();
+    Form::of(function.name(), &Expression { nodes }, tensors, None)
+        .filter(|_| *last != DType::F64 && !tensors.is_empty())
+}
+
+/// A function that is written into its first operand.
+fn in_place(function: Function, inputs: &[DType]) -> Option<Form> {
+    let (first, others) = inputs.split_first()?;
+    let places = (0..others.len() as u8).map(Node::Input);
+    let nodes = std::iter::once(Node::Old).chain(places);
+    let nodes = nodes.chain([Node::Apply(function, [0, 1, 2])]).collect();
+    Form::of(function.name(), &Expression { nodes }, others, Some(*first))
+        .filter(|form| form.storages.last() == Some(&first.name()))
+}
+
+impl Form {
+    /// `None` where the expression has no meaning for inputs of these dtypes, and for what is written into.
+    fn of(
+        name: &'static str,
+        expression: &Expression,
+        inputs: &[DType],
+        old: Option<DType>,
+    ) -> Option<Self> {
+        let types = expression.types(name, inputs, old).ok()?;
+        let operands = inputs.iter().chain(types.last());
+        let is_number = |node: &&Node| matches!(node, Node::Scalar(_));
+        Some(Self {
+            code: expression.body(&types, inputs, old).into(),
+            storages: operands.map(|dtype| storage(*dtype, false)).collect(),
+            scalars: expression.nodes.iter().filter(is_number).count(),
+            reads_old: old.is_some(),
+            cost: expression.cost(),
+        })
+    }
+
+    /// Its kernels of one and of two dimensions, each operand in a binding of its own.
+    fn list(&self, all: &mut Vec<KernelKey>) {
+        let slots: SmallVec<[usize; 4]> = (0..self.storages.len()).collect();
+        // What is written into is never new.
+        let outputs = if self.reads_old {
+            &[true][..]
+        } else {
+            &[false, true]
+        };
+        for rank in [1, 2] {
+            for &vector in [1].iter().chain(widths(&self.storages)) {
+                let inner: SmallVec<[u32; 4]> = self
+                    .storages
+                    .iter()
+                    .map(|_| u32::from(vector > 1))
+                    .collect();
+                for &strided_out in outputs {
+                    let shape = KernelShape {
+                        vector,
+                        rank,
+                        inner: &inner,
+                        slots: &slots,
+                        strided_out,
+                        reads_old: self.reads_old,
+                        cost: self.cost,
+                    };
+                    all.push(kernel(&self.code, &self.storages, &shape, self.scalars));
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::capabilities::{Capabilities, DeviceKind};
+    use crate::dtype::Scalar;
+    use crate::error::Result;
+    use crate::layout::Layout;
+    use crate::ops::elementwise::{Argument, Elementwise};
+    use crate::road::{Op, Problem, operand};
+    use crate::tensor::Tensor;
+    use crate::{Device, Shape};
+
+    /// Calls with a number, and in place, of tensors that lie by rows ask for nothing that is not listed.
+    #[test]
+    fn calls_with_numbers_and_in_place_are_listed() -> Result<()> {
+        let listed: FxHashSet<KernelKey> = specialisations(2).into_iter().collect();
+        let mut asked = FxHashSet::default();
+        for &function in Function::ALL.iter().filter(|of| of.operands() == 2) {
+            for dtype in DType::ALL {
+                for shape in [&[4000][..], &[61, 63]] {
+                    for view in [false, true] {
+                        asked.extend(keys(function, dtype, shape.into(), view)?);
+                    }
+                }
+            }
+        }
+        assert!(asked.len() > 200, "{}", asked.len());
+        for key in asked {
+            assert!(listed.contains(&key), "{key:?}");
+        }
+        Ok(())
+    }
+
+    /// The kernels of both calls, with all of a tensor or a part of it.
+    fn keys(function: Function, dtype: DType, shape: Shape, view: bool) -> Result<Vec<KernelKey>> {
+        let mut tensor = Tensor::zeros(&Device::cpu(), shape, dtype)?;
+        if view {
+            tensor = tensor.slice(1..)?;
+        }
+        let number = Argument::Number(match dtype.is_float() {
+            true => Scalar::Float(2.5),
+            false => Scalar::Integer(1),
+        });
+        let new = Layout::contiguous(tensor.shape().clone());
+        let mut keys = Vec::new();
+        for in_place in [false, true] {
+            let name = function.name();
+            let mut call = Elementwise::new(name, Expression::default());
+            let mut inputs = SmallVec::new();
+            if in_place {
+                call.expression.nodes.push(Node::Old);
+                call.into = Some((tensor.shape().clone(), dtype));
+                call.push(function, &[Argument::Tensor(&tensor)], &mut inputs);
+            } else if dtype != DType::F64 {
+                call.push(function, &[Argument::Tensor(&tensor), number], &mut inputs);
+            }
+            let inputs: SmallVec<[_; 4]> = inputs.into_iter().map(operand).collect();
+            let Ok((_, result)) = call.infer(&inputs) else {
+                continue;
+            };
+            if !function.is_in_kernels(dtype) || in_place && result != dtype {
+                continue;
+            }
+            let mut output = operand(&tensor);
+            output.dtype = result;
+            if !in_place {
+                output.layout = &new;
+            }
+            let problem = Problem {
+                inputs,
+                output,
+                fresh: !in_place,
+                spare: true,
+                slots: smallvec![0],
+            };
+            for kind in [DeviceKind::Software, DeviceKind::DiscreteGpu] {
+                let mut capabilities = Capabilities::cpu();
+                capabilities.max_workgroups = 65_535;
+                capabilities.max_binding_bytes = 1 << 30;
+                capabilities.int64 = true;
+                capabilities.kind = kind;
+                let launches = call.plan(&problem, &capabilities)?;
+                keys.extend(launches.into_iter().map(|launch| launch.kernel));
+            }
+        }
+        Ok(keys)
     }
 }

@@ -229,9 +229,9 @@ struct Machine<'a> {
     roles: SmallVec<[Role; 8]>,
     inputs: &'a [HostInput<'a>],
     tile: Option<Tile<'a>>,
-    /// Of inputs that are read neither straight nor by tiles.
-    walks: Vec<Option<Walk>>,
-    places: Vec<Location>,
+    /// Of inputs that are read neither straight nor by tiles, each with its number.
+    walks: Vec<(usize, Walk)>,
+    places: SmallVec<[Location; 6]>,
     registers: Vec<Register>,
     /// Bits of elements before they are widened.
     raw: Register,
@@ -258,8 +258,8 @@ impl<'a> Machine<'a> {
             roles: roles(expression, types),
             inputs,
             tile,
-            walks: inputs.iter().map(|_| None).collect(),
-            places: Vec::new(),
+            walks: Vec::new(),
+            places: SmallVec::new(),
             registers: Vec::new(),
             raw: Vec::new(),
             ahead: if is_much { AHEAD } else { 0 },
@@ -331,7 +331,7 @@ impl<'a> Machine<'a> {
         }
         let register = self.register();
         if !is_in_tile && !operand.layout.is_contiguous() {
-            self.walks[input] = Some(Walk::new(&[operand.layout]));
+            self.walks.push((input, Walk::new(&[operand.layout])));
             if is_narrow(dtype) {
                 self.raw.resize(BLOCK, 0);
             }
@@ -454,8 +454,9 @@ impl<'a> Machine<'a> {
         let (operand, dtype) = (&self.inputs[input], self.types[node]);
         let size = dtype.size();
         let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
-        let elements = match (&self.walks[input], &self.tile) {
-            (Some(walk), _) => {
+        let walk = self.walks.iter().find(|(of, _)| *of == input);
+        let elements = match (walk, &self.tile) {
+            (Some((_, walk)), _) => {
                 let raw: &mut [u8] = cast_slice_mut(&mut self.raw);
                 let into = if is_narrow(dtype) { raw } else { &mut *target };
                 let into = &mut into[..count * size];
