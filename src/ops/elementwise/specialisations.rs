@@ -64,7 +64,7 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
             }
         }
     }
-    for dtype in [DType::F16, DType::F32, DType::F64] {
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
         let steps = (0..=MANY_LONG as u8).map(|at| Node::Apply(Function::Sin, [at, 0, 0]));
         let nodes = std::iter::once(Node::Input(0)).chain(steps).collect();
         if let Some(form) = Form::of("fused", &Expression { nodes }, &[dtype], None) {
