@@ -29,7 +29,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let named = args.device.or_else(|| {
         std::env::var("ORLOP_DEVICE")
             .ok()
-            .filter(|name| !name.is_empty())
+            .filter(|name| !name.trim().is_empty())
     });
     let all = Device::list()?;
     let lacks = |dtype: DType| {

@@ -1,4 +1,4 @@
-//! The WGSL of every kernel that orlop can ask for: to read, and to validate with other compilers.
+//! The WGSL of the kernels that orlop can ask for: to read, and to validate with other compilers.
 
 use rayon::prelude::*;
 
@@ -35,7 +35,7 @@ pub struct KernelSource {
 /// The specialisations that plans can ask for, each with immediates and with a uniform buffer, and those of f16 with
 /// conversions of the GPU's own. Ranks up to 6 after merging; higher ones follow the same templates. Of elementwise functions
 /// each by itself, of tensors, with a number and in place, as operands lie most; of `add` in every way that they can lie. What
-/// [`fused`](crate::fused) makes of several, and programs' own kernels, are not among them.
+/// [`fused`](crate::fused) makes of several, powers by products, and programs' own kernels, are not among them.
 ///
 /// # Errors
 /// [`Error::KernelCompile`](crate::Error::KernelCompile) when a template does not render.

@@ -114,7 +114,7 @@ fn open(args: &Args) -> Result<(Device, &'static str), Box<dyn Error>> {
         return Ok((builder.select(selector).build()?, ""));
     }
     let device = builder.build()?;
-    let named = std::env::var_os("ORLOP_DEVICE").is_some_and(|name| !name.is_empty());
+    let named = std::env::var("ORLOP_DEVICE").is_ok_and(|name| !name.trim().is_empty());
     let note = if named || !device.is_cpu() {
         ""
     } else if Device::list()?.iter().any(|info| info.kind().is_gpu()) {

@@ -182,8 +182,9 @@ impl DeviceBuilder {
     /// - with [`WhenFull::SpillToHost`] an op that sends tensors to the host or brings them back, for the copies, for reads
     ///   that are under way, and for other ops that do;
     /// - opening a device that is lent ([`build_on_wgpu`](Self::build_on_wgpu)), for what is in its queue;
-    /// - opening a process's first device on a GPU, or on a software adapter that cannot compute with 64-bit integers, for a kernel that
-    ///   counts how the adapter converts f16. Where that takes too long the device converts by bits, which is slower.
+    /// - opening the first device on each GPU, or software adapter that cannot compute with 64-bit integers, for a kernel that
+    ///   counts how the adapter converts f16, and later ones until it has answered. A device whose question takes too long converts
+    ///   by bits, which is slower.
     ///
     /// A read or a copy of many mebibytes waits as often, so it may take longer. A device that is dropped while it works for
     /// longer is left to the driver, with its memory, until the process ends. On the CPU device there is nothing to wait for

@@ -26,13 +26,13 @@ pub enum Growth {
     Budget,
     /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the
     /// budget (`memory_limit`) where there is one, else of the adapter's memory. In proportion
-    /// after that, but idle regions stay. Nobody else can have that memory then; drivers that overcommit set nothing aside
+    /// after that, but idle regions stay. At most nine tenths of what is free then, where that is known. Nobody else can have that memory then; drivers that overcommit set nothing aside
     /// before it is written.
     Preallocate {
         /// Above 0, at most 1.
         fraction: f64,
     },
-    /// So many bytes at once when the device is opened. In proportion after that, but idle regions stay.
+    /// So many bytes at once when the device is opened, at most nine tenths of what is free. In proportion after that, but idle regions stay.
     PreallocateBytes {
         /// Rounded up to [`QUANTUM`]; in as few regions as the largest buffer allows.
         bytes: u64,

@@ -1,4 +1,4 @@
-//! Every kernel specialisation that plans can ask for: what validation and readers go through.
+//! The kernel specialisations that plans can ask for: what validation and readers go through.
 
 use super::{index, matmul, normalise, position, reduce};
 use crate::launch::{KernelKey, Value};

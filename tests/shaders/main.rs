@@ -1,4 +1,4 @@
-//! Every kernel that the library can ask for, through naga, as adapters of several kinds see it.
+//! The kernels that the library can ask for, through naga, as adapters of several kinds see it.
 
 mod fast_math;
 #[path = "../random/mod.rs"]

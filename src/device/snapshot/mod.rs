@@ -193,16 +193,36 @@ fn is_of(crates: &[&str], name: &str) -> bool {
     crates.iter().any(|of| name.starts_with(of))
 }
 
-/// The trait of a function `<T as Trait>::f`.
-fn trait_of(function: &str) -> Option<&str> {
-    function.split_once(" as ").map(|(_, name)| name)
+/// The trait of a function `<T as Trait>::f`, whose name here begins with the type: not one that generics name further in.
+fn trait_of(name: &str) -> Option<&str> {
+    let mut depth = 0;
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' if !name[..at].ends_with('-') => depth -= 1,
+            b' ' if depth == 0 => {
+                if let Some(name) = name[at..].strip_prefix(" as ") {
+                    return Some(name);
+                }
+            }
+            _ => {}
+        }
+        if depth < 0 {
+            break;
+        }
+    }
+    None
 }
 
 /// Whether a function is Rust's own, or of a crate that calls orlop back, by its name. A program's own trait is its own code.
 fn is_of_libraries(function: &str) -> bool {
     let crates = ["std::", "core::", "alloc::", "smallvec::"];
-    let name = function.strip_prefix('<').unwrap_or(function);
-    is_of(&crates, name) && trait_of(function).is_none_or(|name| is_of(&crates, name))
+    match function.strip_prefix('<') {
+        Some(name) => {
+            is_of(&crates, name) && trait_of(name).is_none_or(|name| is_of(&crates, name))
+        }
+        None => is_of(&crates, function),
+    }
 }
 
 /// Whether a function is orlop's by its name, as either mangling writes it: `orlop::f`, `<&orlop::T>::f`, of a trait that is
@@ -250,6 +270,11 @@ mod tests {
             "0: orlop::f\n 1: <alloc::vec::Vec<orlop::tensor::Tensor> as net::Layer>::forward\n";
         let site = call_site(of_its_trait).unwrap();
         assert!(site.to_string().ends_with("net::Layer>::forward"), "{site}");
+        let generics = "0: orlop::f
+ 1: core::ops::function::FnOnce::call_once::<<net::A as net::Layer>::forward::{closure#0}, ()>
+ 2: <core::iter::Map<I, <net::A as net::Layer>::f::{closure#0}> as core::iter::Iterator>::fold
+ 3: net::forward\n";
+        assert_eq!(call_site(generics).unwrap().to_string(), "net::forward");
         let without_debug_information = "0: orlop::f\n 1: net::g\n 2: main\n";
         let site = call_site(without_debug_information).unwrap();
         assert_eq!((site.to_string().as_str(), site.line), ("net::g", 0));

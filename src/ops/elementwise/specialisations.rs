@@ -35,9 +35,6 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
     }
     for &function in Function::ALL {
         for dtype in DType::ALL {
-            if !function.is_in_kernels(dtype) {
-                continue;
-            }
             let mut inputs: SmallVec<[DType; 4]> =
                 std::iter::repeat_n(dtype, function.operands()).collect();
             inputs[..function.first_alike()].fill(DType::Bool);
@@ -56,10 +53,7 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
                 }
                 _ => form.list(&mut all),
             }
-            for form in with_a_number(function, &inputs)
-                .into_iter()
-                .chain(in_place(function, &inputs))
-            {
+            for form in other_calls(function, &inputs) {
                 form.list(&mut all);
             }
         }
@@ -211,28 +205,47 @@ struct Form {
     cost: Cost,
 }
 
-/// A function with a number for its last operand. Those of f64 are tensors in kernels.
-fn with_a_number(function: Function, inputs: &[DType]) -> Option<Form> {
-    let (last, tensors) = inputs.split_last()?;
-    let places = (0..tensors.len() as u8).map(Node::Input);
-    let nodes = [Node::Scalar(0), Node::Apply(function, [0, 1, 2])];
-    let nodes = places.chain(nodes).collect();
-    Form::of(function.name(), &Expression { nodes }, tensors, None)
-        .filter(|_| *last != DType::F64 && !tensors.is_empty())
-}
-
-/// A function that is written into its first operand.
-fn in_place(function: Function, inputs: &[DType]) -> Option<Form> {
-    let (first, others) = inputs.split_first()?;
-    let places = (0..others.len() as u8).map(Node::Input);
-    let nodes = std::iter::once(Node::Old).chain(places);
-    let nodes = nodes.chain([Node::Apply(function, [0, 1, 2])]).collect();
-    Form::of(function.name(), &Expression { nodes }, others, Some(*first))
-        .filter(|form| form.storages.last() == Some(&first.name()))
+/// Calls of a function that are not of tensors alone: with a number, last or first, written into the first operand, and both.
+fn other_calls(function: Function, inputs: &[DType]) -> Vec<Form> {
+    let (first, last) = (function.first_alike(), inputs.len() - 1);
+    let calls = [
+        (false, Some(last)),
+        (false, Some(first)),
+        (true, None),
+        (true, Some(last)),
+    ];
+    let mut forms = Vec::new();
+    for (is_old, number) in calls {
+        // Numbers of f64 are tensors in kernels.
+        if number.is_some() && inputs[last] == DType::F64 {
+            continue;
+        }
+        let mut tensors: SmallVec<[DType; 4]> = SmallVec::new();
+        let mut nodes: SmallVec<[Node; 6]> = SmallVec::new();
+        for (at, &dtype) in inputs.iter().enumerate() {
+            nodes.push(match at {
+                0 if is_old => Node::Old,
+                _ if Some(at) == number => Node::Scalar(0),
+                _ => {
+                    tensors.push(dtype);
+                    Node::Input((tensors.len() - 1) as u8)
+                }
+            });
+        }
+        nodes.push(Node::Apply(function, [0, 1, 2]));
+        let old = is_old.then_some(inputs[0]);
+        let form = Form::of(function.name(), &Expression { nodes }, &tensors, old);
+        // What is written keeps its dtype.
+        forms.extend(form.filter(|form| {
+            let result = form.storages.last();
+            old.is_none_or(|old| result == Some(&storage(old, false)))
+        }));
+    }
+    forms
 }
 
 impl Form {
-    /// `None` where the expression has no meaning for inputs of these dtypes, and for what is written into.
+    /// `None` where the expression has no meaning for inputs of these dtypes and for what is written into, or kernels lack it.
     fn of(
         name: &'static str,
         expression: &Expression,
@@ -240,6 +253,16 @@ impl Form {
         old: Option<DType>,
     ) -> Option<Self> {
         let types = expression.types(name, inputs, old).ok()?;
+        let is_lacking = |node: &Node| match *node {
+            Node::Apply(function, operands) => {
+                let of = types[usize::from(operands[function.first_alike()])];
+                !function.is_in_kernels(of)
+            }
+            _ => false,
+        };
+        if expression.nodes.iter().any(is_lacking) {
+            return None;
+        }
         let operands = inputs.iter().chain(types.last());
         let is_number = |node: &&Node| matches!(node, Node::Scalar(_));
         Some(Self {
@@ -286,8 +309,6 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
     use crate::capabilities::{Capabilities, DeviceKind};
     use crate::dtype::Scalar;
@@ -331,18 +352,27 @@ mod tests {
         });
         let new = Layout::contiguous(tensor.shape().clone());
         let mut keys = Vec::new();
-        for in_place in [false, true] {
-            let name = function.name();
-            let mut call = Elementwise::new(name, Expression::default());
+        let this = Argument::Tensor(&tensor);
+        let calls: [(bool, &[Argument<'_>]); 4] = [
+            (false, &[this, number]),
+            (false, &[number, this]),
+            (true, &[this]),
+            (true, &[number]),
+        ];
+        for (in_place, arguments) in calls {
+            let has_number = arguments.len() == 2 || matches!(arguments, [Argument::Number(_)]);
+            if has_number && dtype == DType::F64 {
+                continue;
+            }
+            let mut call = Elementwise::new(function.name(), Expression::default());
             let mut inputs = SmallVec::new();
             if in_place {
                 call.expression.nodes.push(Node::Old);
                 call.into = Some((tensor.shape().clone(), dtype));
-                call.push(function, &[Argument::Tensor(&tensor)], &mut inputs);
-            } else if dtype != DType::F64 {
-                call.push(function, &[Argument::Tensor(&tensor), number], &mut inputs);
             }
+            call.push(function, arguments, &mut inputs);
             let inputs: SmallVec<[_; 4]> = inputs.into_iter().map(operand).collect();
+            let count = inputs.len();
             let Ok((_, result)) = call.infer(&inputs) else {
                 continue;
             };
@@ -359,7 +389,7 @@ mod tests {
                 output,
                 fresh: !in_place,
                 spare: true,
-                slots: smallvec![0],
+                slots: SmallVec::from_elem(0, count),
             };
             for kind in [DeviceKind::Software, DeviceKind::DiscreteGpu] {
                 let mut capabilities = Capabilities::cpu();
