@@ -412,7 +412,8 @@ fn main(
             {%- if source == "states" %}
             total = join_one(total, One({{ element_of_x }}));
             {%- else %}
-            {%- if again %}
+            {%- if op == "square" and not wide_float %}
+            // Where there was no whole step its scale is that of nothing.
             total = join_one(total, single_one({{ element_of_x }}));
             {%- else %}
             total = take_one(total, {{ element_of_x }}, {{ "position(params.steps) + " ~ i ~ "u" if is_arg else "0u" }});

@@ -93,7 +93,7 @@ impl DType {
         matches!(self, DType::F32 | DType::F16 | DType::BF16 | DType::F64)
     }
 
-    /// The type that sums of this dtype are kept in: `f32` for `f16` and `bf16`, else itself.
+    /// The type that sums of this dtype are kept in: `f32` for `f16` and `bf16`, else itself (sums of `bool` count, as `u32`).
     pub const fn accumulator(self) -> DType {
         match self {
             DType::F16 | DType::BF16 => DType::F32,

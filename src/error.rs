@@ -15,6 +15,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`Error::DeviceLost`] only that one device is gone). It is counted, and on the way memory may have gone back or moved.
 ///
 /// Small (at most 32 bytes), `Send + Sync`, `Clone`, free of wgpu types.
+///
+/// # What any op can meet
+///
+/// Beside what each op says of its arguments: [`Error::OutOfMemory`]; [`Error::TooLarge`] for a result above the largest buffer of the
+/// device; under strict placement [`Error::Unsupported`] for what the device lacks, and for operands on several devices;
+/// [`Error::Execution`] when the work that made an operand failed; [`Error::TimedOut`] for a wait above
+/// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout); [`Error::DeviceLost`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

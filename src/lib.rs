@@ -22,7 +22,7 @@
 //! | | f32 | f16 | i32 | u32 | f64 | bf16 |
 //! |---|---|---|---|---|---|---|
 //! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all | as f16 |
-//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all; on the CPU: `randn`, `logsumexp`, `softmax`, `log_softmax`, `gelu` and `silu` after a product, functions that WGSL does not have (`exp`, `log`, `sin`, `pow`, `rem` and what is made of them) | |
+//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all; on the CPU: `randn`, `logsumexp`, `softmax`, `log_softmax`, `gelu` and `silu` after a product, functions that WGSL does not have (`exp`, `log`, `sin`, `pow`, `rem` and what is made of them), without 64-bit integers `any`, `all` and casts to bool | |
 //! | GPU without it | | all, sums in f32; on the CPU: `rand`, `randn` | | | lives on the CPU | as f16 |
 //!
 //! bool lives everywhere: `zeros`, `ones`, `full`, `from_slice`, `to_vec`, views, `cast`, comparisons and logic, `select`, `any`, `all`,
@@ -44,12 +44,16 @@
 //! # Rules
 //!
 //! - There is no implicit conversion: mixed dtypes are an error that names [`Tensor::cast`].
+//! - Operators take a `&Tensor` and another, or the `Result` of another op (`(&x * &y + &z)?`), or a number on either side of a
+//!   `&Tensor` (`&x * 2.0`, and with its `?` first `&(&x * &y)? * 2.0`).
 //! - An op runs where its operands live, or where [`Device::scope`] says; nothing travels in silence.
 //! - Work on a device happens in program order, from any number of threads.
 //! - `tracing` events are sent while orlop holds its locks: a subscriber calls nothing of orlop's, or may never return.
 //! - Every failure is a typed [`Error`]; a failed call changes no tensor, but what a program's own twin wrote before it failed and
 //!   what [`matmul_streamed`] or a read was filling.
 //! - Integers wrap; an integer divided by zero is 0.
+//!
+//! Files in `docs/` that these pages name lie in the crate and its repository.
 
 #![warn(missing_debug_implementations)]
 #![warn(missing_docs)]

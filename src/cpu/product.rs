@@ -6,6 +6,7 @@
 //! `docs/matmul.md` has the measurements behind the choices.
 #![allow(unsafe_code)]
 
+mod rows;
 mod strips;
 
 use std::ops::Range;
@@ -318,6 +319,7 @@ impl<T: GemmElement> Target<T> {
         adds: bool,
         parallelism: Parallelism,
     ) {
+        let whole = [rows.clone(), columns.clone()];
         let (m, n) = (rows.len(), columns.len());
         // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
         // `a` and `b` do (or they are copies as large as what is taken of them); parts of rows and columns lie inside; the target is borrowed alone, and
@@ -351,7 +353,7 @@ impl<T: GemmElement> Target<T> {
             false => (columns, rows),
         };
         // SAFETY: as above.
-        unsafe {
+        let gemm = || unsafe {
             T::gemm()(
                 first.count,
                 second.count,
@@ -373,7 +375,34 @@ impl<T: GemmElement> Target<T> {
                 false,
                 parallelism,
             );
+        };
+        if !rows::runs(gemm, &rows::PANICS) {
+            self.call_by_rows(a, b, k, whole, adds);
         }
+    }
+
+    /// The same without `gemm`.
+    fn call_by_rows(
+        &self,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        k: usize,
+        [rows, columns]: [Range<usize>; 2],
+        adds: bool,
+    ) {
+        let (a, b) = (a.from(rows.start, 0), b.from(0, columns.start));
+        let (m, n) = (rows.len(), columns.len());
+        rows::multiply(a, b, Size { m, k, n }, |row, sums| {
+            // SAFETY: as in `call`: a row of this part of the target, which nobody else has.
+            let target = unsafe {
+                let start = (rows.start + row) * self.row + columns.start;
+                std::slice::from_raw_parts_mut(self.start.add(start), n)
+            };
+            match adds {
+                true => add(target, sums),
+                false => target.copy_from_slice(sums),
+            }
+        });
     }
 }
 
@@ -542,6 +571,17 @@ mod tests {
                 multiply(&mut c, left, right, size, true);
                 let mut added = c.clone();
                 multiply_add(&mut added, left, right, size);
+                let mut by_rows = vec![9.0f32; m * n];
+                let target = Target {
+                    start: by_rows.as_mut_ptr(),
+                    row: n,
+                    packs_rows: false,
+                };
+                for adds in [false, true] {
+                    for rows in [0..m / 2, m / 2..m] {
+                        target.call_by_rows(left, right, k, [rows, 0..n], adds);
+                    }
+                }
                 for at in (0..m * n).step_by(97) {
                     let (i, j) = ((at / n) as isize, (at % n) as isize);
                     let want: f32 = (0..k as isize)
@@ -552,6 +592,7 @@ mod tests {
                         .sum();
                     assert_eq!(c[at], want, "{size:?}, turned {turned}, entry {i}, {j}");
                     assert_eq!(added[at], 2.0 * want, "{size:?}, turned {turned}");
+                    assert_eq!(by_rows[at], 2.0 * want, "{size:?}, turned {turned}");
                 }
             }
         }

@@ -173,7 +173,8 @@ impl DeviceBuilder {
 
     /// How long one wait for the device may take before it gives up with [`Error::TimedOut`]. No limit without it. What waits:
     ///
-    /// - `synchronize`; reads, for each mebibyte;
+    /// - `synchronize`; reads, for each mebibyte, and what reads: `to` another device, `display`, `check_indices`, writing files,
+    ///   `matmul_streamed`, an op that the CPU does instead or whose operands come from another GPU;
     /// - recording when the device is eight submissions behind, or, of a write in place, behind reads of other threads and
     ///   of futures that are not all recorded;
     /// - a copy to the device, for a slot of staging when 32 MiB are on their way;

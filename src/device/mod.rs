@@ -74,7 +74,7 @@ impl Device {
     }
 
     /// Opens the best visible device: the one that `ORLOP_DEVICE` names, else the first GPU that opens,
-    /// else the native CPU ([`Device::cpu`]). Never a software adapter unless it is named.
+    /// else the native CPU ([`Device::cpu`]). Never a software adapter unless `ORLOP_DEVICE` names it.
     ///
     /// # Errors
     /// As [`DeviceBuilder::build`]: so [`Error::OutOfMemory`] comes instead of the CPU where no GPU opens,

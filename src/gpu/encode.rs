@@ -115,7 +115,7 @@ impl Gpu {
         if let Some(last) = layers.map(|copy| copy.layer).max() {
             let store = stream
                 .texels_of(last + 1)
-                .map_err(|caught| self.health.explain(&self.device, op, caught.into_message()))?;
+                .map_err(|caught| self.staging_failed(caught))?;
             for (work, kernel) in texels.iter_mut().zip(kernels) {
                 work.store = kernel.texels.then(|| store.clone());
             }

@@ -343,10 +343,10 @@ impl Gpu {
                 continue;
             }
             match access {
-                _ if matches!(reason, FullReason::OverRegionLimit { .. }) => break reason,
                 Access::Free => break reason,
                 // It is tried again, alone.
                 Access::Shared(..) => return Err(full_for_now(&self.name, request)),
+                _ if matches!(reason, FullReason::OverRegionLimit { .. }) => break reason,
                 Access::Alone(..) => match self.spill_for(access, request, refused, spilled)? {
                     Spilled::Some(bytes) => {
                         // Each round moves what stays, so there are few: the next one doubles what went.

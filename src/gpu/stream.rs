@@ -417,16 +417,19 @@ impl Uniforms {
         if let Some(group) = self.groups.get(&(offset, size)) {
             return Ok(group.clone());
         }
-        let stored = &mut self.buffer;
-        let group = health::scoped(device, || {
-            let buffer = stored.get_or_insert_with(|| {
+        let buffer = match &self.buffer {
+            Some(buffer) => buffer,
+            // Kept only once it is sound: the next launch may find room for it.
+            None => self.buffer.insert(health::scoped(device, || {
                 device.create_buffer(&wgpu::BufferDescriptor {
                     label: Some("orlop params"),
                     size: UNIFORM_BYTES,
                     usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
                     mapped_at_creation: false,
                 })
-            });
+            })?),
+        };
+        let group = health::scoped(device, || {
             device.create_bind_group(&wgpu::BindGroupDescriptor {
                 label: Some("orlop params"),
                 layout: &kernel.pipeline.get_bind_group_layout(1),

@@ -184,7 +184,7 @@ impl Gpu {
         }
     }
 
-    fn staging_failed(&self, caught: Caught) -> Error {
+    pub(super) fn staging_failed(&self, caught: Caught) -> Error {
         let is_full = matches!(caught, Caught::OutOfMemory(_));
         let reason = format!("{}; trim() gives idle memory back", caught.into_message());
         match self.health.explain(&self.device, "staging", reason) {
@@ -327,10 +327,12 @@ impl Download {
         while self.next < self.end && self.window.len() + slots.len() < READ_WINDOW {
             let bytes = (self.end - self.next).min(READ_SLOT);
             let (from, start) = gpu.resolve(&self.block, self.next, bytes)?;
-            let slot = stream
-                .staging
-                .take_read(&gpu.device, bytes)
-                .map_err(|caught| gpu.staging_failed(caught))?;
+            let slot = match stream.staging.take_read(&gpu.device, bytes) {
+                Ok(slot) => slot,
+                // With fewer on their way it takes longer.
+                Err(_) if !(slots.is_empty() && self.window.is_empty()) => break,
+                Err(caught) => return Err(gpu.staging_failed(caught)),
+            };
             let effect = Effect {
                 label: "download",
                 reads: smallvec![self.block.id()],

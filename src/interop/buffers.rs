@@ -133,7 +133,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an offset that is no multiple of 4, a range outside the
-    /// buffer (an odd number of f16 needs two bytes more), a missing usage, a buffer of another
+    /// buffer (whole words are copied: of f16, bf16 and bool up to 3 bytes more), a missing usage, a buffer of another
     /// device (of the same `wgpu::Instance`: across instances wgpu itself cannot tell), a mapped
     /// or destroyed buffer, one that this device's tensors lie in (wgpu copies within no buffer:
     /// use [`Tensor::copy`] of the tensor), or the CPU as the device; [`Error::Unsupported`] for f64 where the

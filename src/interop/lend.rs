@@ -57,8 +57,9 @@ impl DeviceBuilder {
     ///   that is needed are compute shaders with four storage buffers, bound by 1 MiB, and
     ///   `downlevel_defaults()`'s workgroups (`wgpu::Limits::default()` has both). What is missing has a fallback: without
     ///   `IMMEDIATES` scalars travel in a uniform buffer, without `SUBGROUP` other kernels run,
-    ///   without `SHADER_F16` or `SHADER_F64` those dtypes go to the CPU, without `SHADER_INT64`
-    ///   what asks whether f64 are zero (`any`, `all`, casts to bool). Tensors are at most
+    ///   without `SHADER_F64` f64 goes to the CPU, without `SHADER_F16` of f16 `rand`, `randn` and programs' own kernels, without
+    ///   `SHADER_INT64` what asks whether f64 are zero (`any`, `all`, casts to bool), and so do expressions that read as many tensors as
+    ///   there are storage buffers. Tensors are at most
     ///   `max_buffer_size` bytes, operands at most `max_storage_buffer_binding_size`.
     /// - **Handlers stay the owner's**: neither `on_uncaptured_error` nor
     ///   `set_device_lost_callback` is called. What orlop does wrong it catches in error scopes

@@ -7,8 +7,8 @@ impl<S: RegionSource> Pool<S> {
     /// Bytes of the largest hole that sliding blocks together could make within one region.
     pub(super) fn largest_after_sliding(&self) -> u64 {
         let regions = self.best_fit.regions();
-        let runs =
-            regions.map(|(region, _)| self.longest_run(region, |piece| piece.block.is_none()));
+        let is_free = |piece: &Piece| piece.block.is_none();
+        let runs = regions.map(|(region, _)| self.longest_run(region, u64::MAX, is_free));
         runs.max().unwrap_or(0)
     }
 
@@ -17,7 +17,7 @@ impl<S: RegionSource> Pool<S> {
     pub(crate) fn could_hold(&self, bytes: u64) -> bool {
         let mut anew = self.headroom();
         for (region, size) in self.best_fit.regions() {
-            let run = self.longest_run(region, |_| true);
+            let run = self.longest_run(region, bytes, |_| true);
             if run >= bytes {
                 return true;
             }
@@ -28,8 +28,8 @@ impl<S: RegionSource> Pool<S> {
         bytes <= anew.min(self.config.max_region)
     }
 
-    /// Most bytes between pinned blocks of a region, of pieces that count.
-    fn longest_run(&self, region: RegionId, counts: impl Fn(&Piece) -> bool) -> u64 {
+    /// Most bytes between pinned blocks of a region, of pieces that count; no more are looked for than are `enough`.
+    fn longest_run(&self, region: RegionId, enough: u64, counts: impl Fn(&Piece) -> bool) -> u64 {
         let (mut run, mut longest) = (0, 0);
         for piece in self.best_fit.pieces(region) {
             match piece.pinned {
@@ -38,6 +38,9 @@ impl<S: RegionSource> Pool<S> {
                 false => {}
             }
             longest = run.max(longest);
+            if longest >= enough {
+                break;
+            }
         }
         longest
     }

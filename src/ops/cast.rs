@@ -15,7 +15,7 @@ impl Tensor {
     /// whether it is not zero, NaN included; from bool: 1 and 0.
     ///
     /// # Errors
-    /// Out of memory, unsupported under strict placement, a wait over its limit, a lost device.
+    /// What any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
             return match road::home("cast", &[self])? == *self.device() {

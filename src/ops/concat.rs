@@ -29,7 +29,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] without tensors, or when there is no such axis;
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a wait over its limit, a lost device.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`];
+    /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn concat(tensors: &[impl Borrow<Tensor>], axis: impl Into<Axis>) -> Result<Tensor> {
         let tensors: Vec<&Tensor> = tensors.iter().map(Borrow::borrow).collect();
         let first = tensors.first();
@@ -43,7 +44,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] without tensors, or for an axis above their rank or below `-rank - 1`;
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; out of memory, a wait over its limit, a lost device.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`];
+    /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn stack(tensors: &[impl Borrow<Tensor>], axis: impl Into<Axis>) -> Result<Tensor> {
         let name = "stack";
         let tensors: Vec<&Tensor> = tensors.iter().map(Borrow::borrow).collect();

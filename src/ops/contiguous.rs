@@ -69,7 +69,7 @@ impl Tensor {
     /// else a copy.
     ///
     /// # Errors
-    /// Out of memory, a wait over its limit, a lost device.
+    /// What any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() {
             return Ok(self.clone());

@@ -121,8 +121,10 @@ impl Tensor {
                 device.allocate(size)?;
             }
             let mut host = host_vec("arange", size as usize)?;
+            // Before its pages are there.
+            check_progression(count, [start, step], dtype)?;
             host.resize(size as usize, 0);
-            progression(&mut host, [start, step], dtype)?;
+            progression(&mut host, [start, step], dtype);
             let storage = device.allocate(size)?;
             storage.write(&host)?;
             let layout = Layout::contiguous(count);
@@ -193,27 +195,43 @@ impl Tensor {
     }
 }
 
-/// Fills with elements of `start + i * step`.
-fn progression(host: &mut [u8], [start, step]: [f64; 2], dtype: DType) -> Result<()> {
-    let element = |i: usize| {
-        let value = Scalar::Float(start + i as f64 * step);
-        value.to_bytes(dtype).ok_or_else(|| {
-            Error::invalid("arange", format!("{dtype} cannot hold the value {value}"))
-        })
-    };
-    let count = host.len() / dtype.size();
+/// That the dtype can hold each of `count` elements of `start + i * step`: an error that names the first that it cannot.
+fn check_progression(count: usize, [start, step]: [f64; 2], dtype: DType) -> Result<()> {
     let Some(last) = count.checked_sub(1) else {
         return Ok(());
     };
+    let value = |i: usize| Scalar::Float(start + i as f64 * step);
+    let fits = |i: usize| value(i).to_bytes(dtype).is_some();
     // Whole numbers between two that fit do, and floats take any.
     let are_whole = start.fract() == 0.0 && step.fract() == 0.0 && dtype != DType::Bool;
-    let fit = are_whole && element(0).is_ok() && element(last).is_ok();
-    if !(fit || dtype.is_float()) {
-        for (i, place) in host.chunks_exact_mut(dtype.size()).enumerate() {
-            place.copy_from_slice(element(i)?.as_slice());
+    let first = match (fits(0), fits(last)) {
+        _ if dtype.is_float() => None,
+        (false, _) => Some(0),
+        (true, true) if are_whole => None,
+        (true, false) if are_whole => {
+            let (mut fitting, mut other) = (0, last);
+            while other - fitting > 1 {
+                let middle = fitting.midpoint(other);
+                match fits(middle) {
+                    true => fitting = middle,
+                    false => other = middle,
+                }
+            }
+            Some(other)
         }
-        return Ok(());
+        _ => (1..count).find(|&i| !fits(i)),
+    };
+    match first.map(value) {
+        None => Ok(()),
+        Some(value) => {
+            let problem = format!("{dtype} cannot hold the value {value}");
+            Err(Error::invalid("arange", problem))
+        }
     }
+}
+
+/// Fills with elements of `start + i * step`, which the dtype can hold.
+fn progression(host: &mut [u8], [start, step]: [f64; 2], dtype: DType) {
     macro_rules! fill {
         ($size:literal, $of:expr) => {
             parallel::elements(host, dtype.size(), |first, piece| {
@@ -231,8 +249,7 @@ fn progression(host: &mut [u8], [start, step]: [f64; 2], dtype: DType) -> Result
         DType::F16 => fill!(2, f16_of),
         DType::BF16 => fill!(2, bf16_of),
         DType::U32 => fill!(4, |x: f64| x as u32),
-        // Of bool one by one, above.
-        DType::I32 | DType::Bool => fill!(4, |x: f64| x as i32),
+        DType::I32 => fill!(4, |x: f64| x as i32),
+        DType::Bool => fill!(1, |x: f64| x as u8),
     }
-    Ok(())
 }

@@ -44,8 +44,8 @@ impl Tensor {
     /// Writes `value` to every element, in place: all views of the storage see it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when an integer or bool dtype cannot hold the value; [`Error::TimedOut`];
-    /// a lost device.
+    /// [`Error::InvalidArgument`] when an integer or bool dtype cannot hold the value;
+    /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
         let each = self.view(self.layout().distinct());
         let fill = Fill::new("fill", each.shape().clone(), value.into(), self.dtype())?;

@@ -43,7 +43,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless there is one pair for each axis, or when an integer dtype
-    /// cannot hold the value; [`Error::TooLarge`], out of memory, a wait over its limit, a lost device.
+    /// cannot hold the value; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn pad(&self, widths: &[(usize, usize)], value: impl Into<Scalar>) -> Result<Tensor> {
         let (value, dtype) = (value.into(), self.dtype());
         let bytes = value.to_bytes(dtype).ok_or_else(|| {
@@ -63,7 +63,7 @@ impl Tensor {
     /// The lower triangles of the last two dimensions: 0 where column - row is above `diagonal`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] below rank 2; out of memory, a wait over its limit, a lost device.
+    /// [`Error::InvalidArgument`] below rank 2; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         let lower = true;
         run(&Triangle { lower, diagonal }, self)
@@ -72,7 +72,7 @@ impl Tensor {
     /// The upper triangles of the last two dimensions: 0 where column - row is below `diagonal`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] below rank 2; out of memory, a wait over its limit, a lost device.
+    /// [`Error::InvalidArgument`] below rank 2; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         let lower = false;
         run(&Triangle { lower, diagonal }, self)
@@ -83,8 +83,7 @@ impl Tensor {
     /// every device ([`Tensor::check_indices`] finds them).
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] for numbers of another dtype; [`Error::TooLarge`], out of memory, a
-    /// lost device.
+    /// [`Error::DTypeMismatch`] for numbers of another dtype; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn one_hot(&self, classes: usize, dtype: DType) -> Result<Tensor> {
         let one = Scalar::Integer(1).to_bytes(dtype);
         let one = one.ok_or_else(|| Error::invalid("one_hot", format!("{dtype} has no 1")))?;

@@ -170,6 +170,9 @@ fn ranges(context: &Context) -> Result<()> {
         named(4e9, 1e9, DType::I32)
     );
     assert!(named(-3.0, -1.0, DType::U32).contains("-1"));
+    let last = Tensor::arange(device, 2_147_480_000i64, 2_147_490_000i64, 1, DType::I32);
+    let last = last.expect_err("beyond i32").to_string();
+    assert!(last.contains("cannot hold the value 2147483648"), "{last}");
     assert!(named(3.0, 1.0, DType::Bool).contains('2'));
     Ok(())
 }

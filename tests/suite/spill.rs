@@ -83,6 +83,7 @@ fn nothing_goes_in_vain(context: &Context) -> Result<()> {
         (after.allocated, after.spilled, after.events.spills),
         (before.allocated, before.spilled, before.events.spills)
     );
+    assert_eq!(after.events.failures, before.events.failures + 1);
     // As much as it may hold.
     let fits = Tensor::zeros(&device, [256 << 8], DType::U32)?;
     assert_eq!(device.memory().events.spills, 2);

@@ -36,7 +36,9 @@ const MOST: usize = 128;
 ///
 /// # Errors
 /// As [`Tensor::add`]; [`Error::InvalidArgument`] for more than 128 values (inputs, numbers and
-/// functions) or for an expression without tensors.
+/// functions) or for an expression without tensors. Kernels read one tensor less than
+/// [`Capabilities::max_bindings`](crate::Capabilities::max_bindings): of more an expression runs on the CPU, or is
+/// [`Error::Unsupported`] under strict placement.
 pub fn fused(build: impl for<'e> FnOnce(&'e Fusion) -> Expr<'e>) -> Result<Tensor> {
     let fusion = Fusion::default();
     let root = fusion.own(build(&fusion));

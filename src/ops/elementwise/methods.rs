@@ -133,9 +133,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
     /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a dtype that the function does
-    /// not take, or a number that the dtype cannot hold; what any op can meet: out of memory,
-    /// unsupported under strict placement, a wait over its limit
-    /// ([`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout)), a lost device.
+    /// not take, or a number that the dtype cannot hold; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn add<'a>(&'a self, other: impl Into<Argument<'a>>) -> Result<Tensor> {
         Elementwise::call(Function::Add, &[self.into(), other.into()])
     }

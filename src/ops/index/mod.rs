@@ -39,7 +39,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no such axis, or it is empty and the result is not;
-    /// [`Error::DTypeMismatch`] for an index of another dtype; out of memory, a wait over its limit, a lost device.
+    /// [`Error::DTypeMismatch`] for an index of another dtype; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn index_select(&self, axis: impl Into<Axis>, index: &Tensor) -> Result<Tensor> {
         let axis = axis.into().of("index_select", self.shape())?;
         take(Take::select("index_select", axis), self, index)
@@ -82,7 +82,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] when there is no
-    /// such axis; out of memory, unsupported under strict placement, a wait over its limit, a lost device.
+    /// such axis; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn scatter_add(
         &self,
         axis: impl Into<Axis>,

@@ -63,7 +63,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for inner sizes or batches that do
     /// not go together, [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a scalar operand, or more than
-    /// 2^55 multiply-adds; out of memory, unsupported under strict placement, a wait over its limit, a lost device.
+    /// 2^55 multiply-adds; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         self.matmul_with(other, &Epilogue::new())
     }

@@ -66,7 +66,7 @@ pub struct HostMatrix<E> {
 }
 
 impl<E> HostMatrix<E> {
-    /// From a slice (`&[T]` as an operand, `&mut [T]` for the result) of `rows * columns` elements.
+    /// From what has a slice of `rows * columns` elements (`&[T]`, `&Vec<T>`, `Arc<[T]>`; for the result `&mut [T]`, `Vec<T>`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the length is another.
@@ -86,36 +86,46 @@ impl<E> HostMatrix<E> {
     }
 }
 
-impl<T: Copy> MatrixSource<T> for HostMatrix<&[T]> {
+/// What has fewer elements than when the matrix was made.
+fn shrunk() -> Error {
+    Error::invalid("HostMatrix", "its elements have become fewer")
+}
+
+impl<T: Copy, E: AsRef<[T]>> MatrixSource<T> for HostMatrix<E> {
     fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        let elements = self.elements.as_ref();
         let lines = into.chunks_mut(columns.len().max(1));
         for (row, line) in rows.zip(lines) {
             let start = row * self.shape[1] + columns.start;
-            line.copy_from_slice(&self.elements[start..start + line.len()]);
+            let from = elements.get(start..start + line.len());
+            line.copy_from_slice(from.ok_or_else(shrunk)?);
         }
         Ok(())
     }
 
     fn rows(&self, rows: Range<usize>) -> Option<&[T]> {
         self.elements
+            .as_ref()
             .get(rows.start * self.shape[1]..rows.end * self.shape[1])
     }
 }
 
-impl<T: Copy> MatrixTarget<T> for HostMatrix<&mut [T]> {
+impl<T: Copy, E: AsMut<[T]>> MatrixTarget<T> for HostMatrix<E> {
     fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
+        let elements = self.elements.as_mut();
         let lines = from.chunks(columns.len().max(1));
         for (row, line) in rows.zip(lines) {
             let start = row * self.shape[1] + columns.start;
-            self.elements[start..start + line.len()].copy_from_slice(line);
+            let into = elements.get_mut(start..start + line.len());
+            into.ok_or_else(shrunk)?.copy_from_slice(line);
         }
         Ok(())
     }
@@ -153,6 +163,21 @@ const UNLIMITED: u64 = 1 << 30;
 /// Where few rows of all of `a`'s columns do not fit, those are cut, too: then `a` goes up once for each band of columns of
 /// `b`. On a device whose tensors may go to the host ([`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost)) some
 /// do where little is left: half of what is left and what may go there is used then. Sums of f16 and bf16 are kept in f32.
+///
+/// ```
+/// use orlop::{Device, HostMatrix, matmul_streamed};
+///
+/// let (a, b) = (vec![1.0f32; 300 * 200], vec![0.5f32; 200 * 100]);
+/// let mut c = vec![0.0f32; 300 * 100];
+/// matmul_streamed(
+///     &Device::cpu(),
+///     &mut HostMatrix::new(&a, [300, 200])?,
+///     &mut HostMatrix::new(&b, [200, 100])?,
+///     &mut HostMatrix::new(&mut c[..], [300, 100])?,
+/// )?;
+/// assert!(c.iter().all(|&sum| sum == 100.0));
+/// # Ok::<(), orlop::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that

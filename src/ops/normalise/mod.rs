@@ -95,7 +95,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for integers, and for an axis that does not exist or is named twice;
-    /// what any op can meet: out of memory, unsupported under strict placement, a wait over its limit, a lost device.
+    /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn softmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         normalise(Norm::Softmax, self, axes.into(), [None, None], 0.0)
     }

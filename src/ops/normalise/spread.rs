@@ -96,7 +96,11 @@ fn normal<W: Float>(op: &Normalise, [first, second]: [f64; 2]) -> [f64; 4] {
             }
         }
         Norm::Layer | Norm::Rms => {
-            let factor = root(second);
+            let factor = match root(second) {
+                // What is so large and varies so little is equal, and to be 0: multiplied first it may go over.
+                factor if factor > 2f64.powi(64) && first.abs() >= 2f64.powi(60) => 2f64.powi(64),
+                factor => factor,
+            };
             // In two steps, since the factor alone, or a distance, may go over or under.
             let step = match factor {
                 factor if factor > 2f64.powi(64) => 2f64.powi(64),

@@ -15,8 +15,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an axis that does not exist or is
-    /// named twice; what any op can meet: out of memory, unsupported under strict placement, a lost
-    /// device.
+    /// named twice; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn sum(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         reduce(Reduction::Sum, self, axes.into())
     }
