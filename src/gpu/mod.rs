@@ -334,7 +334,8 @@ impl Gpu {
             };
             self.health.check()?;
             let refused = matches!(reason, FullReason::Refused(_));
-            if refused && !has_waited {
+            // With access that others share it is tried again anyway.
+            if refused && !has_waited && !matches!(access, Access::Shared(..)) {
                 // Memory that was given back is free only after the last work that used it.
                 self.trim_to(0)?;
                 self.finish("allocation", self.deadline())?;

@@ -344,6 +344,8 @@ impl Gpu {
         room: u64,
     ) -> (Vec<Candidate>, u64) {
         let (mut victims, mut yields) = (Vec::new(), 0u64);
+        // The host may have room for them another time.
+        let mut larger = Vec::new();
         while victims.is_empty() || yields < needed {
             let Some(candidate) = oldest.pop() else {
                 break;
@@ -351,15 +353,17 @@ impl Gpu {
             let Some(block) = candidate.block.upgrade() else {
                 continue;
             };
-            if block.last_used() == candidate.last_used
-                && block.may_be_spilled()
-                && yields.saturating_add(block.bytes()) <= room
-                && !self.memory.lock().is_pinned(block.id())
-            {
+            if block.last_used() != candidate.last_used || !block.may_be_spilled() {
+                continue;
+            }
+            if yields.saturating_add(block.bytes()) > room {
+                larger.push(candidate);
+            } else if !self.memory.lock().is_pinned(block.id()) {
                 yields += block.bytes();
                 victims.push(candidate);
             }
         }
+        oldest.extend(larger.into_iter().rev());
         (victims, yields)
     }
 
@@ -445,6 +449,7 @@ impl Gpu {
     pub(super) fn stay_away(&self, block: &Arc<GpuBlock>) {
         let mut memory = self.memory.lock();
         let number = memory.set_aside(block.id());
+        memory.return_failed(number);
         block.stay_away(number);
     }
 }

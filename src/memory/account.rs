@@ -292,6 +292,21 @@ impl Account {
         true
     }
 
+    /// The last return and the last spill were of what had not come back.
+    pub(super) fn return_failed(&mut self, number: u64) {
+        let Some(aside) = self.aside.get(&number) else {
+            return;
+        };
+        let events = &mut self.events;
+        // The totals may have been reset between the two.
+        for times in [&mut events.refaults, &mut events.spills] {
+            *times = times.saturating_sub(1);
+        }
+        for bytes in [&mut events.refaulted_bytes, &mut events.spilled_bytes] {
+            *bytes = bytes.saturating_sub(aside.bytes);
+        }
+    }
+
     /// Forgets what was set aside, and returns it.
     pub(super) fn discard(&mut self, number: u64) -> Option<Aside> {
         let aside = self.aside.remove(&number)?;

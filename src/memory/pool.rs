@@ -235,6 +235,11 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
+    /// What was set aside again at once had not come back: neither counts.
+    pub(crate) fn return_failed(&mut self, number: u64) {
+        self.account.return_failed(number);
+    }
+
     /// Forgets a block that was set aside.
     pub(crate) fn discard(&mut self, number: u64) {
         self.account.discard(number);

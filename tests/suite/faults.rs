@@ -264,6 +264,7 @@ fn on_the_way_back(context: &Context) -> Result<()> {
         device.synchronize()?;
         assert_eq!(device.memory().spilled, elements as u64 * 4);
         let before = faults.injected();
+        let events = device.memory().events;
         faults.fail(Fault::Copy, nth);
         let filled = tensor.slice(0..1)?.fill(-1);
         // What it failed for: whoever reads it hears nothing of it.
@@ -273,6 +274,15 @@ fn on_the_way_back(context: &Context) -> Result<()> {
         faults.disarm();
         // Not refused later: the device has it when the call ends.
         assert_eq!(filled.is_err(), is_injected);
+        let after = device.memory().events;
+        let came_back = u64::from(filled.is_ok());
+        assert_eq!(after.refaults, events.refaults + came_back);
+        assert_eq!(
+            after.refaulted_bytes - events.refaulted_bytes,
+            came_back * elements as u64 * 4
+        );
+        // What made room for it, or did not get away.
+        assert!(after.spills <= events.spills + 1, "{after:?}");
         let first = if filled.is_err() { values[0] } else { -1 };
         same(&tensor.slice(0..1)?, &[first])?;
         same(&tensor.slice(1..)?, &values[1..])?;
