@@ -20,6 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Beside what each op says of its arguments: [`Error::OutOfMemory`]; [`Error::TooLarge`] for a result above the largest buffer of the
 /// device; under strict placement [`Error::Unsupported`] for what the device lacks, and for operands on several devices;
+/// [`Error::KernelCompile`] from a driver that refuses a kernel;
 /// [`Error::Execution`] when the work that made an operand failed; [`Error::TimedOut`] for a wait above
 /// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout); [`Error::DeviceLost`].
 #[derive(Clone, Debug, thiserror::Error)]

@@ -319,7 +319,9 @@ impl<T: GemmElement> Target<T> {
         adds: bool,
         parallelism: Parallelism,
     ) {
-        let whole = [rows.clone(), columns.clone()];
+        if !rows::has_gemm() {
+            return self.call_by_rows(a, b, k, [rows, columns], adds);
+        }
         let (m, n) = (rows.len(), columns.len());
         // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
         // `a` and `b` do (or they are copies as large as what is taken of them); parts of rows and columns lie inside; the target is borrowed alone, and
@@ -353,7 +355,7 @@ impl<T: GemmElement> Target<T> {
             false => (columns, rows),
         };
         // SAFETY: as above.
-        let gemm = || unsafe {
+        unsafe {
             T::gemm()(
                 first.count,
                 second.count,
@@ -375,9 +377,6 @@ impl<T: GemmElement> Target<T> {
                 false,
                 parallelism,
             );
-        };
-        if !rows::runs(gemm, &rows::PANICS) {
-            self.call_by_rows(a, b, k, whole, adds);
         }
     }
 
@@ -392,13 +391,13 @@ impl<T: GemmElement> Target<T> {
     ) {
         let (a, b) = (a.from(rows.start, 0), b.from(0, columns.start));
         let (m, n) = (rows.len(), columns.len());
-        rows::multiply(a, b, Size { m, k, n }, |row, sums| {
+        rows::multiply(a, b, Size { m, k, n }, |row, sums, has_before| {
             // SAFETY: as in `call`: a row of this part of the target, which nobody else has.
             let target = unsafe {
                 let start = (rows.start + row) * self.row + columns.start;
                 std::slice::from_raw_parts_mut(self.start.add(start), n)
             };
-            match adds {
+            match adds || has_before {
                 true => add(target, sums),
                 false => target.copy_from_slice(sums),
             }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::batch::{Effect, Target};
 use super::bindings::{BindingKey, BoundRange};
 use super::block::GpuBlock;
+use super::health::Caught;
 use super::pipelines::CompiledKernel;
 use super::regions::Regions;
 use super::stream::TexelWork;
@@ -62,7 +63,7 @@ impl Gpu {
     /// `blocks[output]` is what they write.
     ///
     /// # Errors
-    /// An operand without contents, a lost device; then nothing was recorded. What fails later shows when the result is read.
+    /// An operand without contents, no memory for texels, a lost device; then nothing was recorded. What fails later shows when the result is read.
     pub(crate) fn record(
         &self,
         access: &Access<'_>,
@@ -113,9 +114,10 @@ impl Gpu {
         };
         let layers = launches.iter().flat_map(|launch| &launch.texels);
         if let Some(last) = layers.map(|copy| copy.layer).max() {
-            let store = stream
-                .texels_of(last + 1)
-                .map_err(|caught| self.staging_failed(caught))?;
+            let store = stream.texels_of(last + 1).map_err(|caught| match caught {
+                Caught::OutOfMemory(_) => self.staging_failed(caught),
+                other => self.health.explain(&self.device, op, other.into_message()),
+            })?;
             for (work, kernel) in texels.iter_mut().zip(kernels) {
                 work.store = kernel.texels.then(|| store.clone());
             }

@@ -32,7 +32,7 @@ pub(crate) struct Spill {
     bytes: AtomicU64,
     ops: RwLock<()>,
     /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
-    /// were used or made since are younger than all of these. Those that had to stay at some moment are missing until all
+    /// were used or made since are younger than all of these. Those that something held at some moment are missing until all
     /// are looked at again, which is once the others are not enough. Locked within access, by an op that is alone, which
     /// downloads what goes: so its holder may wait for the device.
     oldest: Mutex<Vec<Candidate>>,
@@ -101,6 +101,19 @@ impl Spill {
             bytes: AtomicU64::new(0),
             ops: RwLock::new(()),
             oldest: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Gives candidates back that were not needed, the oldest first.
+    fn put_back(
+        &self,
+        oldest: &mut Vec<Candidate>,
+        candidates: impl DoubleEndedIterator<Item = Candidate>,
+    ) {
+        oldest.extend(candidates.rev());
+        if self.most < u64::MAX {
+            // What the host had no room for may be older.
+            order::sort(oldest, |candidate| (!candidate.last_used, 0));
         }
     }
 
@@ -297,7 +310,7 @@ impl Gpu {
             let wanted = needs.max(least.saturating_sub(spilled));
             let (victims, yields) = self.victims(&mut oldest, wanted, place());
             if victims.is_empty() || yields < needs {
-                oldest.extend(victims.into_iter().rev());
+                spill.put_back(&mut oldest, victims.into_iter());
                 if !has_looked {
                     busy = self.look_at_all(&mut oldest, place());
                     has_looked = true;
@@ -323,12 +336,12 @@ impl Gpu {
                         continue;
                     }
                     Err(error) => {
-                        oldest.extend(victims.rev());
+                        spill.put_back(&mut oldest, victims);
                         return Err(error);
                     }
                 }
                 if needed() == 0 && spilled >= least {
-                    oldest.extend(victims.rev());
+                    spill.put_back(&mut oldest, victims);
                     return Ok(Spilled::Some(spilled));
                 }
             }

@@ -312,7 +312,7 @@ impl Download {
         self.source = Source::Chunk(None);
     }
 
-    /// Records copies until [`READ_WINDOW`] are on their way.
+    /// Records copies until [`READ_WINDOW`] are on their way, or as many as the driver has memory for.
     fn record(&mut self, gpu: &Gpu) -> Result<()> {
         if self.next >= self.end {
             self.recorded_all();
@@ -341,6 +341,9 @@ impl Download {
             stream.copy((from, start), (slot.buffer.clone(), 0), bytes, effect);
             self.next += bytes;
             slots.push((slot, bytes));
+        }
+        if slots.is_empty() {
+            return Ok(());
         }
         stream.submit()?;
         if let Some(error) = failure.get() {

@@ -47,7 +47,8 @@ pub enum EventKind {
     /// Contents of so many bytes went to the host; that the block is freed comes after it.
     Spilled,
     /// Contents of so many bytes came back from the host: the latest event that says that a block
-    /// with this number was taken.
+    /// with this number was taken. Where they got lost on the way [`Spilled`](Self::Spilled) follows at once, and
+    /// [`MemoryEvents`](super::MemoryEvents) counts neither.
     Refaulted,
     /// A request of so many bytes failed.
     Failed,

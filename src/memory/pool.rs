@@ -235,7 +235,7 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
-    /// What was set aside again at once had not come back: neither counts.
+    /// What was set aside again at once had not come back: no event counts.
     pub(crate) fn return_failed(&mut self, number: u64) {
         self.account.return_failed(number);
     }

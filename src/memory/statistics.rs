@@ -78,8 +78,8 @@ pub struct MemoryCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryEvents {
-    /// Times that a request was tried again after idle regions went back or blocks moved, or after a refusal of the adapter's,
-    /// when it had done what it had to do.
+    /// Times that a request was tried again: after idle regions went back or blocks moved, and, where the adapter had refused
+    /// memory, after the device's work was done.
     pub retries: u64,
     /// Blocks in use that were moved to merge holes.
     pub relocations: u64,

@@ -1,58 +1,74 @@
 //! Products row by row, as vectors: where `gemm` does not run.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{UnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+
+use gemm_common::cache::{CACHE_INFO, kernel_params};
 
 use super::GemmElement;
 use crate::cpu::matrix::{Matrix, Size};
-use crate::cpu::vectors::times_vector;
+use crate::cpu::{simd, vectors::times_vector};
 
-/// Whether a call of `gemm` has panicked.
-pub(super) static PANICS: AtomicBool = AtomicBool::new(false);
+/// Terms of `gemm`'s tiles at least, and of the rows that are copied here at a time.
+const TERMS: usize = 512;
 
-/// Runs a call of `gemm`, unless one has panicked before. False where it has not run.
-///
-/// It reads from the system how large caches are, and panics at every call where it does not understand that: a fourth level, or
-/// shares too small for its tiles (`gemm-common` 0.19, `cache.rs`). It has written nothing by then.
-pub(super) fn runs(gemm: impl FnOnce(), panics: &AtomicBool) -> bool {
-    if panics.load(Ordering::Relaxed) {
-        return false;
-    }
-    let has_run = catch_unwind(AssertUnwindSafe(gemm)).is_ok();
-    if !has_run {
-        panics.store(true, Ordering::Relaxed);
-    }
-    has_run
+/// Whether `gemm` runs on this machine. It takes its tiles from what the system says of caches: it panics at a fourth level, and where
+/// the second one is too small for a tile it panics or does not end (`gemm-common` 0.19, `cache.rs` and `gemm.rs`).
+pub(super) fn has_gemm() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| is_sound(fits_caches));
+    *HAS
 }
 
-/// Hands each row of a product to `store`, with its index: a row of `a` times `b`.
+fn is_sound(probe: impl FnOnce() -> bool + UnwindSafe) -> bool {
+    catch_unwind(probe).unwrap_or(false)
+}
+
+fn fits_caches() -> bool {
+    // A column of its largest tile: 64 f32 or 32 f64 with AVX-512, 16 or 8 elsewhere.
+    let column = match cfg!(target_arch = "x86_64") && simd::registers() >= 32 {
+        true => 256,
+        false => 64,
+    };
+    let has_tile = |size: usize| {
+        let large = 1 << 14;
+        kernel_params(large, large, large, column / size, 8, size).mc > 0
+    };
+    CACHE_INFO[1].cache_bytes >= TERMS * column && has_tile(4) && has_tile(8)
+}
+
+/// Hands the rows of a product to `store`, with their index: rows of `a` times `b`, of some terms after the others; the first
+/// ones come first, then what is to be added.
 pub(super) fn multiply<T: GemmElement>(
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     Size { m, k, n }: Size,
-    mut store: impl FnMut(usize, &[T]),
+    mut store: impl FnMut(usize, &[T], bool),
 ) {
     let mut sums = vec![T::ZERO; n];
-    // Without neighbours in rows or columns it is a copy that has them.
+    // Without neighbours in rows or columns it is copies that have them.
+    let is_copied = b.row != 1 && b.column != 1;
+    let each = if is_copied { TERMS } else { k.max(1) };
     let mut rows = Vec::new();
-    let b = match b.row == 1 || b.column == 1 {
-        true => b,
-        false => {
-            for term in 0..k {
-                let row = b.from(term, 0).elements;
-                rows.extend((0..n).map(|column| row[column * b.column as usize]));
+    for first in (0..k).step_by(each) {
+        let terms = each.min(k - first);
+        let mut part = b.from(first, 0);
+        if is_copied {
+            rows.clear();
+            for term in 0..terms {
+                let row = part.from(term, 0).elements;
+                rows.extend((0..n).map(|column| row[column * part.column as usize]));
             }
-            Matrix {
+            part = Matrix {
                 elements: &rows,
                 row: n as isize,
                 column: 1,
-            }
+            };
         }
-    };
-    for row in 0..m {
-        let vector = (a.from(row, 0).elements, a.column);
-        times_vector(&mut sums, b.turned(), vector, [n, k], false);
-        store(row, &sums);
+        for row in 0..m {
+            let vector = (a.from(row, first).elements, a.column);
+            times_vector(&mut sums, part.turned(), vector, [n, terms], false);
+            store(row, &sums, first > 0);
+        }
     }
 }
 
@@ -61,12 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_panics_is_not_called_again() {
-        let panics = AtomicBool::new(false);
-        let mut calls = 0;
-        assert!(runs(|| calls += 1, &panics));
-        assert!(!runs(|| panic!("four levels"), &panics));
-        assert!(!runs(|| calls += 1, &panics));
-        assert_eq!(calls, 1);
+    fn what_panics_is_not_there() {
+        assert!(is_sound(|| true));
+        assert!(!is_sound(|| false));
+        assert!(!is_sound(|| panic!("four levels")));
     }
 }

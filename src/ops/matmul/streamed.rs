@@ -66,7 +66,7 @@ pub struct HostMatrix<E> {
 }
 
 impl<E> HostMatrix<E> {
-    /// From what has a slice of `rows * columns` elements (`&[T]`, `&Vec<T>`, `Arc<[T]>`; for the result `&mut [T]`, `Vec<T>`).
+    /// From what has a slice of `rows * columns` elements (`&[T]`, `&Vec<T>`, `Arc<[T]>`; for the result `&mut [T]`, `&mut Vec<T>`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the length is another.
@@ -83,6 +83,11 @@ impl<E> HostMatrix<E> {
             ));
         }
         Ok(Self { elements, shape })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
     }
 }
 
