@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::dtype::DType;
+use crate::launch::WINDOW_ALIGNMENT;
 use crate::matmul_table::MatmulChoice;
 
 /// Seconds that a launch may take by its estimate: longer ones are split and submitted apart, so
@@ -118,6 +119,12 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Bytes of an operand, in whole windows, that kernels bind which count elements in 32 bits: bindings may be larger (Metal).
+    pub(crate) fn indexed_bytes(&self) -> u64 {
+        let bytes = self.max_binding_bytes.min(u64::from(u32::MAX));
+        bytes - bytes % WINDOW_ALIGNMENT
+    }
+
     /// The native CPU: everything that a twin can do.
     pub(crate) fn cpu() -> Self {
         Self {

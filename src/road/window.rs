@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
-use crate::launch::{Bound, WINDOW_ALIGNMENT, Window};
+use crate::launch::{Bound, Window};
 use crate::layout::Strides;
 use crate::shape::Dims;
 
@@ -41,9 +41,8 @@ impl Limits {
     pub(crate) fn new(capabilities: &Capabilities, flops: f64, bytes: f64) -> Self {
         let seconds = capabilities.seconds(flops, bytes);
         let most = (LONGEST_LAUNCH / seconds).min(MOST_ELEMENTS as f64) as usize;
-        let binding_bytes = capabilities.max_binding_bytes.min(u64::from(u32::MAX));
         Self {
-            binding_bytes: binding_bytes - binding_bytes % WINDOW_ALIGNMENT,
+            binding_bytes: capabilities.indexed_bytes(),
             elements: most.max(1),
         }
     }
@@ -287,6 +286,7 @@ fn whole_cuts(axis: usize, size: usize, operands: &[Walked<'_>]) -> usize {
 mod tests {
     use super::*;
     use crate::capabilities::DeviceKind;
+    use crate::launch::WINDOW_ALIGNMENT;
 
     /// A generator without dependencies: xorshift.
     struct Rng(u64);

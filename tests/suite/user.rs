@@ -1218,6 +1218,21 @@ fn sources_refused() -> Result<()> {
     let main = "@compute @workgroup_size(1) fn main() {}";
     let out = "@group(0) @binding(0) var<storage, read_write> out: array<f32>;";
     refused("@compute fn main( {", &["^"]);
+    // What naga panics on.
+    for body in [
+        "out[0] = f32(i32(f16(70000)));",
+        "let v = select(vec3(vec2(1.0, 2.0), 3.0), vec3(4.0, 5.0, 6.0), true); out[0] = v.x;",
+        "out[0] = clamp(1.0, inverseSqrt(-1.0), 2.0);",
+    ] {
+        let main = format!("@compute @workgroup_size(1) fn main() {{ {body} }}");
+        refused(&format!("enable f16; {out} {main}"), &["panicked"]);
+    }
+    // A constant of 2^27 numbers in a kilobyte.
+    let arrays = (1..=26).map(|at| format!("const a{at} = array(a{0}, a{0});\n", at - 1));
+    let arrays = "const a0 = array(1f, 1f);\n".to_owned() + &arrays.collect::<String>();
+    let index = "[0]".repeat(27);
+    let body = format!("@compute @workgroup_size(1) fn main() {{ out[0] = a26{index}; }}");
+    refused(&format!("{arrays} {out} {body}"), &["line", "too large"]);
     // Params above 256 bytes, which naga cannot count: written to, and of what they have no numbers of.
     let long = (0..80)
         .map(|at| format!("m{at}: u32, "))

@@ -253,7 +253,7 @@ fn sums_above_a_binding(
     let spans = spans.fold(0.0, f64::max);
     let bytes = ((entries / 64.0).ceil() * 256.0).max(spans);
     let is_refused = entries * dtype.size() as f64 > capabilities.max_buffer_bytes as f64;
-    if !by_words || is_refused || bytes <= capabilities.max_binding_bytes as f64 {
+    if !by_words || is_refused || bytes <= capabilities.indexed_bytes() as f64 {
         return None;
     }
     let odd = || !n.is_multiple_of(4) || *m == 1;

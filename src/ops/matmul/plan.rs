@@ -263,8 +263,7 @@ pub(super) fn plan_by(
     // Kernels that store no vectors leave 16 bits to a pass over sums.
     let by_words = packs(element_name(dtype, capabilities)) && problem.n != 1;
     let sums = 4.0 * problem.m as f64 * problem.n as f64 * problem.batches as f64;
-    if by_words && !stores_vectors(&kernel) && sums + 256.0 > capabilities.max_binding_bytes as f64
-    {
+    if by_words && !stores_vectors(&kernel) && sums + 256.0 > capabilities.indexed_bytes() as f64 {
         return Err(format!("its sums of {dtype} are more than a binding holds"));
     }
     let plan = because(kernel, why);
@@ -472,6 +471,14 @@ pub(super) mod tests {
             assert_eq!(plan.is_ok(), able, "{plan:?}");
             assert!(plan_by(SUBGROUP_8, &capabilities, &problem, "forced").is_ok());
         }
+        // Sums of more bytes than are counted in 32 bits, however much is bound.
+        capabilities.max_binding_bytes = 8 << 30;
+        let large = MatmulProblem {
+            m: 1 << 15,
+            n: 1 << 15,
+            ..problem
+        };
+        assert!(plan_by(SUBGROUP_8_TALL, &capabilities, &large, "forced").is_err());
     }
 
     /// Every problem gets a listed kernel that the adapter can run, and parts of k one that accumulates.

@@ -123,8 +123,7 @@ impl Product {
             // Those that are not there share nothing.
             of: std::array::from_fn(|operand| inputs.len() + operand),
             element: output.dtype.size() as u64,
-            // Elements are counted in 32 bits.
-            limit: capabilities.max_binding_bytes.min(u64::from(u32::MAX)),
+            limit: capabilities.indexed_bytes(),
         };
         storages.bytes[C] = output.storage_bytes;
         for (at, (input, &operand)) in problem.inputs.iter().zip(&inputs).enumerate() {

@@ -2,6 +2,7 @@
 
 mod call;
 mod check;
+mod constants;
 mod depth;
 mod inlined;
 mod launch;
@@ -70,8 +71,9 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///   Where an adapter has no immediates (or too few) they become a uniform.
 /// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation (variables, those of called functions for
 ///   each call), 1 MiB of arrays that are values; 500 levels of
-///   expressions and blocks in each other, 1000 declarations; and 131,072 expressions and statements where each call is
-///   replaced by what it calls, as drivers compile it.
+///   expressions and blocks in each other, 1000 declarations; 131,072 expressions and statements where each call is
+///   replaced by what it calls, as drivers compile it; and 1,048,576 tokens of constants where each is written out as often as it
+///   is named.
 ///
 /// # What holds for operands
 /// - Inputs arrive row-major, without gaps, from their first element: other views are copied

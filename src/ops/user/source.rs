@@ -2,19 +2,22 @@
 //! and what it needs of a device.
 
 use std::borrow::Cow;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
 use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
 
 use super::rewrite::{Edit, edited, enabled};
-use super::{depth, inlined};
+use super::{constants, depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gpu::templates::LONGEST_TEXT;
 use crate::memory::order;
 
+const PANICKED: &str = "naga panicked where it works constant expressions out: one of them is no number that there is (an f16 above 65504, \
+                        NaN), or is made of vectors of vectors; write it otherwise, or with a `var`";
 /// Bytes of private and function memory of an invocation: eight times what WGSL promises.
 const PRIVATE_BYTES: u64 = 64 << 10;
 /// Bytes of values that are arrays or structs, those of smaller ones aside: not all of them are there at once.
@@ -87,10 +90,19 @@ impl Source {
                 "{bytes} bytes of WGSL are above {LONGEST_TEXT}"
             )));
         }
-        if let Some((at, what)) = depth::too_deep(text) {
+        if let Some((at, what)) = depth::too_deep(text).or_else(|| constants::too_large(text)) {
             let line = text[..at].lines().count().max(1);
             return Err(broken(format!("line {line} {what}")));
         }
+        // It panics where it folds some constants; nothing of ours is open.
+        catch_unwind(|| Self::parsed(kernel, text))
+            .unwrap_or_else(|_| Err(broken(PANICKED.to_owned())))
+    }
+
+    /// # Errors
+    /// As [`Source::read`].
+    fn parsed(kernel: &'static str, text: &str) -> Result<Self> {
+        let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         let parse = |text: &str| {
             let parsed = naga::front::wgsl::parse_str(text);
             parsed.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
