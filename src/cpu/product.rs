@@ -319,7 +319,7 @@ impl<T: GemmElement> Target<T> {
         adds: bool,
         parallelism: Parallelism,
     ) {
-        if !rows::has_gemm() {
+        if !rows::has_gemm::<T>() {
             return self.call_by_rows(a, b, k, [rows, columns], adds);
         }
         let (m, n) = (rows.len(), columns.len());

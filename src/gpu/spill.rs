@@ -32,7 +32,7 @@ pub(crate) struct Spill {
     bytes: AtomicU64,
     ops: RwLock<()>,
     /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
-    /// were used or made since are younger than all of these. Those that something held at some moment are missing until all
+    /// were used or made since are younger than all of these. Those that had to stay at some moment, for anything but the host's room, are missing until all
     /// are looked at again, which is once the others are not enough. Locked within access, by an op that is alone, which
     /// downloads what goes: so its holder may wait for the device.
     oldest: Mutex<Vec<Candidate>>,

@@ -7,33 +7,45 @@ use gemm_common::cache::{CACHE_INFO, kernel_params};
 
 use super::GemmElement;
 use crate::cpu::matrix::{Matrix, Size};
-use crate::cpu::{simd, vectors::times_vector};
+use crate::cpu::vectors::times_vector;
 
 /// Terms of `gemm`'s tiles at least, and of the rows that are copied here at a time.
 const TERMS: usize = 512;
 
 /// Whether `gemm` runs on this machine. It takes its tiles from what the system says of caches: it panics at a fourth level, and where
 /// the second one is too small for a tile it panics or does not end (`gemm-common` 0.19, `cache.rs` and `gemm.rs`).
-pub(super) fn has_gemm() -> bool {
-    static HAS: LazyLock<bool> = LazyLock::new(|| is_sound(fits_caches));
-    *HAS
+pub(super) fn has_gemm<T>() -> bool {
+    static HAS: LazyLock<[bool; 2]> =
+        LazyLock::new(|| [4, 8].map(|size| is_sound(|| fits_caches(size))));
+    HAS[usize::from(size_of::<T>() == 8)]
 }
 
 fn is_sound(probe: impl FnOnce() -> bool + UnwindSafe) -> bool {
     catch_unwind(probe).unwrap_or(false)
 }
 
-fn fits_caches() -> bool {
-    // A column of its largest tile: 64 f32 or 32 f64 with AVX-512, 16 or 8 elsewhere.
-    let column = match cfg!(target_arch = "x86_64") && simd::registers() >= 32 {
-        true => 256,
-        false => 64,
+/// Whether its tiles fit, of elements of 4 or 8 bytes.
+fn fits_caches(size: usize) -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let (has_512_bits, has_fma) = (
+        is_x86_feature_detected!("avx512f"),
+        is_x86_feature_detected!("fma"),
+    );
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+    let (has_512_bits, has_fma) = (false, false);
+    // Bytes of a column of its largest tile, and columns (`gemm-f32` and `gemm-f64` 0.19, `microkernel.rs`).
+    let (column, columns) = match (has_512_bits, has_fma) {
+        (true, _) => (256, 6),
+        (_, true) => (64, 6),
+        _ if cfg!(target_arch = "aarch64") => (64, 4),
+        _ if cfg!(target_arch = "wasm32") => (48, 4),
+        _ => (2 * size, 4),
     };
-    let has_tile = |size: usize| {
-        let large = 1 << 14;
-        kernel_params(large, large, large, column / size, 8, size).mc > 0
-    };
-    CACHE_INFO[1].cache_bytes >= TERMS * column && has_tile(4) && has_tile(8)
+    // Its longest terms are a power of two.
+    let large = 1 << 14;
+    let tile = kernel_params(large, large, large, column / size, columns, size);
+    let second = CACHE_INFO[1].cache_bytes;
+    second >= TERMS * column && tile.mc > 0 && tile.kc * tile.mc * size <= second
 }
 
 /// Hands the rows of a product to `store`, with their index: rows of `a` times `b`, of some terms after the others; the first

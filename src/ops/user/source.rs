@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::gpu::templates::LONGEST_TEXT;
 use crate::memory::order;
 
-const PANICKED: &str = "naga panicked where it works constant expressions out: one of them is no number that there is (an f16 above 65504, \
-                        NaN), or is made of vectors of vectors; write it otherwise, or with a `var`";
+const PANICKED: &str = "most likely where it works constant expressions out: one of them is no number that there is (an f16 above \
+                        65504, NaN), or is made of vectors of vectors; write it otherwise, or with a `var`";
 /// Bytes of private and function memory of an invocation: eight times what WGSL promises.
 const PRIVATE_BYTES: u64 = 64 << 10;
 /// Bytes of values that are arrays or structs, those of smaller ones aside: not all of them are there at once.
@@ -95,8 +95,12 @@ impl Source {
             return Err(broken(format!("line {line} {what}")));
         }
         // It panics where it folds some constants; nothing of ours is open.
-        catch_unwind(|| Self::parsed(kernel, text))
-            .unwrap_or_else(|_| Err(broken(PANICKED.to_owned())))
+        catch_unwind(|| Self::parsed(kernel, text)).unwrap_or_else(|payload| {
+            let told = payload.downcast_ref::<&str>().copied();
+            let told = told.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            let told = told.unwrap_or("without a word");
+            Err(broken(format!("naga panicked: {told}; {PANICKED}")))
+        })
     }
 
     /// # Errors
