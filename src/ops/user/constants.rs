@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::rewrite::{is_part, skip_blank};
+use super::rewrite::{is_part, tokens};
 
 /// Most tokens: eight for each expression that a kernel may have.
 const MOST: u64 = 1 << 20;
@@ -20,25 +20,9 @@ struct Constant<'s> {
     names: Vec<&'s str>,
 }
 
-/// Words and single characters of a text, with their places.
-fn tokens(source: &str) -> Vec<(usize, &str)> {
-    let mut tokens = Vec::new();
-    let mut at = skip_blank(source, 0);
-    while let Some(next) = source[at..].chars().next() {
-        let length = match is_part(next) {
-            true => source[at..].find(|c| !is_part(c)),
-            false => Some(next.len_utf8()),
-        };
-        let end = length.map_or(source.len(), |length| at + length);
-        tokens.push((at, &source[at..end]));
-        at = skip_blank(source, end);
-    }
-    tokens
-}
-
 /// Where a source's constants are too large, in bytes, and what is wrong there.
 pub(super) fn too_large(source: &str) -> Option<(usize, &'static str)> {
-    let tokens = tokens(source);
+    let tokens: Vec<(usize, &str)> = tokens(source).collect();
     let mut constants: Vec<Constant<'_>> = Vec::new();
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     // What may make arrays and structs.

@@ -1,6 +1,6 @@
 //! How deep a kernel's WGSL nests: naga and drivers go through it by recursion, on the stack of whoever asks.
 
-use super::rewrite::{is_part, next_word, skip_blank};
+use super::rewrite::{is_part, tokens};
 
 /// Most levels: naga takes up to 700 bytes of stack for one where it is compiled for speed, a few times that else,
 /// and threads have 2 MiB.
@@ -46,15 +46,8 @@ pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
     // Of all levels outside of the top one.
     let mut below = 0;
     let (mut declarations, mut last) = (0, "");
-    let mut at = skip_blank(source, 0);
-    while let Some(next) = source[at..].chars().next() {
-        let start = at;
-        at += next.len_utf8();
-        if is_part(next) {
-            at = start;
-            next_word(source, &mut at);
-        }
-        let token = &source[start..at];
+    for (start, token) in tokens(source) {
+        let next = token.chars().next()?;
         if std::mem::take(&mut top.after_block) && token != "else" {
             top.branches = 0;
         }
@@ -68,7 +61,7 @@ pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
             _ if token == "else" => top.branches += 1,
             _ if is_part(next) => {}
             // The point of a number.
-            '.' if source[at..].starts_with(|c: char| c.is_ascii_digit()) => {}
+            '.' if source[start + 1..].starts_with(|c: char| c.is_ascii_digit()) => {}
             ',' => top.operators = 0,
             ';' => (top.operators, top.branches) = (0, 0),
             '(' | '[' | '{' | '<' if next != '<' || is_generic(last) => {
@@ -102,7 +95,6 @@ pub(super) fn too_deep(source: &str) -> Option<(usize, &'static str)> {
             }
         }
         last = token;
-        at = skip_blank(source, at);
     }
     None
 }

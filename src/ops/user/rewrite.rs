@@ -69,30 +69,34 @@ pub(super) fn enabled(source: &str) -> Vec<&str> {
 }
 
 /// One past the `>` that ends a template, from inside of it.
-fn close(source: &str, mut at: usize) -> Option<usize> {
-    loop {
-        at = skip_blank(source, at);
-        let next = source[at..].chars().next()?;
-        at += next.len_utf8();
-        if next == '>' {
-            return Some(at);
-        }
-    }
+fn close(source: &str, at: usize) -> Option<usize> {
+    let (start, end) = tokens(&source[at..]).find(|&(_, token)| token == ">")?;
+    Some(at + start + end.len())
 }
 
 /// The start of the next word outside of comments; `at` is left behind its end.
-pub(super) fn next_word(source: &str, at: &mut usize) -> Option<usize> {
-    loop {
-        *at = skip_blank(source, *at);
-        let first = source[*at..].chars().next()?;
-        let start = *at;
+fn next_word(source: &str, at: &mut usize) -> Option<usize> {
+    let from = *at;
+    let mut words = tokens(&source[from..]).filter(|(_, token)| token.starts_with(is_part));
+    let (start, word) = words.next()?;
+    *at = from + start + word.len();
+    Some(from + start)
+}
+
+/// Words, and other characters one by one, outside of comments, with where they begin.
+pub(super) fn tokens(source: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        at = skip_blank(source, at);
+        let start = at;
+        let first = source[start..].chars().next()?;
+        at += first.len_utf8();
         if is_part(first) {
             let length = source[start..].find(|c| !is_part(c));
-            *at = length.map_or(source.len(), |length| start + length);
-            return Some(start);
+            at = length.map_or(source.len(), |length| start + length);
         }
-        *at += first.len_utf8();
-    }
+        Some((start, &source[start..at]))
+    })
 }
 
 /// Whether words have it.
@@ -111,7 +115,7 @@ const LINE_ENDS: [char; 7] = [
 ];
 
 /// Where what is neither blank nor a comment begins.
-pub(super) fn skip_blank(source: &str, mut at: usize) -> usize {
+fn skip_blank(source: &str, mut at: usize) -> usize {
     loop {
         let rest = &source[at..];
         let trimmed = rest.trim_start_matches(is_blank);
