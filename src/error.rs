@@ -70,7 +70,7 @@ pub enum Error {
     /// Made by [`Error::custom`].
     #[error(transparent)]
     Custom(Arc<dyn std::error::Error + Send + Sync>),
-    /// The device is lost: every call on it says so from now on. Other devices go on.
+    /// The device is lost: every call on it says so from now on, but for reads of tensors that were spilled. Other devices go on.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
 }

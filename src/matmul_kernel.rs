@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::TEXEL_ROWS;
 
-/// The kernels, `shaders/matmul/*_tile.wgsl`, with what is theirs alone.
+/// The kernels, `shaders/matmul/*.wgsl`, with what is theirs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KernelKind {
     /// Tiles of both operands pass through workgroup memory, `tile_k` deep, each invocation sums `thread_m x thread_n`:

@@ -55,7 +55,7 @@ fn draw(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         .build_on_wgpu(&adapter, &device, &queue)?;
     let heights = terrain::heights(&orlop, SIDE, args.seed)?;
 
-    // The renderer's passes read the tensor where it lies. Nothing has waited for anything yet.
+    // The renderer's passes read the tensor where it lies. Since the device was opened nothing has waited.
     let binding = heights.wgpu_binding()?;
     let renderer = renderer::Renderer::new(&device, &queue, SIDE as u32, [args.width, args.height]);
     let map = renderer.paint(&binding);

@@ -120,7 +120,8 @@ impl DeviceBuilder {
     /// tenths of the memory less what is promised, whoever comes first; `build` fails when less
     /// than 64 MiB are left to share. On the CPU, on software adapters and where the size is
     /// unknown a budget is a bound and nothing is promised: the system gives memory, pages and
-    /// overcommits as it likes. [`Device::adapter_ledger`] shows who has what.
+    /// overcommits as it likes. [`Device::adapter_ledger`] shows who has what, and
+    /// [`Device::set_memory_limit`] changes it later.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
@@ -177,7 +178,7 @@ impl DeviceBuilder {
     ///   `matmul_streamed`, an op that the CPU does instead or whose operands come from another GPU;
     /// - recording when the device is eight submissions behind, or, of a write in place, behind reads of other threads and
     ///   of futures that are not all recorded;
-    /// - a copy to the device, for a slot of staging when 32 MiB are on their way;
+    /// - a copy of more than 64 KiB to the device, while eight such copies, of 4 MiB at most, are on their way;
     /// - an allocation that the adapter refuses until memory that went back is free, and any while more than an eighth of what
     ///   is reserved (and 4 MiB) went back to the adapter and may still be in use;
     /// - with [`WhenFull::SpillToHost`] an op that sends tensors to the host or brings them back, for the copies, for reads
@@ -216,7 +217,7 @@ impl DeviceBuilder {
 
     /// Records the latest `events` events of the device's memory (allocations, frees, regions,
     /// relocations, spills, failures) for [`Device::memory_snapshot`]; 0, the default, records none
-    /// and costs nothing. An event takes 96 bytes on the host and about 50 ns.
+    /// and costs nothing. An event takes 96 bytes on the host and about 50 ns. [`Device::record_history`] begins and ends it later.
     #[must_use]
     pub fn record_history(mut self, events: usize) -> Self {
         self.history_events = events;
@@ -427,9 +428,8 @@ impl DeviceBuilder {
     }
 }
 
-/// Nine tenths of the bytes that are free: others need some too.
 fn most_of_free(info: &DeviceInfo) -> Option<u64> {
-    info.memory_free.map(|bytes| bytes / 10 * 9)
+    info.memory_free.map(ledger::most_of)
 }
 
 /// Names the device that [`Device::best`] opens.

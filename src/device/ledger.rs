@@ -132,8 +132,13 @@ pub(super) fn join_adapter(
     };
     let claim = ledger
         .claim(total, asked, most.unwrap_or(u64::MAX))
-        .map_err(|refused| overcommitted(info, &refused))?;
+        .map_err(|refused| overcommitted(info.to_string(), &refused))?;
     Ok(enter(ledger, |_| claim))
+}
+
+/// Nine tenths of the bytes that are free: others need some too.
+pub(super) fn most_of(free: u64) -> u64 {
+    free / 10 * 9
 }
 
 fn enter(ledger: Arc<Ledger>, claim: impl FnOnce(&Arc<Ledger>) -> Claim) -> (Claim, Standing) {
@@ -142,9 +147,9 @@ fn enter(ledger: Arc<Ledger>, claim: impl FnOnce(&Arc<Ledger>) -> Claim) -> (Cla
     (claim, Standing { ledger, number })
 }
 
-fn overcommitted(info: &DeviceInfo, refused: &Overcommitted) -> Error {
+fn overcommitted(device: String, refused: &Overcommitted) -> Error {
     Error::OutOfMemory(Box::new(OutOfMemory {
-        device: info.to_string(),
+        device,
         asked: refused.asked.unwrap_or(0),
         limit: Some(refused.total),
         allocated: 0,
@@ -155,6 +160,30 @@ fn overcommitted(info: &DeviceInfo, refused: &Overcommitted) -> Error {
 }
 
 impl Device {
+    /// Changes the budget of the open device, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit) sets it: in bytes; `None`
+    /// for what a device without one has. Idle regions beyond it go back at once. Where more is in use tensors stay, and no
+    /// region is made until less is reserved. How regions grow stays as it was when the device was opened: one that gets its budget
+    /// later is opened with [`Growth::Budget`](crate::memory::Growth), which needs none at first.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them: the budget is what it was.
+    /// [`Error::DeviceLost`].
+    pub fn set_memory_limit(&self, limit: Option<u64>) -> Result<()> {
+        let changed = match &self.0.backend {
+            Backend::Cpu(pool) => pool.set_limit(limit),
+            Backend::Gpu(gpu) => {
+                let most = gpu.adapter_memory().free.map(most_of);
+                gpu.set_limit(limit, most.unwrap_or(u64::MAX))
+            }
+        };
+        changed.map_err(|refused| overcommitted(self.to_string(), &refused))?;
+        let memory = self.memory();
+        match memory.limit {
+            Some(limit) if memory.reserved > limit => self.trim_to(limit),
+            _ => Ok(()),
+        }
+    }
+
     /// The devices of this process that are open on this device's adapter (or on the host), with
     /// their budgets, what each has reserved, and the sums: exact, at one moment. Devices leave it
     /// when they close, and when they are lost.

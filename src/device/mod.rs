@@ -28,7 +28,7 @@ use crate::memory::{Bytes, MemoryStatistics, PoolConfig, TagStatistics};
 use crate::promise::Pending;
 
 /// A cheap handle on one opened adapter, or on the native CPU: one stream of work, one pool of
-/// memory with a budget. Clones are the same device; equality is identity, and so is what it is hashed by.
+/// memory, with a budget where one is set or the GPU tells its memory. Clones are the same device; equality is identity, and so is what it is hashed by.
 ///
 /// Opening an adapter twice gives two virtual devices, each with its own pool and budget. The
 /// device closes when the last handle and the last tensor on it are gone.
@@ -136,11 +136,7 @@ impl Device {
         settings: &DeviceBuilder,
         standing: ledger::Standing,
     ) -> Device {
-        match &backend {
-            Backend::Cpu(pool) => pool.record_history(settings.history_events),
-            Backend::Gpu(gpu) => gpu.record_history(settings.history_events),
-        }
-        Device(Arc::new(Inner {
+        let device = Device(Arc::new(Inner {
             name: standing.name(&info),
             info,
             backend,
@@ -148,7 +144,9 @@ impl Device {
             call_sites: settings.call_sites,
             standing,
             log: log::Log::default(),
-        }))
+        }));
+        device.record_history(settings.history_events);
+        device
     }
 
     /// What the device is. Free memory is as of the moment it was opened.
@@ -194,9 +192,10 @@ impl Device {
     }
 
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
-    /// Exact, on the CPU too. Staging is not in it: about 50 MiB, taken when first
-    /// used, up to 180 MiB while many small uploads wait for the device ([`Device::trim`] gives what is idle back), and 8 MiB for each
-    /// thread that reads while others do; nor are [`Device::texel_bytes`].
+    /// Exact, on the CPU too. Staging is not in it: typically 50 MiB, taken when first
+    /// used, and 180 MiB while many small uploads wait for the device ([`Device::trim`] gives what is idle back), 8 MiB for each
+    /// thread that reads while others do, and as much as a tensor while what the CPU wrote in place goes back to it; nor are
+    /// regions that went back and are kept (up to 64 MiB) or still used by work in flight; nor are [`Device::texel_bytes`].
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.memory(),
@@ -228,6 +227,16 @@ impl Device {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.reset_totals(),
             Backend::Gpu(gpu) => gpu.reset_totals(),
+        }
+    }
+
+    /// Records the latest `events` events of the device's memory from now on, as
+    /// [`DeviceBuilder::record_history`] does from the start, beginning with the regions that are there. What was recorded
+    /// before is gone; 0 ends it.
+    pub fn record_history(&self, events: usize) {
+        match &self.0.backend {
+            Backend::Cpu(pool) => pool.record_history(events),
+            Backend::Gpu(gpu) => gpu.record_history(events),
         }
     }
 
@@ -264,8 +273,8 @@ impl Device {
         }
     }
 
-    /// Bytes that the driver holds for this device, where it tells: regions, up to 64 MiB that went back lately, staging,
-    /// and what its own rounding adds. `None` on the CPU and on backends that do not tell.
+    /// Bytes that the driver holds for this device, where it tells: regions, those that went back and are kept (up to 64 MiB) or still
+    /// used by work in flight, staging, and what its own rounding adds. `None` on the CPU and on backends that do not tell.
     pub fn driver_reserved(&self) -> Option<u64> {
         match &self.0.backend {
             Backend::Cpu(_) => None,

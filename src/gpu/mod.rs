@@ -45,8 +45,8 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, OwnedPool, Pool,
-    PoolConfig, Request, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Overcommitted,
+    OwnedPool, Pool, PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -430,6 +430,14 @@ impl Gpu {
         drop(pool);
         stream.staging.trim();
         stream.texels.trim();
+        Ok(())
+    }
+
+    /// Changes the budget: without one to `most` at most, where the adapter's memory is divided.
+    pub(crate) fn set_limit(&self, limit: Option<u64>, most: u64) -> Result<(), Overcommitted> {
+        let mut pool = self.memory.lock();
+        let limit = pool.source().claim().change_budget(limit, most)?;
+        pool.set_limit(limit);
         Ok(())
     }
 

@@ -223,6 +223,11 @@ impl Regions {
         drop(region);
     }
 
+    /// The device's seat in its adapter's ledger.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
     /// Keeps none any longer; whether there was any.
     pub(crate) fn let_go(&mut self) -> bool {
         let mut any = false;

@@ -72,7 +72,8 @@ impl fmt::Debug for WgpuBinding {
 impl Tensor {
     /// Where a contiguous tensor lies on its wgpu device, for passes of the program's own. All work
     /// recorded so far is submitted first, so what the program submits from now on reads the
-    /// tensor's contents as they are at this call, without waiting for the device.
+    /// tensor's contents as they are at this call. The call does not wait for that work; it waits where recording does
+    /// ([`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout)).
     ///
     /// **Later work.** Order is the queue's: what orlop records after this call (in-place `fill`,
     /// say) is submitted some time later, at the latest by [`Device::submit`] or another

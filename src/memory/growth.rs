@@ -20,8 +20,8 @@ pub enum Growth {
     Proportional,
     /// What a device with a `memory_limit` does where nothing else is said: in proportion up to a 64th of the
     /// budget, and then all the rest in one region, since blocks of several cannot be moved together when the
-    /// budget is nearly used up. So a budget of 1/63 more than the most in use refuses nothing, unless tensors are
-    /// pinned or the adapter makes no region as large as that.
+    /// budget is nearly used up. So a budget of 1/63 more than the most in use refuses nothing where blocks may
+    /// move (not with [`WhenFull::Fail`](super::WhenFull), not those that are pinned, on the CPU not while an op is at one) and the adapter makes a region as large as that.
     /// Idle regions are traded in as with `Proportional`, which it is where there is no budget.
     Budget,
     /// A share of the memory at once when the device is opened, as TensorFlow does by default: of the

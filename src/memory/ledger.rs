@@ -110,28 +110,7 @@ impl Ledger {
         most: u64,
     ) -> Result<Claim, Overcommitted> {
         let mut seats = self.seats();
-        let spoken = spoken(&seats);
-        let (budget, left, is_held_outside) = match asked {
-            Some(asked) => {
-                let left = total.saturating_sub(spoken.promised.saturating_add(spoken.shared));
-                (asked, left, false)
-            }
-            None => {
-                let shared = shareable(total).saturating_sub(spoken.promised);
-                let left = shared.min(most);
-                let is_held_outside = most < shared.saturating_sub(spoken.shared);
-                (left.max(LEAST), left, is_held_outside)
-            }
-        };
-        if budget > left {
-            return Err(Overcommitted {
-                asked,
-                total,
-                left,
-                is_held_outside,
-                others: counted(&seats).collect(),
-            });
-        }
+        let budget = divided(counted(&seats).collect(), total, asked, most)?;
         Ok(self.enter(&mut seats, Some(budget), asked.is_some(), Some(total)))
     }
 
@@ -158,7 +137,6 @@ impl Ledger {
         Claim {
             ledger: Arc::clone(self),
             number,
-            budget,
         }
     }
 
@@ -181,14 +159,50 @@ fn counted(seats: &[Seat]) -> impl Iterator<Item = Entry> + '_ {
         .map(|seat| seat.entry)
 }
 
-fn spoken(seats: &[Seat]) -> Spoken {
+/// The budget of a device beside `others`, as in [`Ledger::claim`].
+fn divided(
+    others: Vec<Entry>,
+    total: u64,
+    asked: Option<u64>,
+    most: u64,
+) -> Result<u64, Overcommitted> {
+    let spoken = spoken(others.iter().copied());
+    let (budget, left, is_held_outside) = match asked {
+        Some(asked) => {
+            let left = total.saturating_sub(spoken.promised.saturating_add(spoken.shared));
+            (asked, left, false)
+        }
+        None => {
+            let shared = shareable(total).saturating_sub(spoken.promised);
+            let left = shared.min(most);
+            let is_held_outside = most < shared.saturating_sub(spoken.shared);
+            (left.max(LEAST), left, is_held_outside)
+        }
+    };
+    if budget > left {
+        return Err(Overcommitted {
+            asked,
+            total,
+            left,
+            is_held_outside,
+            others,
+        });
+    }
+    Ok(budget)
+}
+
+fn spoken(entries: impl Iterator<Item = Entry>) -> Spoken {
     let mut spoken = Spoken {
         promised: 0,
         shared: 0,
     };
-    for entry in counted(seats) {
+    for entry in entries {
         match entry.budget.filter(|_| entry.promised) {
-            Some(budget) => spoken.promised = spoken.promised.saturating_add(budget),
+            // Of a budget that was lowered more may be held, until tensors go.
+            Some(budget) => {
+                let promised = budget.max(entry.reserved);
+                spoken.promised = spoken.promised.saturating_add(promised);
+            }
             None => spoken.shared = spoken.shared.saturating_add(entry.reserved),
         }
     }
@@ -205,12 +219,11 @@ fn shareable(total: u64) -> u64 {
 pub(crate) struct Claim {
     ledger: Arc<Ledger>,
     number: u64,
-    budget: Option<u64>,
 }
 
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Claim(#{}, {:?} bytes)", self.number, self.budget)
+        write!(f, "Claim(#{}, {:?} bytes)", self.number, self.budget())
     }
 }
 
@@ -221,7 +234,35 @@ impl Claim {
 
     /// Most bytes that the device may reserve.
     pub(crate) fn budget(&self) -> Option<u64> {
-        self.budget
+        let seats = self.ledger.seats();
+        let own = seats.iter().find(|s| s.entry.number == self.number);
+        own.and_then(|seat| seat.entry.budget)
+    }
+
+    /// Changes the budget to what is `asked` for, or, on an adapter whose memory is divided, to what devices without a
+    /// promise share, at most `most`. The budget there is now.
+    ///
+    /// # Errors
+    /// When that is more than the others leave, or too little to work with: nothing has changed.
+    pub(crate) fn change_budget(
+        &self,
+        asked: Option<u64>,
+        most: u64,
+    ) -> Result<Option<u64>, Overcommitted> {
+        let mut seats = self.ledger.seats();
+        let others = counted(&seats).filter(|entry| entry.number != self.number);
+        let others: Vec<Entry> = others.collect();
+        let own = seats.iter_mut().find(|s| s.entry.number == self.number);
+        let Some(seat) = own else {
+            return Ok(asked);
+        };
+        let budget = match seat.divided {
+            Some(total) => Some(divided(others, total, asked, most)?),
+            None => asked,
+        };
+        seat.entry.budget = budget;
+        seat.entry.promised = asked.is_some();
+        Ok(budget)
     }
 
     /// From when `lapsed` says so on, the device counts no more. It is asked under the ledger's
@@ -236,7 +277,7 @@ impl Claim {
     /// When the device has no promise, and those and the others without one leave no room.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), Refused> {
         let mut seats = self.ledger.seats();
-        let spoken = spoken(&seats);
+        let spoken = spoken(counted(&seats));
         let Some(seat) = seats.iter_mut().find(|s| s.entry.number == self.number) else {
             return Ok(());
         };
@@ -361,6 +402,43 @@ mod tests {
         assert_eq!(reserved, [4 * GIB, 5 * GIB, 0]);
         drop(promised);
         a.take(5 * GIB).unwrap();
+    }
+
+    #[test]
+    fn budgets_change() {
+        let ledger = ledger();
+        let change = |claim: &Claim, asked| claim.change_budget(asked, u64::MAX);
+        let (a, b) = (claim(&ledger, None).unwrap(), claim(&ledger, None).unwrap());
+        a.take(3 * GIB).unwrap();
+        b.take(2 * GIB).unwrap();
+        // Beside what the other holds, and no more than that; its own bytes do not stand in its way.
+        let before = ledger.entries();
+        let refused = change(&a, Some(9 * GIB)).unwrap_err();
+        assert_eq!((refused.left, refused.asked), (8 * GIB, Some(9 * GIB)));
+        assert_eq!(refused.others, before[1..]);
+        assert_eq!(ledger.entries(), before, "a refusal changes nothing");
+        assert_eq!(change(&a, Some(8 * GIB)), Ok(Some(8 * GIB)));
+        assert_eq!((a.budget(), b.budget()), (Some(8 * GIB), Some(9 * GIB)));
+        assert!(ledger.entries()[0].promised && b.take(1).is_err());
+        // A promise that is lowered below what is held counts what is held.
+        assert_eq!(change(&a, Some(GIB)), Ok(Some(GIB)));
+        assert_eq!(claim(&ledger, Some(6 * GIB)).unwrap_err().left, 5 * GIB);
+        a.give(2 * GIB);
+        assert_eq!(claim(&ledger, Some(8 * GIB)).unwrap_err().left, 7 * GIB);
+        // And back among those that share.
+        assert_eq!(a.change_budget(None, 4 * GIB), Ok(Some(4 * GIB)));
+        assert_eq!(change(&a, None), Ok(Some(9 * GIB)));
+        let most = claim(&ledger, Some(7 * GIB)).unwrap();
+        let refused = change(&most, Some(u64::MAX)).unwrap_err();
+        assert_eq!(refused.left, 7 * GIB);
+        assert_eq!(change(&a, None), Ok(Some(2 * GIB)));
+        assert!(a.change_budget(None, LEAST - 1).is_err());
+        assert_eq!(a.budget(), Some(2 * GIB));
+        // Where nothing is divided a budget is a bound.
+        let bound = self::ledger().join(None);
+        assert_eq!(change(&bound, Some(u64::MAX)), Ok(Some(u64::MAX)));
+        assert_eq!(change(&bound, None), Ok(None));
+        assert_eq!(bound.budget(), None);
     }
 
     #[test]

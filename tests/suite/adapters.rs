@@ -67,6 +67,11 @@ pub fn full() -> bool {
     std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| !value.is_empty() && value != "0")
 }
 
+/// Sweeps over every f32 as well, which take an hour.
+pub fn every() -> bool {
+    std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| value == "every")
+}
+
 /// How kernels are compiled and fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {

@@ -3,9 +3,17 @@
 
 use orlop::{DType, Device, Error, Result, Tensor, bf16, f16, fused};
 
-use crate::adapters::{Context, full};
+use crate::adapters::{Context, Variant, every, found, full};
 use crate::rng::{Rng, seed};
-use crate::{Scope, Test};
+use crate::{OnceTest, Scope, Test};
+
+/// An hour: by itself, when it is asked for.
+pub fn tests_once() -> Vec<OnceTest> {
+    match every() {
+        true => vec![("functions::every_single", every_single)],
+        false => Vec::new(),
+    }
+}
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -190,12 +198,9 @@ const HALF: Format = Format {
 impl Format {
     /// One unit in the last place of `x`.
     fn ulp(self, x: f64) -> f64 {
-        let exponent = if x == 0.0 {
-            self.least
-        } else {
-            libm::ilogb(x.abs().min(self.largest)).max(self.least)
-        };
-        libm::ldexp(1.0, exponent - self.bits + 1)
+        // The exponent by its bits: below the least one it is of no interest.
+        let exponent = (x.abs().min(self.largest).to_bits() >> 52) as i32 - 1023;
+        libm::ldexp(1.0, exponent.max(self.least) - self.bits + 1)
     }
 
     /// Whether `got` is within `bound` of `want`; infinite beyond the largest number, and zero below
@@ -217,55 +222,52 @@ impl Format {
     }
 }
 
-/// Compares each result; `x` are the operands as f64, `got` the results.
-fn check(context: &Context, case: &Case, format: Format, x: &[f64], got: &[f64]) -> f64 {
-    assert_eq!(x.len(), got.len());
-    let mut worst = 0.0f64;
-    for (&x, &got) in x.iter().zip(got) {
-        let right = |x: f64| {
-            let want = (case.exact)(x);
-            // Results are rounded to the format after all.
-            let rounding = if format.bits == SINGLE.bits {
-                0.0
-            } else {
-                0.5 * format.ulp(want)
-            };
-            let wide = if format.bits == SINGLE.bits {
-                format.ulp(want)
-            } else {
-                SINGLE.ulp(want)
-            };
-            let extra = case.absolute + case.of_operand * if x.is_finite() { x.abs() } else { 0.0 };
-            let bound = case.ulps * wide + rounding + extra;
-            let close = format.is_close(want, got, bound, !context.is_cpu());
-            let error = (got - want).abs() - extra;
-            (
-                close,
-                if error.is_finite() && want.is_normal() {
-                    error / wide
-                } else {
-                    0.0
-                },
-                want,
-            )
+/// How far a result is from `want`, a function of `x`, in ulps beside what the absolute part of the bound allows, where it
+/// is in the format's range.
+///
+/// # Errors
+/// What is wrong, where it is beyond the bound.
+fn judge(
+    case: &Case,
+    format: Format,
+    is_cpu: bool,
+    [x, want, got]: [f64; 3],
+) -> Result<f64, String> {
+    let right = |want: f64| {
+        // Results are rounded to the format after all.
+        let (rounding, wide) = match format.bits == SINGLE.bits {
+            true => (0.0, format.ulp(want)),
+            false => (0.5 * format.ulp(want), SINGLE.ulp(want)),
         };
-        let (mut close, error, want) = right(x);
-        let is_subnormal = x != 0.0 && x.abs() < 2f64.powi(SINGLE.least);
-        if !close && is_subnormal && !context.is_cpu() {
-            close = right(0f64.copysign(x)).0;
-        }
-        worst = worst.max(if want.abs() > 2f64.powi(SINGLE.least + 2) {
-            error
-        } else {
-            0.0
-        });
-        assert!(
-            close,
+        let extra = case.absolute + case.of_operand * if x.is_finite() { x.abs() } else { 0.0 };
+        let bound = case.ulps * wide + rounding + extra;
+        let close = format.is_close(want, got, bound, !is_cpu);
+        (close, ((got - want).abs() - extra) / wide)
+    };
+    let (close, error) = right(want);
+    let is_subnormal = x != 0.0 && x.abs() < 2f64.powi(SINGLE.least);
+    // Which may be taken for zero.
+    if !(close || is_subnormal && !is_cpu && right((case.exact)(0f64.copysign(x))).0) {
+        return Err(format!(
             "{} of {x:e}: {got:e}, not {want:e} (off by {error} ulps)",
             case.name
-        );
+        ));
     }
-    worst
+    let counts = close && error.is_finite() && want.abs() > 2f64.powi(SINGLE.least + 2);
+    Ok(if counts { error.max(0.0) } else { 0.0 })
+}
+
+/// Compares each result; `x` are the operands as f64, `got` the results. The largest error in ulps.
+fn check(context: &Context, case: &Case, format: Format, x: &[f64], got: &[f64]) -> f64 {
+    assert_eq!(x.len(), got.len());
+    let pairs = x.iter().zip(got);
+    let errors = pairs.map(|(&x, &got)| {
+        let values = [x, (case.exact)(x), got];
+        judge(case, format, context.is_cpu(), values)
+    });
+    errors.fold(0.0, |worst, error| {
+        f64::max(worst, error.unwrap_or_else(|wrong| panic!("{wrong}")))
+    })
 }
 
 /// Every f16, and the same of bf16.
@@ -393,6 +395,102 @@ fn singles(context: &Context) -> Result<()> {
         assert_eq!((x.is_nan(), x.is_finite()), (nan, finite), "{x:e}");
     }
     Ok(())
+}
+
+/// How many f32 one step of `every_single` takes.
+const STEP: usize = 1 << 22;
+
+/// Every f32 there is, all 2^32, on every device: an hour of two cores. Prints the largest errors and where they are, and
+/// each thing that is wrong.
+fn every_single() -> Result<()> {
+    let devices: Vec<Context> = found()
+        .into_iter()
+        .map(|adapter| Context::new(adapter, Variant::Plain))
+        .collect();
+    let cases = cases();
+    // Of each case on each device: the largest error, its operand, and how many are wrong.
+    let mut all = vec![vec![(0.0f64, 0.0f64, 0u64); devices.len()]; cases.len()];
+    let steps = (1usize << 32) / STEP;
+    for step in 0..steps {
+        let first = (step * STEP) as u32;
+        let values: Vec<f32> = (first..=first + (STEP as u32 - 1))
+            .map(f32::from_bits)
+            .collect();
+        let tensors: Vec<Tensor> = devices
+            .iter()
+            .map(|context| Tensor::from_slice(context.device(), &values, STEP))
+            .collect::<Result<_>>()?;
+        for (case, all) in cases.iter().zip(&mut all) {
+            let results: Vec<Vec<f32>> = tensors
+                .iter()
+                .map(|tensor| (case.run)(tensor)?.to_vec())
+                .collect::<Result<_>>()?;
+            let half = STEP / 2;
+            let found = std::thread::scope(|scope| {
+                let halves = [0..half, half..STEP].map(|range| {
+                    let (values, results, devices) = (&values, &results, &devices);
+                    scope.spawn(move || worst_of(case, devices, values, results, range))
+                });
+                halves.map(|half| half.join().expect("no panic"))
+            });
+            for found in found {
+                for (all, (error, x, wrong)) in all.iter_mut().zip(found) {
+                    let is_worse = error > all.0;
+                    let (error, x) = if is_worse { (error, x) } else { (all.0, all.1) };
+                    *all = (error, x, all.2 + wrong);
+                }
+            }
+        }
+        if (step + 1) % (steps / 32) == 0 {
+            println!("{} of {steps} steps", step + 1);
+        }
+    }
+    let names = devices.iter().map(|context| &*context.adapter.name);
+    println!(
+        "worst in ulps beside absolute bounds, at, wrong:\n{:12}",
+        ""
+    );
+    names.for_each(|name| print!(" {name:>28}"));
+    println!();
+    for (case, all) in cases.iter().zip(&all) {
+        print!("{:12}", case.name);
+        for (error, x, wrong) in all {
+            print!(" {error:>6.3} {x:>14.7e} {wrong:>6}");
+        }
+        println!();
+    }
+    let wrong: u64 = all.iter().flatten().map(|(_, _, wrong)| wrong).sum();
+    assert_eq!(wrong, 0, "results beyond their bounds");
+    Ok(())
+}
+
+/// Of a part of one step: for each device the largest error, its operand, and how many are wrong.
+fn worst_of(
+    case: &Case,
+    devices: &[Context],
+    values: &[f32],
+    results: &[Vec<f32>],
+    range: std::ops::Range<usize>,
+) -> Vec<(f64, f64, u64)> {
+    let mut all = vec![(0.0, 0.0, 0); devices.len()];
+    for at in range {
+        let x = f64::from(values[at]);
+        let want = (case.exact)(x);
+        for ((context, results), all) in devices.iter().zip(results).zip(&mut all) {
+            let values = [x, want, f64::from(results[at])];
+            match judge(case, SINGLE, context.is_cpu(), values) {
+                Ok(error) if error > all.0 => (all.0, all.1) = (error, x),
+                Ok(_) => {}
+                Err(wrong) => {
+                    if all.2 == 0 {
+                        println!("{}: {wrong}", context.adapter.name);
+                    }
+                    all.2 += 1;
+                }
+            }
+        }
+    }
+    all
 }
 
 /// f64 where it is: kernels or the CPU, the result at home. Bounds are those of f32 in steps of f64, and two steps for what

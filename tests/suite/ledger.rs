@@ -1,6 +1,7 @@
 //! Virtual devices on one adapter: their budgets, and the ledger of their sum. Devices of other tests
 //! are in it too, so each test looks for its own by number.
 
+use orlop::memory::Growth;
 use orlop::{DType, Device, DeviceKind, Error, LedgerEntry, Result, Tensor};
 
 use crate::adapters::Context;
@@ -12,6 +13,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("ledger::two_budgets", Scope::Device, two_budgets),
         Test::new("ledger::devices_come_and_go", Scope::Device, come_and_go),
         Test::new("ledger::promises", Scope::Device, promises),
+        Test::new("ledger::budgets_change", Scope::Device, budgets_change),
     ]
 }
 
@@ -156,6 +158,69 @@ fn promises(context: &Context) -> Result<()> {
     };
     assert_eq!((error.asked, error.limit), (total + 1, Some(total)));
     assert!(error.to_string().contains("memory_limit"), "{error}");
+    Ok(())
+}
+
+/// The budget of an open device: lowered, raised, taken away.
+fn budgets_change(context: &Context) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let device = &context.builder().growth(Growth::Budget).build()?;
+    let unlimited = own(device);
+    let make = || Tensor::ones(device, 512 << 10, DType::F32);
+    let refused = |limit: u64| match make() {
+        Err(Error::OutOfMemory(error)) => {
+            assert_eq!((error.asked, error.limit), (2 * MIB, Some(limit)))
+        }
+        other => panic!("{other:?} with a limit of {limit}"),
+    };
+    let (a, b) = (make()?, make()?);
+    device.set_memory_limit(Some(5 * MIB))?;
+    assert_eq!(
+        (own(device).budget, own(device).promised),
+        (Some(5 * MIB), true)
+    );
+    assert_eq!(device.memory().limit, Some(5 * MIB));
+    refused(5 * MIB);
+    device.set_memory_limit(Some(6 * MIB))?;
+    let c = make()?;
+    refused(6 * MIB);
+    // Below what is in use: tensors stay, and what they free is used again, but no region is made.
+    device.set_memory_limit(Some(MIB))?;
+    let held = device.memory().reserved;
+    assert!(held >= 6 * MIB);
+    refused(MIB);
+    for tensor in [&a, &b, &c] {
+        same(tensor, &[1.0f32; 512 << 10])?;
+    }
+    let number = own(device).number;
+    drop(b);
+    let d = make()?;
+    assert!(device.memory().reserved <= held);
+    drop((a, c, d));
+    device.trim()?;
+    refused(MIB);
+    // What is idle and beyond the budget goes at once.
+    device.set_memory_limit(Some(8 * MIB))?;
+    drop(make()?);
+    assert!(device.memory().reserved >= 2 * MIB);
+    device.set_memory_limit(Some(MIB))?;
+    assert_eq!((device.memory().reserved, own(device).reserved), (0, 0));
+    device.set_memory_limit(None)?;
+    assert_eq!((own(device).number, own(device).promised), (number, false));
+    if device.info().kind().is_gpu() {
+        let total = device.info().memory_total;
+        if let Some(total) = total {
+            let error = device
+                .set_memory_limit(Some(total + 1))
+                .expect_err("more than there is");
+            assert!(error.to_string().contains("memory_limit"), "{error}");
+        }
+        assert_eq!(device.memory().limit.is_some(), total.is_some());
+    } else {
+        assert_eq!(own(device).budget, unlimited.budget);
+        assert_eq!(device.memory().limit, None);
+    }
+    make()?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 //! or several devices `all::...`.
 //!
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
-//! - `ORLOP_TEST_FULL=1`: exhaustive sweeps.
+//! - `ORLOP_TEST_FULL=1`: exhaustive sweeps; `every`: of every f32, too, which takes hours.
 //! - `ORLOP_TEST_SEED=N`: another seed for random cases.
 //! - `ORLOP_TEST_TIMES=1`: the time of each trial at the end, not of the slowest alone.
 //! - `ORLOP_TEST_FUZZ=linear`: of the fuzz only ops with that in their names.
@@ -209,6 +209,7 @@ fn tests() -> Vec<Vec<Test>> {
 fn tests_once() -> Vec<OnceTest> {
     [
         devices::tests_once(),
+        functions::tests_once(),
         interop::tests_once(),
         ledger::tests_once(),
         stress::tests_once(),

@@ -156,6 +156,20 @@ fn history(context: &Context) -> Result<()> {
     assert!(snapshot.history.is_sorted_by_key(|event| event.time));
     assert!(snapshot.time >= snapshot.history.last().map(|event| event.time));
     assert_eq!(snapshot.history[1].tag.to_string(), "t");
+    // Ended, and begun anew with the regions that are there.
+    device.record_history(0);
+    drop(Tensor::zeros(&device, [40], DType::F32)?);
+    assert_eq!(device.memory_snapshot().history, []);
+    device.record_history(5);
+    let tensor = Tensor::zeros(&device, [50], DType::F32)?;
+    let snapshot = device.memory_snapshot();
+    let kinds: Vec<EventKind> = snapshot.history.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::RegionCreated, Allocated]);
+    assert_eq!(
+        (snapshot.history[1].requested, snapshot.history_dropped),
+        (200, 0)
+    );
+    drop(tensor);
 
     let device = context
         .builder()

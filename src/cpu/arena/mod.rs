@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 use crate::background::Background;
 use crate::faults::FaultHook;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover, OwnedPool, Pool,
-    PoolConfig, Request, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover, Overcommitted,
+    OwnedPool, Pool, PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::turns::Turns;
@@ -107,6 +107,14 @@ impl HostPool {
 
     pub(crate) fn trim_to(&self, bytes: u64) {
         self.pool.lock().trim_to(bytes);
+    }
+
+    pub(crate) fn set_limit(&self, limit: Option<u64>) -> Result<(), Overcommitted> {
+        let mut pool = self.pool.lock();
+        // The system divides the host's memory.
+        let limit = pool.source().claim().change_budget(limit, u64::MAX)?;
+        pool.set_limit(limit);
+        Ok(())
     }
 }
 

@@ -87,6 +87,10 @@ impl HostRegions {
     pub(super) fn new(claim: Claim, faults: FaultHook) -> Self {
         Self { claim, faults }
     }
+
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
+    }
 }
 
 impl RegionSource for HostRegions {

@@ -47,8 +47,8 @@ impl Tensor {
     /// writer, may be in some of them and not in others.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) when the writer fails, or for more than 64 dimensions;
-    /// as [`Tensor::to_vec`].
+    /// [`Error::File`](crate::Error::File) when the writer fails, for more than 64 dimensions, or for bf16, which NumPy does
+    /// not have; as [`Tensor::to_vec`].
     pub fn to_npy(&self, mut writer: impl Write) -> Result<()> {
         write(&Failing::new("to_npy", WRITER), self, &mut writer)
     }
