@@ -166,3 +166,105 @@ fn submit_full(stream: &mut Stream) -> Result<()> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::device::{Device, Storage};
+    use crate::dtype::DType;
+    use crate::gpu::staging::LARGE_SLOTS;
+    use crate::memory::{Growth, WhenFull};
+    use crate::tensor::Tensor;
+
+    const MIB: u64 = 1 << 20;
+
+    /// In one region of 32 MiB a tensor of 16, behind a hole of 4.
+    fn behind_a_hole(selector: &str, numbers: &[u32]) -> (Device, Tensor) {
+        let bytes = 32 * MIB;
+        let device = Device::builder()
+            .select(selector)
+            .memory_limit(bytes)
+            .growth(Growth::PreallocateBytes { bytes })
+            .when_full(WhenFull::Relocate)
+            .build()
+            .unwrap();
+        let hole = Tensor::empty(&device, [1 << 20], DType::U32).unwrap();
+        let tensor = Tensor::from_slice(&device, numbers, [numbers.len()]).unwrap();
+        drop(hole);
+        (device, tensor)
+    }
+
+    fn numbers() -> Vec<u32> {
+        (0..4 << 20).collect()
+    }
+
+    /// What has room once that tensor has slid down.
+    fn large(device: &Device) -> Tensor {
+        Tensor::zeros(device, [14 << 18], DType::U32).unwrap()
+    }
+
+    /// What moves while it is read is read where it is then.
+    #[test]
+    fn downloads_follow_what_moves() {
+        let numbers = numbers();
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let (device, tensor) = behind_a_hole(&info.selector, &numbers);
+            let Storage::Gpu(block) = tensor.storage() else {
+                panic!("{info}: not on the device");
+            };
+            let turn = block.turns().to_read();
+            let gpu = device.gpu().unwrap();
+            // Half of it is recorded.
+            let read = gpu.begin_download(block, turn, 0, 16 * MIB).unwrap();
+            let _large = large(&device);
+            assert_eq!(device.memory().events.relocations, 1, "{info}");
+            let mut found: Vec<u8> = Vec::new();
+            read.finish(&mut |piece| found.extend_from_slice(piece))
+                .unwrap();
+            assert!(found == bytemuck::cast_slice::<_, u8>(&numbers), "{info}");
+        }
+    }
+
+    /// What moves while it is written is written where it is then.
+    #[test]
+    fn uploads_follow_what_moves() {
+        let numbers = numbers();
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let (device, tensor) = behind_a_hole(&info.selector, &[0; 4 << 20]);
+            let Storage::Gpu(block) = tensor.storage() else {
+                panic!("{info}: not on the device");
+            };
+            let gpu = device.gpu().unwrap();
+            // Until it gets one of these it records nothing.
+            let slots: Vec<_> = (0..LARGE_SLOTS)
+                .map(|_| gpu.take_upload_slot().unwrap())
+                .collect();
+            let (uploaded, large) = std::thread::scope(|scope| {
+                let upload = || gpu.upload(block, 0, bytemuck::cast_slice(&numbers));
+                let upload = scope.spawn(upload);
+                // So that it has begun; an upload that has not meets nothing.
+                std::thread::sleep(Duration::from_millis(50));
+                let large = large(&device);
+                let hold = gpu.hold();
+                let mut stream = gpu.stream.lock();
+                for slot in slots {
+                    stream.staging.forget_large();
+                    drop(slot);
+                }
+                drop((stream, hold));
+                (upload.join().unwrap(), large)
+            });
+            uploaded.unwrap();
+            assert_eq!(device.memory().events.relocations, 1, "{info}");
+            assert!(tensor.to_vec::<u32>().unwrap() == numbers, "{info}");
+            assert!(large.to_vec::<u32>().unwrap().iter().all(|&x| x == 0));
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub(crate) const SMALL_SLOT: u64 = 256 << 10;
 /// Uploads up to this size share a small slot.
 pub(crate) const SMALL_UPLOAD: usize = 64 << 10;
 /// Large slots that a device keeps at most.
-const LARGE_SLOTS: usize = 8;
+pub(crate) const LARGE_SLOTS: usize = 8;
 /// One read slot: small enough to stay in the cache between the copy and the read.
 /// (The model checker has many schedules to run.)
 pub(crate) const READ_SLOT: u64 = if cfg!(orlop_model) { 8 << 10 } else { 1 << 20 };

@@ -158,7 +158,7 @@ impl Gpu {
     }
 
     /// A mapped slot; waits for one without the stream lock, which those that fill the others need.
-    fn take_upload_slot(&self) -> Result<UploadSlot> {
+    pub(super) fn take_upload_slot(&self) -> Result<UploadSlot> {
         let deadline = self.deadline();
         loop {
             let oldest = {
