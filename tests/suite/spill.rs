@@ -1,10 +1,11 @@
 //! Which tensors go to the host, and what is read there.
 
 use orlop::memory::{WhenFull, tagged};
-use orlop::{DType, Error, Result, Tensor};
+use orlop::{DType, Device, Error, Result, Tensor, f16};
 
 use crate::adapters::Context;
 use crate::full::one_region;
+use crate::number::Number;
 use crate::operand::same;
 use crate::rng::Rng;
 use crate::{Scope, Test};
@@ -19,6 +20,7 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("spill::beside_a_pin", Scope::Gpu, beside_a_pin),
         Test::new("spill::views_are_read_there", Scope::Gpu, views_are_read),
+        Test::new("spill::odd_views_are_read", Scope::Gpu, odd_views),
         Test::new("spill::views_beside_a_pin", Scope::Gpu, views_beside_a_pin),
         Test::new("spill::errors_name_operands", Scope::Gpu, names_operands),
     ]
@@ -27,6 +29,14 @@ pub fn tests() -> Vec<Test> {
 const KIB: u64 = 1 << 10;
 
 const SPILL: WhenFull = WhenFull::SpillToHost { most: None };
+
+/// Which of the tensors that are tagged with their numbers are on the host.
+fn on_the_host(device: &Device) -> Vec<usize> {
+    let spilled = device.memory_snapshot().spilled;
+    let number = |tag: String| tag.parse().expect("a number");
+    let tags = spilled.iter().map(|spilled| spilled.block.tag.to_string());
+    tags.map(number).collect()
+}
 
 /// Small tensors, one after the other, some of them used in between: whatever the order, the ones that are on the host were
 /// used before all that are not.
@@ -46,16 +56,24 @@ fn the_oldest_go(context: &Context) -> Result<()> {
         order.push(turn);
         for _ in 0..rng.below(3) {
             let used = rng.below(tensors.len() as _);
-            tensors[used].slice(..1)?.fill(used as u32)?;
+            let first = tensors[used].slice(..1)?;
+            match rng.below(3) {
+                0 => first.fill(used as u32)?,
+                // An operand is used, though nothing writes it,
+                1 => drop(first.add(&first)?),
+                // and so is what is read; what is on the host is read there.
+                _ => {
+                    let is_there = !on_the_host(&device).contains(&used);
+                    assert_eq!(first.item::<u32>()?, used as u32);
+                    if !is_there {
+                        continue;
+                    }
+                }
+            }
             order.retain(|&other| other != used);
             order.push(used);
         }
-        let snapshot = device.memory_snapshot();
-        let gone: Vec<usize> = snapshot
-            .spilled
-            .iter()
-            .map(|spilled| spilled.block.tag.to_string().parse().expect("a number"))
-            .collect();
+        let gone = on_the_host(&device);
         let last = order.iter().rposition(|turn| gone.contains(turn));
         let earlier = &order[..last.unwrap_or(0)];
         let stayed = earlier.iter().find(|turn| !gone.contains(turn));
@@ -163,6 +181,33 @@ fn views_are_read(context: &Context) -> Result<()> {
     if let Some((wgpu, _)) = device.wgpu_device() {
         wgpu.destroy();
         look(&first)?;
+    }
+    Ok(())
+}
+
+/// What is on the host is read from its element on, not from the word that it lies in.
+fn odd_views(context: &Context) -> Result<()> {
+    let device = one_region(context, 1024 * KIB, SPILL)?;
+    let halves: Vec<f16> = (0..2000u16).map(|at| f16::from_bits(at + 1)).collect();
+    let truths: Vec<bool> = (0..2000).map(|at| at % 3 == 1).collect();
+    let first = Tensor::from_slice(&device, &halves, [2000])?;
+    let second = Tensor::from_slice(&device, &truths, [2000])?;
+    let third = Tensor::ones(&device, [256 << 10], DType::U32)?;
+    assert_eq!(device.memory().spilled, 4096 + 2048);
+    odd_views_of(&first, &halves)?;
+    odd_views_of(&second, &truths)?;
+    assert_eq!(device.memory().events.refaults, 0);
+    drop(third);
+    Ok(())
+}
+
+fn odd_views_of<T: Number>(tensor: &Tensor, host: &[T]) -> Result<()> {
+    let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
+    for range in [1..host.len(), 2..7, 3..4] {
+        let view = tensor.slice(range.clone())?;
+        same(&view, &host[range.clone()])?;
+        let later = pollster::block_on(view.to_vec_async::<T>())?;
+        assert_eq!(bits(&later), bits(&host[range]));
     }
     Ok(())
 }
