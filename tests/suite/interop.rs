@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use orlop::interop::wgpu;
+use orlop::memory::{Growth, WhenFull};
 use orlop::{DType, Device, DeviceInfo, Error, Placement, Result, Tensor, f16, fused};
 
 use crate::adapters::Context;
@@ -35,6 +36,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("interop::loss", Scope::Gpu, loss),
         Test::new("interop::two_on_one", Scope::Gpu, two_on_one),
         Test::new("interop::bindings", Scope::Gpu, bindings),
+        Test::new("interop::bindings_stay", Scope::Gpu, bindings_stay),
         Test::new("interop::refused_bindings", Scope::Device, refused_bindings),
         Test::new("interop::writes", Scope::Gpu, writes),
         Test::new("interop::buffers", Scope::Gpu, buffers),
@@ -108,7 +110,7 @@ impl Owner {
         }
     }
 
-    fn lend(&self) -> Result<Device> {
+    pub fn lend(&self) -> Result<Device> {
         Device::from_wgpu(&self.adapter, &self.device, &self.queue)
     }
 
@@ -786,6 +788,31 @@ fn bindings(context: &Context) -> Result<()> {
     assert_eq!(floats(&owner.read(&out)), [-3.0; 1000]);
     drop((bound, others, bound_view, view, a));
     assert_eq!(device.memory().allocated, 0);
+    owner.assert_undisturbed();
+    Ok(())
+}
+
+/// What is bound stays where it is, though there would be room if it moved.
+fn bindings_stay(context: &Context) -> Result<()> {
+    let owner = Owner::new(context);
+    let bytes = 2 << 20;
+    let device = Device::builder()
+        .memory_limit(bytes)
+        .growth(Growth::PreallocateBytes { bytes })
+        .when_full(WhenFull::Relocate)
+        .build_on_wgpu(&owner.adapter, &owner.device, &owner.queue)?;
+    let quarter = |value| Tensor::full(&device, [1 << 17], value, DType::F32);
+    let (hole, kept, after, last) = (quarter(1.0)?, quarter(2.0)?, quarter(3.0)?, quarter(4.0)?);
+    let bound = [kept.wgpu_binding()?, last.wgpu_binding()?];
+    drop((hole, after));
+    let half = || Tensor::zeros(&device, [1 << 18], DType::F32);
+    let full = half();
+    assert!(matches!(full, Err(Error::OutOfMemory(_))), "{full:?}");
+    assert_eq!(kept.wgpu_binding()?.offset(), bound[0].offset());
+    drop(bound);
+    half()?;
+    assert!(device.memory().events.relocations > 0);
+    assert_eq!(kept.to_vec::<f32>()?, [2.0; 1 << 17]);
     owner.assert_undisturbed();
     Ok(())
 }
