@@ -354,7 +354,7 @@ fn a_timer_keeps_ticking(context: &Context) -> Result<()> {
     let right = |(at, &x): (usize, &f32)| x == (at % rows * columns + at / rows) as f32;
     assert!(data.len() == rows * columns && data.iter().enumerate().all(right));
 
-    // Where kernels have no f16 the copy is the CPU's.
+    // Elements that share words.
     let halves = turned.cast(DType::F16)?.transpose(0, 1)?;
     device.synchronize()?;
     let data = beside_a_timer(&name("16 MiB of f16 transposed"), || {

@@ -434,7 +434,7 @@ fn fills(context: &Context) -> Result<()> {
             fills_of::<f64>(device, bytes)?;
         }
         if device.capabilities().computes(DType::F16) || is_first(bytes) {
-            // Without f16 in kernels views are filled on the CPU and brought back.
+            // Without f16 in kernels neighbours that share words are kept by bits.
             fills_of::<f16>(device, bytes)?;
         }
         Ok(())

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 
 use orlop::{
-    DType, Device, Error, Expr, Placement, PlacementEvent, PlacementLog, Result, Tensor, f16, fused,
+    DType, Device, Error, Expr, Kernel, Placement, PlacementEvent, PlacementLog, Result, Tensor,
+    f16, fused,
 };
 
 use crate::adapters::Context;
+use crate::interop::Owner;
 use crate::operand::{Operand, random_shape, same};
 use crate::rng::cases;
 use crate::{Scope, Test};
@@ -34,10 +36,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::log_in_words", Scope::Gpu, log_in_words),
         Test::new("placement::traced", Scope::Gpu, traced),
         Test::new(
-            "placement::threads_fill_one_storage",
+            "placement::threads_write_one_storage",
             Scope::Gpu,
-            threads_fill_one_storage,
+            threads_write_one_storage,
         ),
+        Test::new("placement::neighbours_stay", Scope::Gpu, neighbours_stay),
     ]
 }
 
@@ -664,25 +667,64 @@ fn traced(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Threads that fill parts of one storage elsewhere do not undo each other.
-fn threads_fill_one_storage(context: &Context) -> Result<()> {
-    let device = open(context, Placement::Soft)?;
-    let columns = 6;
-    let tensor = Tensor::zeros(&device, [64, columns], DType::F16)?;
+/// Threads that write one storage elsewhere do not undo each other.
+fn threads_write_one_storage(context: &Context) -> Result<()> {
+    // Without f16 in kernels its twin runs.
+    let source = "enable f16;
+        struct Params { y_length: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read_write> y: array<f32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.y_length { y[id.x] += f32(1.0h); }
+        }";
+    let kernel = Kernel::wgsl("one_more", source)?.twin(|call| {
+        call.output::<f32>("y")?.iter_mut().for_each(|y| *y += 1.0);
+        Ok(())
+    })?;
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    let y = Tensor::zeros(&device, [64], DType::F32)?;
     std::thread::scope(|scope| {
-        let fill = |column: usize| {
-            let view = tensor.slice((.., column..column + 1))?;
-            (1..=10).try_for_each(|round| view.fill((round * (column + 1)) as i64))
-        };
-        let threads: Vec<_> = (0..columns)
-            .map(|at| scope.spawn(move || fill(at)))
-            .collect();
+        let add = || (0..25).try_for_each(|_| kernel.launch().invocations([64, 1, 1]).run_into(&y));
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().expect("no panic"))
     })?;
-    let row: Vec<f16> = (1..=columns)
-        .map(|at| f16::from_f32(10.0 * at as f32))
-        .collect();
-    same(&tensor, &row.repeat(64))
+    assert_eq!(last(&device).op, "one_more");
+    same(&y, &[100.0f32; 64])
+}
+
+/// Elements that share words with those that were written elsewhere stay as they are.
+fn neighbours_stay(context: &Context) -> Result<()> {
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    let halves = [1.0, 2.0, 3.0, 4.0, 5.0].map(f16::from_f32);
+    let truths = [true, false, true, true, false];
+    let went = || {
+        let event = last(&device);
+        assert_eq!(
+            (event.op, event.to),
+            ("fused_assign", Device::cpu().to_string())
+        );
+        device.clear_placement_log();
+    };
+    for part in [0..3, 1..2, 1..4] {
+        let x = Tensor::from_slice(&device, &halves, 5)?;
+        x.slice(part.clone())?
+            .fused_assign(|_, x| (x.cast(DType::F64) * 2.0).cast(DType::F16))?;
+        went();
+        let y = Tensor::from_slice(&device, &truths, 5)?;
+        y.slice(part.clone())?
+            .fused_assign(|_, y| y.cast(DType::F64).lt(0.5))?;
+        went();
+        let (mut doubled, mut turned) = (halves, truths);
+        for at in part {
+            doubled[at] = halves[at] + halves[at];
+            turned[at] = !truths[at];
+        }
+        same(&x, &doubled)?;
+        same(&y, &turned)?;
+    }
+    Ok(())
 }
