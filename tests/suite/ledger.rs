@@ -21,7 +21,8 @@ pub fn tests_once() -> Vec<OnceTest> {
     vec![("ledger::the_host", the_host)]
 }
 
-fn own(device: &Device) -> LedgerEntry {
+/// A device's own line, in a ledger that adds up.
+pub fn own(device: &Device) -> LedgerEntry {
     let ledger = device.adapter_ledger();
     let mut own = ledger.devices.iter().filter(|entry| entry.is_self);
     let entry = own.next().expect("an open device is in its ledger").clone();
