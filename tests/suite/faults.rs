@@ -20,6 +20,7 @@ pub fn tests() -> Vec<Test> {
             each_kind_for_good,
         ),
         Test::new("faults::while_it_spills", Scope::Gpu, while_it_spills),
+        Test::new("faults::while_it_moves", Scope::Gpu, while_it_moves),
         Test::new("faults::on_the_way_out", Scope::Gpu, on_the_way_out),
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
         Test::new("faults::between_launches", Scope::Gpu, between_launches),
@@ -216,6 +217,49 @@ fn while_it_spills(context: &Context) -> Result<()> {
         "{spills} spills, {refaults} refaults"
     );
     fail_each_step(&device, witness, &faults)?;
+    Ok(())
+}
+
+/// A move is refused: what did not get to its new place says so, and the others are whole.
+fn while_it_moves(context: &Context) -> Result<()> {
+    const EACH: usize = 64 << 10;
+    let faults = Faults::new();
+    let bytes = 32 * EACH as u64;
+    let builder = context.builder().faults(&faults).memory_limit(bytes);
+    let device = builder
+        .growth(Growth::PreallocateBytes { bytes })
+        .when_full(WhenFull::Relocate)
+        .build()?;
+    for nth in 1.. {
+        let all = (0..8u32).map(|value| {
+            let tensor = Tensor::full(&device, EACH, value, DType::U32)?;
+            Ok((value, tensor))
+        });
+        let all: Vec<_> = all.collect::<Result<_>>()?;
+        device.synchronize()?;
+        let kept: Vec<_> = all.into_iter().skip(1).step_by(2).collect();
+        let (before, moves) = (faults.injected(), device.memory().events.relocations);
+        faults.fail(Fault::Copy, nth);
+        let large = Tensor::zeros(&device, 4 * EACH, DType::U32)?;
+        assert!(device.memory().events.relocations > moves);
+        let _ = device.synchronize();
+        let is_injected = faults.injected() > before;
+        faults.disarm();
+        let mut lost = 0;
+        for (value, tensor) in &kept {
+            match tensor.to_vec::<u32>() {
+                Ok(found) => assert!(found == [*value; EACH], "copy {nth}: wrong numbers"),
+                Err(Error::Execution(_)) => lost += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        assert_eq!(lost, usize::from(is_injected), "copy {nth}");
+        same(&large, &[0u32; 4 * EACH])?;
+        if !is_injected {
+            assert!(nth > 2, "nothing moved");
+            return Ok(());
+        }
+    }
     Ok(())
 }
 
