@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use orlop::interop::wgpu;
 use orlop::memory::{Growth, QUANTUM, WhenFull};
 use orlop::{DType, Device, Error, Fault, Faults, Result, Tensor};
 
@@ -25,6 +26,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
         Test::new("faults::between_launches", Scope::Gpu, between_launches),
         Test::new("faults::are_counted", Scope::Device, are_counted),
+        Test::new("faults::the_first_is_told", Scope::Gpu, the_first_is_told),
+        Test::new("faults::outside_of_scopes", Scope::Gpu, outside_of_scopes),
     ]
 }
 
@@ -397,6 +400,48 @@ fn between_launches(context: &Context) -> Result<()> {
         let _ = device.synchronize();
     }
     same(&a, &[1.0f32; 64])
+}
+
+/// The first work that failed is told, and to somebody who asks: not to a future that was dropped.
+fn the_first_is_told(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let large = Tensor::zeros(&device, LARGE / 4, DType::F32)?;
+    device.synchronize()?;
+    faults.fail(Fault::Copy, 1);
+    let _lost = Tensor::from_slice(&device, &[1.0f32], 1)?;
+    // Dropped before its turn, which comes after what takes long.
+    let before = large.to_vec_async::<f32>();
+    drop(device.synchronize_async());
+    let after = large.slice(..1)?.to_vec_async::<f32>();
+    pollster::block_on(before)?;
+    pollster::block_on(after)?;
+    faults.fail(Fault::Copy, 1);
+    let second = large.slice(..1)?.to_vec::<f32>();
+    assert!(matches!(second, Err(Error::Execution(_))), "{second:?}");
+    match device.synchronize() {
+        Err(Error::Execution(first)) => assert_eq!(first.label, "upload"),
+        other => panic!("not told: {other:?}"),
+    }
+    // Once.
+    device.synchronize()
+}
+
+/// What the device says where no scope of orlop's listens is told as well.
+fn outside_of_scopes(context: &Context) -> Result<()> {
+    let device = context.open();
+    let (wgpu, _) = device.wgpu_device().expect("a GPU");
+    drop(wgpu.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("without usages"),
+        size: 4,
+        usage: wgpu::BufferUsages::empty(),
+        mapped_at_creation: false,
+    }));
+    match device.synchronize() {
+        Err(Error::Execution(told)) => assert!(told.reason.contains("usages"), "{told}"),
+        other => panic!("not told: {other:?}"),
+    }
+    device.synchronize()
 }
 
 fn are_counted(context: &Context) -> Result<()> {
