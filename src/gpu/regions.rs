@@ -274,7 +274,41 @@ mod tests {
     use crate::device::Device;
     use crate::dtype::DType;
     use crate::error::Error;
+    use crate::memory::Ledger;
     use crate::tensor::Tensor;
+
+    /// A region that the ledger refuses is not made; what goes back is there to take again.
+    #[test]
+    fn the_ledger_is_asked_first() {
+        const MIB: u64 = 1 << 20;
+        for info in Device::list().unwrap() {
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let ledger: Arc<Ledger> = Arc::default();
+            // Nine tenths of it are there to take.
+            let claim = ledger.claim(100 * MIB, None, u64::MAX).unwrap();
+            let reserved = || ledger.entries()[0].reserved;
+            let _hold = gpu.hold();
+            let mut regions = Regions::new(
+                gpu.device.clone(),
+                Arc::clone(&gpu.health),
+                &info.name,
+                RegionUsages::default(),
+                claim,
+                FaultHook::default(),
+            )
+            .unwrap();
+            let most = regions.create(80 * MIB).unwrap();
+            assert!(regions.create(20 * MIB).is_err(), "{info}");
+            assert_eq!(reserved(), 80 * MIB, "{info}");
+            regions.destroy(most);
+            assert_eq!(reserved(), 0, "{info}");
+            let more = regions.create(85 * MIB).unwrap();
+            assert_eq!(reserved(), 85 * MIB, "{info}");
+            // While GL's lock is held.
+            drop((more, regions));
+        }
+    }
 
     /// A wait settles what went back before it began, once, and where it comes to its end.
     #[test]
