@@ -217,3 +217,55 @@ impl Drop for GpuBlock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use crate::device::{Device, Storage};
+    use crate::dtype::DType;
+    use crate::error::{Error, Result};
+    use crate::memory::WhenFull;
+    use crate::tensor::Tensor;
+
+    /// A turn that does not come is waited for as long as the device was told to: by who reads, and by who writes in place,
+    /// whether tensors of the device may go to the host or not.
+    #[test]
+    fn waits_for_turns_end_at_their_limit() {
+        type Waiting = fn(&Tensor) -> Result<()>;
+        let reads: Waiting = |tensor| tensor.to_vec::<f32>().map(drop);
+        let writes: Waiting = |tensor| tensor.fill(1.0);
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            for when_full in [WhenFull::Fail, WhenFull::SpillToHost { most: None }] {
+                let builder = Device::builder().select(&info.selector);
+                let builder = builder.wait_timeout(Duration::from_millis(20));
+                let device = builder.when_full(when_full).build().unwrap();
+                let tensor = Tensor::empty(&device, [16], DType::F32).unwrap();
+                let Storage::Gpu(block) = tensor.storage() else {
+                    panic!("{info}: not on the device");
+                };
+                let ends = |wait: Waiting| {
+                    let (tensor, (ended, result)) = (tensor.clone(), mpsc::channel());
+                    // A thread of its own, so that the test fails where it would hang.
+                    std::thread::spawn(move || ended.send(wait(&tensor)));
+                    let result = result.recv_timeout(Duration::from_secs(60));
+                    let result = result.unwrap_or_else(|_| panic!("{info}: a wait did not end"));
+                    assert!(
+                        matches!(result, Err(Error::TimedOut(_))),
+                        "{info}: {result:?}"
+                    );
+                };
+                let turn = block.turns().line_up_to_write();
+                ends(reads);
+                drop(turn);
+                let turn = block.turns().to_read();
+                ends(writes);
+                drop(turn);
+            }
+        }
+    }
+}
