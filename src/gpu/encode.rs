@@ -289,7 +289,28 @@ fn resolve(
 mod tests {
     use crate::device::Device;
     use crate::dtype::DType;
+    use crate::gpu::wait::IN_FLIGHT;
     use crate::tensor::Tensor;
+
+    /// Who records is never far ahead of the device. (On GL llvmpipe works inside of the submission.)
+    #[test]
+    fn few_submissions_are_in_flight() {
+        for info in Device::list().unwrap() {
+            if info.kind() != crate::DeviceKind::Software || info.backend == "Gl" {
+                continue;
+            }
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let gpu = device.gpu().unwrap();
+            let a = Tensor::full(&device, [256, 256], 1.0, DType::F32).unwrap();
+            for _ in 0..40 {
+                a.matmul(&a).unwrap();
+                gpu.submit().unwrap();
+                let submissions = gpu.stream.lock().submissions();
+                let in_flight = submissions - gpu.progress.count();
+                assert!(in_flight <= IN_FLIGHT as u64 + 1, "{info}: {in_flight}");
+            }
+        }
+    }
 
     /// 96 MiB in windows of 4 MiB, each an estimated 2 ms: the batch is full after ten.
     #[test]
