@@ -39,6 +39,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("interop::bindings_stay", Scope::Gpu, bindings_stay),
         Test::new("interop::refused_bindings", Scope::Device, refused_bindings),
         Test::new("interop::writes", Scope::Gpu, writes),
+        Test::new(
+            "interop::writes_come_after_reads",
+            Scope::Gpu,
+            writes_come_after_reads,
+        ),
         Test::new("interop::buffers", Scope::Gpu, buffers),
         Test::new("interop::refused_buffers", Scope::Gpu, refused_buffers),
         Test::new("interop::region_usages", Scope::Gpu, region_usages),
@@ -866,6 +871,29 @@ fn writes(context: &Context) -> Result<()> {
     );
     assert_eq!(before.to_vec::<f32>()?, expected);
     assert_eq!(a.to_vec::<f32>()?, [0.0; 64]);
+    owner.assert_undisturbed();
+    Ok(())
+}
+
+/// A binding comes after the reads that were ordered before it: they see nothing of what is written through it.
+fn writes_come_after_reads(context: &Context) -> Result<()> {
+    // More than a download records at first.
+    const COUNT: usize = 5_000_000;
+    let owner = Owner::new(context);
+    let device = owner.lend()?;
+    let words: Vec<u32> = (0..COUNT as u32).collect();
+    let a = Tensor::from_slice(&device, &words, COUNT)?;
+    let reads = [a.to_vec_async::<u32>(), a.to_vec_async()];
+    let bound = a.wgpu_binding()?;
+    // What is read last.
+    let end = bound.offset() + bound.size() - 1024;
+    owner.queue.write_buffer(bound.buffer(), end, &[0xff; 1024]);
+    owner.queue.submit([]);
+    for read in reads {
+        assert!(pollster::block_on(read)? == words, "of what came later");
+    }
+    let (kept, end) = (COUNT - 256, a.to_vec::<u32>()?);
+    assert!(end[..kept] == words[..kept] && end[kept..] == [u32::MAX; 256]);
     owner.assert_undisturbed();
     Ok(())
 }
