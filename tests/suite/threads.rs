@@ -1,5 +1,6 @@
 //! Many threads on one device, many devices at once.
 
+use std::sync::Barrier;
 use std::thread;
 
 use orlop::{DType, Device, Result, Tensor};
@@ -22,6 +23,7 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             one_tensor_for_all,
         ),
+        Test::new("threads::one_op_at_a_time", Scope::Gpu, one_op_at_a_time),
         Test::new(
             "threads::two_devices_on_one_adapter",
             Scope::Device,
@@ -161,6 +163,30 @@ fn one_tensor_for_all(context: &Context) -> Result<()> {
         job
     });
     side_by_side(jobs)
+}
+
+/// Between the launches of one op there is none of another: what several fill at once holds what one of them wrote.
+fn one_op_at_a_time(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    // In 25 launches.
+    let tensor = &Tensor::zeros(&device, 25 << 10, DType::I32)?;
+    for round in 0..150 {
+        let together = &Barrier::new(3);
+        thread::scope(|scope| {
+            let fill = |value: i32| {
+                move || {
+                    together.wait();
+                    tensor.fill(value)
+                }
+            };
+            let fills = [0, 1, 2].map(|at| scope.spawn(fill(3 * round + at)));
+            let mut ended = fills.into_iter().map(|fill| fill.join().expect("no panic"));
+            ended.try_for_each(|filled| filled)
+        })?;
+        let seen = tensor.to_vec::<i32>()?;
+        assert!(seen.iter().all(|&x| x == seen[0]), "parts of two fills");
+    }
+    Ok(())
 }
 
 fn two_devices(context: &Context) -> Result<()> {
