@@ -97,11 +97,11 @@ impl RegionSource for HostRegions {
     type Region = HostRegion;
 
     fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
-        if self.faults.strikes(Fault::Region) {
-            return Err(Refused(INJECTED.to_owned()));
-        }
         self.claim.take(bytes)?;
-        let region = HostRegion::new(bytes);
+        let region = match self.faults.strikes(Fault::Region) {
+            true => Err(Refused(INJECTED.to_owned())),
+            false => HostRegion::new(bytes),
+        };
         if region.is_err() {
             self.claim.give(bytes);
         }
