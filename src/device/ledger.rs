@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Backend, Device, DeviceInfo, find};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::memory::{Bytes, Claim, Ledger, Overcommitted};
+use crate::memory::{BudgetRefused, Bytes, Claim, Ledger, Overcommitted};
 
 /// What the devices that are open on one adapter were promised and hold, at one moment; from
 /// [`Device::adapter_ledger`]. All sizes are bytes. `Display` gives a table for people.
@@ -161,14 +161,18 @@ fn overcommitted(device: String, refused: &Overcommitted) -> Error {
 
 impl Device {
     /// Changes the budget of the open device, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit) sets it: in bytes; `None`
-    /// for what a device without one has. Idle regions beyond it go back at once. Where more is in use tensors stay, and no
-    /// region is made until less is reserved. How regions grow stays as it was when the device was opened: one that gets its budget
-    /// later is opened with [`Growth::Budget`](crate::memory::Growth), which needs none at first.
+    /// for what a device without one has. Idle regions beyond it go back first. How regions grow stays as it was when the device
+    /// was opened: one that gets its budget later is opened with [`Growth::Budget`](crate::memory::Growth), which needs none at
+    /// first. (With a budget that takes it in one region, which stays while any tensor is in it.)
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them: the budget is what it was.
-    /// [`Error::DeviceLost`].
+    /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have
+    /// more: the budget is what it was. [`Error::DeviceLost`].
     pub fn set_memory_limit(&self, limit: Option<u64>) -> Result<()> {
+        let reserved = self.memory().reserved;
+        if limit.is_some_and(|limit| limit < reserved) {
+            self.trim_to(limit.unwrap_or(reserved))?;
+        }
         let changed = match &self.0.backend {
             Backend::Cpu(pool) => pool.set_limit(limit),
             Backend::Gpu(gpu) => {
@@ -176,12 +180,33 @@ impl Device {
                 gpu.set_limit(limit, most.unwrap_or(u64::MAX))
             }
         };
-        changed.map_err(|refused| overcommitted(self.to_string(), &refused))?;
+        changed.map_err(|refused| match refused {
+            BudgetRefused::Overcommitted(refused) => overcommitted(self.to_string(), &refused),
+            BudgetRefused::Held => self.held_beyond(limit),
+        })
+    }
+
+    fn held_beyond(&self, limit: Option<u64>) -> Error {
         let memory = self.memory();
-        match memory.limit {
-            Some(limit) if memory.reserved > limit => self.trim_to(limit),
-            _ => Ok(()),
-        }
+        let asked = match limit {
+            Some(limit) => Bytes(limit).to_string(),
+            None => "what the adapter's other devices leave".to_owned(),
+        };
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            device: self.to_string(),
+            asked: limit.unwrap_or(0),
+            limit: memory.limit,
+            allocated: memory.allocated,
+            reserved: memory.reserved,
+            largest_free: memory.largest_free,
+            diagnosis: format!(
+                "a budget of {asked} was asked for, but {} are reserved (regions: {}) with tensors in them, {} in all; what would \
+                 help: freeing tensors until regions are idle, or a budget of as much",
+                Bytes(memory.reserved),
+                memory.regions,
+                Bytes(memory.allocated),
+            ),
+        }))
     }
 
     /// The devices of this process that are open on this device's adapter (or on the host), with

@@ -40,7 +40,7 @@ impl fmt::Display for PlacementEvent {
 }
 
 /// The placement log of a device at one moment, from [`Device::placement_log`]. `Display` gives
-/// one line for each event.
+/// one line for each event, and for equal ones in a row how many they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacementLog {
@@ -56,8 +56,11 @@ impl fmt::Display for PlacementLog {
             writeln!(f, "({} older events dropped)", self.dropped)?;
         }
         self.events
-            .iter()
-            .try_for_each(|event| writeln!(f, "{event}"))
+            .chunk_by(|one, next| one == next)
+            .try_for_each(|same| match same {
+                [event] => writeln!(f, "{event}"),
+                same => writeln!(f, "{} ({} times)", same[0], same.len()),
+            })
     }
 }
 

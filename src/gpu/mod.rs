@@ -45,7 +45,7 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics, Overcommitted,
+    BlockId, BudgetRefused, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics,
     OwnedPool, Pool, PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
@@ -434,7 +434,7 @@ impl Gpu {
     }
 
     /// Changes the budget: without one to `most` at most, where the adapter's memory is divided.
-    pub(crate) fn set_limit(&self, limit: Option<u64>, most: u64) -> Result<(), Overcommitted> {
+    pub(crate) fn set_limit(&self, limit: Option<u64>, most: u64) -> Result<(), BudgetRefused> {
         let mut pool = self.memory.lock();
         let limit = pool.source().claim().change_budget(limit, most)?;
         pool.set_limit(limit);

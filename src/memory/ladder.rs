@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::QUANTUM;
 use super::account::Account;
 use super::best_fit::BlockId;
 use super::growth::{Demand, round_down};
@@ -133,6 +134,11 @@ impl Full {
         let is_over = |limit: u64| self.rounded > limit;
         match (&self.reason, self.spillable > 0) {
             (FullReason::OverRegionLimit { .. }, _) => "smaller pieces",
+            (FullReason::OverBudget, _)
+                if self.statistics.limit.is_some_and(|limit| limit < QUANTUM) =>
+            {
+                "a higher budget: no tensor takes less than 256 bytes"
+            }
             (FullReason::OverBudget, _) if self.statistics.limit.is_some_and(is_over) => {
                 "a higher budget, or smaller pieces"
             }
@@ -324,7 +330,7 @@ pub(super) fn demand(config: &PoolConfig, account: &Account, bytes: u64) -> Dema
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{Growth, PoolConfig, QUANTUM, Refused};
+    use super::super::{Growth, PoolConfig, Refused};
     use super::*;
 
     /// Gives so many bytes, and takes them back.

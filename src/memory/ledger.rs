@@ -85,6 +85,20 @@ impl fmt::Display for Overcommitted {
     }
 }
 
+/// Why a device's budget cannot be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BudgetRefused {
+    Overcommitted(Overcommitted),
+    /// More is reserved.
+    Held,
+}
+
+impl From<Overcommitted> for BudgetRefused {
+    fn from(refused: Overcommitted) -> Self {
+        Self::Overcommitted(refused)
+    }
+}
+
 /// What of the adapter is spoken for, of the seats that count.
 struct Spoken {
     promised: u64,
@@ -198,11 +212,7 @@ fn spoken(entries: impl Iterator<Item = Entry>) -> Spoken {
     };
     for entry in entries {
         match entry.budget.filter(|_| entry.promised) {
-            // Of a budget that was lowered more may be held, until tensors go.
-            Some(budget) => {
-                let promised = budget.max(entry.reserved);
-                spoken.promised = spoken.promised.saturating_add(promised);
-            }
+            Some(budget) => spoken.promised = spoken.promised.saturating_add(budget),
             None => spoken.shared = spoken.shared.saturating_add(entry.reserved),
         }
     }
@@ -243,12 +253,12 @@ impl Claim {
     /// promise share, at most `most`. The budget there is now.
     ///
     /// # Errors
-    /// When that is more than the others leave, or too little to work with: nothing has changed.
+    /// When that is more than the others leave, too little to work with, or less than is reserved: nothing has changed.
     pub(crate) fn change_budget(
         &self,
         asked: Option<u64>,
         most: u64,
-    ) -> Result<Option<u64>, Overcommitted> {
+    ) -> Result<Option<u64>, BudgetRefused> {
         let mut seats = self.ledger.seats();
         let others = counted(&seats).filter(|entry| entry.number != self.number);
         let others: Vec<Entry> = others.collect();
@@ -260,6 +270,9 @@ impl Claim {
             Some(total) => Some(divided(others, total, asked, most)?),
             None => asked,
         };
+        if budget.is_some_and(|budget| budget < seat.entry.reserved) {
+            return Err(BudgetRefused::Held);
+        }
         seat.entry.budget = budget;
         seat.entry.promised = asked.is_some();
         Ok(budget)
@@ -413,24 +426,27 @@ mod tests {
         b.take(2 * GIB).unwrap();
         // Beside what the other holds, and no more than that; its own bytes do not stand in its way.
         let before = ledger.entries();
-        let refused = change(&a, Some(9 * GIB)).unwrap_err();
-        assert_eq!((refused.left, refused.asked), (8 * GIB, Some(9 * GIB)));
-        assert_eq!(refused.others, before[1..]);
+        let left = |refused: Result<_, BudgetRefused>| match refused {
+            Err(BudgetRefused::Overcommitted(refused)) => (refused.left, refused.others),
+            other => panic!("{other:?}"),
+        };
+        let refused = left(change(&a, Some(9 * GIB)));
+        assert_eq!(refused, (8 * GIB, before[1..].to_vec()));
         assert_eq!(ledger.entries(), before, "a refusal changes nothing");
         assert_eq!(change(&a, Some(8 * GIB)), Ok(Some(8 * GIB)));
         assert_eq!((a.budget(), b.budget()), (Some(8 * GIB), Some(9 * GIB)));
         assert!(ledger.entries()[0].promised && b.take(1).is_err());
-        // A promise that is lowered below what is held counts what is held.
-        assert_eq!(change(&a, Some(GIB)), Ok(Some(GIB)));
-        assert_eq!(claim(&ledger, Some(6 * GIB)).unwrap_err().left, 5 * GIB);
+        // Not below what is held.
+        assert_eq!(change(&a, Some(3 * GIB - 1)), Err(BudgetRefused::Held));
+        assert_eq!(change(&a, Some(3 * GIB)), Ok(Some(3 * GIB)));
         a.give(2 * GIB);
+        assert_eq!(change(&a, Some(GIB)), Ok(Some(GIB)));
         assert_eq!(claim(&ledger, Some(8 * GIB)).unwrap_err().left, 7 * GIB);
         // And back among those that share.
         assert_eq!(a.change_budget(None, 4 * GIB), Ok(Some(4 * GIB)));
         assert_eq!(change(&a, None), Ok(Some(9 * GIB)));
         let most = claim(&ledger, Some(7 * GIB)).unwrap();
-        let refused = change(&most, Some(u64::MAX)).unwrap_err();
-        assert_eq!(refused.left, 7 * GIB);
+        assert_eq!(left(change(&most, Some(u64::MAX))).0, 7 * GIB);
         assert_eq!(change(&a, None), Ok(Some(2 * GIB)));
         assert!(a.change_budget(None, LEAST - 1).is_err());
         assert_eq!(a.budget(), Some(2 * GIB));

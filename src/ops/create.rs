@@ -112,8 +112,20 @@ impl Tensor {
             ));
         }
         let count = ((end - start) / step).ceil().max(0.0);
-        let bytes = size("arange", &Shape::from(count as usize), dtype)?;
+        if count > isize::MAX as f64 {
+            // More than a shape can say.
+            return Err(Error::too_large(
+                "arange",
+                format!("from {start} to {end} by {step}"),
+                count as u128,
+                isize::MAX as u64,
+                "elements",
+                "the address space",
+                "take a larger step",
+            ));
+        }
         let count = count as usize;
+        let bytes = size("arange", &Shape::from(count), dtype)?;
         road::place_new("arange", device, dtype, |device| {
             let size = device.check_size("arange", bytes)?;
             if device.memory().limit.is_some_and(|limit| size > limit) {

@@ -200,7 +200,11 @@ impl Format {
     fn ulp(self, x: f64) -> f64 {
         // The exponent by its bits: below the least one it is of no interest.
         let exponent = (x.abs().min(self.largest).to_bits() >> 52) as i32 - 1023;
-        libm::ldexp(1.0, exponent.max(self.least) - self.bits + 1)
+        let exponent = exponent.max(self.least) - self.bits + 1;
+        match u64::try_from(exponent + 1023) {
+            Ok(biased) if biased > 0 => f64::from_bits(biased << 52),
+            _ => libm::ldexp(1.0, exponent),
+        }
     }
 
     /// Whether `got` is within `bound` of `want`; infinite beyond the largest number, and zero below
@@ -209,7 +213,7 @@ impl Format {
         if want.is_nan() || got.is_nan() {
             return want.is_nan() && got.is_nan();
         }
-        let least = libm::ldexp(1.0, self.least);
+        let least = 2f64.powi(self.least);
         let most = self.largest + self.ulp(self.largest) / 2.0;
         if got.is_infinite() {
             return got.signum() == want.signum() && want.abs() + bound >= most;
@@ -400,8 +404,8 @@ fn singles(context: &Context) -> Result<()> {
 /// How many f32 one step of `every_single` takes.
 const STEP: usize = 1 << 22;
 
-/// Every f32 there is, all 2^32, on every device: an hour of two cores. Prints the largest errors and where they are, and
-/// each thing that is wrong.
+/// Every f32 there is, all 2^32, on every device: an hour or two of two cores. Prints the largest errors and where they are,
+/// and what is wrong.
 fn every_single() -> Result<()> {
     let devices: Vec<Context> = found()
         .into_iter()
@@ -412,7 +416,8 @@ fn every_single() -> Result<()> {
     let mut all = vec![vec![(0.0f64, 0.0f64, 0u64); devices.len()]; cases.len()];
     let steps = (1usize << 32) / STEP;
     for step in 0..steps {
-        let first = (step * STEP) as u32;
+        // From all over, so that what goes wrong shows early.
+        let first = (step * 387 % steps * STEP) as u32;
         let values: Vec<f32> = (first..=first + (STEP as u32 - 1))
             .map(f32::from_bits)
             .collect();
@@ -441,23 +446,22 @@ fn every_single() -> Result<()> {
                 }
             }
         }
-        if (step + 1) % (steps / 32) == 0 {
-            println!("{} of {steps} steps", step + 1);
+        if (step + 1) % (steps / 16) > 0 {
+            continue;
         }
-    }
-    let names = devices.iter().map(|context| &*context.adapter.name);
-    println!(
-        "worst in ulps beside absolute bounds, at, wrong:\n{:12}",
-        ""
-    );
-    names.for_each(|name| print!(" {name:>28}"));
-    println!();
-    for (case, all) in cases.iter().zip(&all) {
-        print!("{:12}", case.name);
-        for (error, x, wrong) in all {
-            print!(" {error:>6.3} {x:>14.7e} {wrong:>6}");
+        let names = devices.iter().map(|context| &*context.adapter.name);
+        let mut table = format!(
+            "{} of {steps} steps; ulps beside absolute bounds, at, wrong:",
+            step + 1
+        );
+        names.for_each(|name| table += &format!(" {name}"));
+        for (case, all) in cases.iter().zip(&all) {
+            table += &format!("\n{:10}", case.name);
+            for (error, x, wrong) in all {
+                table += &format!(" {error:>6.3} {x:>14.7e} {wrong:>6}");
+            }
         }
-        println!();
+        println!("{table}");
     }
     let wrong: u64 = all.iter().flatten().map(|(_, _, wrong)| wrong).sum();
     assert_eq!(wrong, 0, "results beyond their bounds");
@@ -476,11 +480,26 @@ fn worst_of(
     for at in range {
         let x = f64::from(values[at]);
         let want = (case.exact)(x);
+        // Most devices agree on most bits.
+        let mut judged = None;
         for ((context, results), all) in devices.iter().zip(results).zip(&mut all) {
-            let values = [x, want, f64::from(results[at])];
-            match judge(case, SINGLE, context.is_cpu(), values) {
-                Ok(error) if error > all.0 => (all.0, all.1) = (error, x),
-                Ok(_) => {}
+            let same = (results[at].to_bits(), context.is_cpu());
+            let error = match judged {
+                Some((of, error)) if of == same => Ok(error),
+                _ => judge(
+                    case,
+                    SINGLE,
+                    context.is_cpu(),
+                    [x, want, f64::from(results[at])],
+                ),
+            };
+            match error {
+                Ok(error) => {
+                    judged = Some((same, error));
+                    if error > all.0 {
+                        (all.0, all.1) = (error, x);
+                    }
+                }
                 Err(wrong) => {
                     if all.2 == 0 {
                         println!("{}: {wrong}", context.adapter.name);

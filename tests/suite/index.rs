@@ -18,6 +18,8 @@ pub fn tests() -> Vec<Test> {
         // Whose order counts.
         Test::new("index::large_sums::f32", Scope::Device, large_sums::<f32>),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
+        Test::new("index::hardware_windows", Scope::Gpu, hardware_windows)
+            .when(|context| !context.is_slow() || full()),
         Test::new(
             "index::windows_of_entries",
             Scope::Device,
@@ -532,6 +534,32 @@ fn windows_of_entries(context: &Context) -> Result<()> {
         want[(row * entries + [2, 0][entry]) * columns + column] = value;
     }
     same(&result, &want)
+}
+
+/// Those where hardware's workgroups share an index, of windows: entries of other windows are not theirs.
+fn hardware_windows(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    let (rows, columns, count) = (60, 40, 60);
+    let mut rng = Rng::new(crate::rng::seed());
+    let mut ids: Vec<i32> = (0..count).map(|_| rng.below(rows) as i32).collect();
+    (ids[1], ids[count - 1]) = (ids[0], rows as i32 - 1);
+    let values: Vec<i32> = (0..count * columns).map(|at| at as i32 + 1).collect();
+    let mut want = vec![0; rows * columns];
+    for (at, value) in values.iter().enumerate() {
+        want[ids[at / columns] as usize * columns + at % columns] += value;
+    }
+    let index = Tensor::from_slice(&device, &ids, [count])?;
+    let source = Tensor::from_slice(&device, &values, [count, columns])?;
+    let zeros = Tensor::zeros(&device, [rows, columns], DType::I32)?;
+    same(
+        &with_hardware_plans(|| zeros.index_add(0, &index, &source))?,
+        &want,
+    )?;
+    let index = index.unsqueeze(1)?.broadcast_to([count, columns])?;
+    same(
+        &with_hardware_plans(|| zeros.scatter_add(0, &index, &source))?,
+        &want,
+    )
 }
 
 /// Rows alone reach further than a binding: such operands are copied first, and what is repeated is not.

@@ -22,6 +22,26 @@ pub fn tests() -> Vec<Test> {
         Test::new("linear::forced::f32", Scope::Gpu, forced::<f32>),
         Test::new("linear::forced::f16", Scope::Gpu, forced::<f16>),
         Test::new("linear::forced::bf16", Scope::Gpu, forced::<bf16>),
+        // Which the CPU does.
+        Test::new("linear::in_pieces", Scope::Device, in_pieces)
+            .when(|context| !context.is_software()),
+        Test::new(
+            "linear::one_storage::f32",
+            Scope::Device,
+            one_storage::<f32>,
+        ),
+        Test::new(
+            "linear::one_storage::f16",
+            Scope::Device,
+            one_storage::<f16>,
+        )
+        .when(|context| !context.shares_kernels() || context.adapter.name == "lavapipe"),
+        Test::new(
+            "linear::one_storage::bf16",
+            Scope::Device,
+            one_storage::<bf16>,
+        )
+        .when(|context| !context.shares_kernels() || context.adapter.name == "swiftshader"),
         Test::new("linear::layer", Scope::Device, layer),
         Test::new("linear::f64_in_place", Scope::Gpu, f64_in_place)
             .when(|context| context.device().capabilities().f64),
@@ -246,16 +266,21 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
             let others = dtypes(kernel, context).into_iter();
             floats.extend(others.filter(|dtype| dtype.size() == 2));
         }
-        is_anothers(turn_of(context, at, kernel)) || floats[at % floats.len()] != T::DTYPE
+        // Turns of other adapters' kernels go by threes.
+        is_anothers(turn_of(context, at, kernel)) || floats[at / 3 % floats.len()] != T::DTYPE
     };
     cases(1, |rng| {
         for (at, &kernel) in MatmulKernel::all().iter().enumerate() {
             if left_out(at, kernel) {
                 continue;
             }
-            let mut ran = 0;
+            let (mut ran, mut refusals) = (0, Vec::new());
             let from = rng.below(shapes.len());
-            for nth in 0..each {
+            for nth in 0..shapes.len() {
+                // Until there are as many, of those that it can do.
+                if ran == each {
+                    break;
+                }
                 let (a, b) = shapes[(from + nth) % shapes.len()];
                 let mut case = Case::<T>::random(context, rng, a, b)?;
                 // A formula for each entry of a tile takes compilers seconds: every fourth kernel has one.
@@ -264,12 +289,88 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
                 }
                 match case.check_by(Some(kernel)) {
                     Ok(()) => ran += 1,
-                    Err(error) if error.to_string().contains("is forced, but") => (),
+                    Err(error) if error.to_string().contains("is forced, but") => {
+                        refusals.push(error.to_string());
+                    }
                     Err(error) => return Err(error),
                 }
             }
+            let is_not_there = |refusal: &String| {
+                // Random views lie in no vectors of eight.
+                let reasons = [
+                    "cannot run it",
+                    "has no form for",
+                    "was opened without",
+                    "do not lie in vectors of eight",
+                    "no operand is a vector",
+                ];
+                reasons.iter().any(|reason| refusal.contains(reason))
+            };
+            assert!(
+                ran > 0 || refusals.iter().all(is_not_there),
+                "{kernel}: {refusals:?}"
+            );
             if std::env::var_os("ORLOP_TEST_VERBOSE").is_some() {
                 println!("{kernel} {}: {ran} products", T::DTYPE);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// More entries than the CPU finishes on one core at once, in pieces that end within rows.
+fn in_pieces(context: &Context) -> Result<()> {
+    fn of<T: Real>(context: &Context, rng: &mut Rng) -> Result<()> {
+        for [batch, m, k, n] in [[1, 200, 8, 300], [3, 101, 5, 200]] {
+            let device = context.device();
+            let (a, b) = ([batch, m, k], [k, n]);
+            let mut case = Case::<T>::random(context, rng, &a, &b)?;
+            case.bias = Some(Operand::random_view(device, rng, &[n])?);
+            case.residual = Some(Operand::random_view(device, rng, &[batch, m, n])?);
+            case.activation = Activation::Relu;
+            case.check()?;
+        }
+        Ok(())
+    }
+    cases(1, |rng| {
+        of::<f32>(context, rng)?;
+        if context.is_cpu() {
+            of::<f64>(context, rng)?;
+            of::<f16>(context, rng)?;
+        }
+        Ok(())
+    })
+}
+
+/// What is added lies in the storage of an operand: `f(x w) + x`, and a bias among the weights, which are added too.
+fn one_storage<T: Real>(context: &Context) -> Result<()> {
+    let device = context.device();
+    // In vectors of eight, four and one; of one row. Compilers of software adapters take seconds for each of 16 bits.
+    let sizes = [[64, 64], [68, 68], [66, 66], [1, 64]];
+    let count = match context.shares_kernels() && T::DTYPE.size() == 2 {
+        true => 1,
+        false => sizes.len(),
+    };
+    cases(1, |rng| {
+        for (nth, &[m, n]) in sizes[..count].iter().enumerate() {
+            let x = Operand::<T>::random(device, rng, &[n, n])?;
+            let w = Operand::<T>::random(device, rng, &[n, n])?;
+            let x = x.slice(&[0..m, 0..n])?;
+            let row = w.slice(&[3..4, 0..n])?.reshape(&[n])?;
+            let with = |bias, residual| Case {
+                a: x.clone(),
+                b: w.clone(),
+                scale: 1.0,
+                bias,
+                residual,
+                activation: Activation::None,
+            };
+            if nth % 2 == 0 || !context.shares_kernels() {
+                with(None, Some(x.clone())).check()?;
+            }
+            if nth % 2 == 1 || !context.shares_kernels() {
+                let residual = (m == n).then(|| w.clone());
+                with(Some(row), residual).check()?;
             }
         }
         Ok(())

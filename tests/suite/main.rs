@@ -16,6 +16,7 @@ mod adapters;
 mod cast;
 mod cooperative;
 mod create;
+mod decisive;
 mod devices;
 mod elementwise;
 mod errors;
@@ -168,6 +169,7 @@ fn tests() -> Vec<Vec<Test>> {
         forced::tests(),
         table::tests(),
         reduce::tests(),
+        decisive::tests(),
         normalise::tests(),
         cast::tests(),
         create::tests(),

@@ -22,6 +22,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::specials", Scope::Kernels, specials),
         Test::new("matmul::backwards", Scope::Device, backwards),
         Test::new("matmul::small_sweep", Scope::Device, small_sweep),
+        // Which the CPU shares out otherwise than small ones.
+        Test::new("matmul::few_large_ones", Scope::Device, few_large_ones)
+            .when(|context| !context.is_software()),
     ];
     for_each_dtype!(all, Scope::Kernels, "matmul::random", random, in_turn);
     for_each_dtype!(
@@ -211,6 +214,24 @@ fn batches<T: Factor>(context: &Context) -> Result<()> {
         let a = operand::<T>(context, rng, &left)?;
         let b = operand::<T>(context, rng, &right)?;
         check(context, &a, &b)
+    })
+}
+
+/// Batches of matrices that are large enough to be shared out one by one, and repeat on one side.
+fn few_large_ones(context: &Context) -> Result<()> {
+    few_large_ones_of::<f32>(context)?;
+    few_large_ones_of::<i32>(context)?;
+    few_large_ones_of::<orlop::f16>(context)
+}
+
+fn few_large_ones_of<T: Factor>(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for left in [&[3, 110, 100][..], &[1, 110, 100], &[110, 100]] {
+            let a = operand::<T>(context, rng, left)?;
+            let b = operand::<T>(context, rng, &[3, 100, 101])?;
+            check_some(context, &a, &b, 7)?;
+        }
+        Ok(())
     })
 }
 

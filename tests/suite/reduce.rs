@@ -2,7 +2,7 @@
 
 use orlop::{Axes, DType, Device, Error, Result, Tensor, bf16, f16, keepdim, with_hardware_plans};
 
-use crate::adapters::{Context, full, in_turn, runs_hardwares, stored_alone};
+use crate::adapters::{Context, Variant, full, in_turn, runs_hardwares, stored_alone};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, cases};
@@ -20,6 +20,14 @@ pub fn tests() -> Vec<Test> {
             truth_of_specials,
         ),
         Test::new("reduce::in_kernels", Scope::Gpu, in_kernels),
+        Test::new("reduce::wide_columns", Scope::Device, wide_columns)
+            .when(|context| !context.is_slow() || full()),
+        Test::new(
+            "reduce::windows_of_wide_elements",
+            Scope::Gpu,
+            windows_of_wide_elements,
+        )
+        .when(|context| !context.is_slow() || full()),
         Test::new("reduce::random::bool", Scope::Kernels, random::<bool>),
         Test::new("reduce::edges::bool", Scope::Kernels, edges::<bool>),
     ];
@@ -666,6 +674,51 @@ fn large_columns<T: Number>(context: &Context) -> Result<()> {
         let x = Operand::<T>::random(context.device(), rng, &[3, 700 * times, 260])?;
         check(context, What::Sum, &x, &[1], true)?;
         check(context, What::ArgMin, &x, &[1], false)
+    })
+}
+
+/// More columns than the CPU holds the states of at once, of rows that several cores share.
+fn wide_columns(context: &Context) -> Result<()> {
+    fn of<T: Number>(context: &Context, rng: &mut Rng) -> Result<()> {
+        let x = Operand::<T>::random(context.device(), rng, &[300, 4097])?;
+        let all = [What::Sum, What::ArgMin, What::Any, What::Var].into_iter();
+        for what in all.filter(|what| What::of(T::DTYPE).contains(what)) {
+            check(context, what, &x, &[0], false)?;
+        }
+        Ok(())
+    }
+    cases(1, |rng| {
+        of::<f32>(context, rng)?;
+        if !context.is_cpu() {
+            return Ok(());
+        }
+        of::<i32>(context, rng)?;
+        of::<bf16>(context, rng)?;
+        of::<f64>(context, rng)
+    })
+}
+
+/// Elements of eight bytes, and such without a sign, through windows; by hardware's plans as well, whose workgroups begin within
+/// them.
+fn windows_of_wide_elements(context: &Context) -> Result<()> {
+    let windows = &Context::new(context.adapter.clone(), Variant::Windows);
+    random::<u32>(windows)?;
+    with_hardware_plans(|| {
+        random::<i32>(windows)?;
+        random::<bf16>(windows)
+    })?;
+    if !windows.device().capabilities().holds(DType::F64) {
+        return Ok(());
+    }
+    random::<f64>(windows)?;
+    cases(1, |rng| {
+        for (shape, axis) in [(&[700, 9][..], 0), (&[3, 700, 40], 1), (&[5, 1300], 1)] {
+            let x = Operand::<f64>::random_view(windows.device(), rng, shape)?;
+            for what in [What::Sum, What::Var, What::ArgMax] {
+                check(windows, what, &x, &[axis], false)?;
+            }
+        }
+        Ok(())
     })
 }
 

@@ -45,11 +45,30 @@ fn random<T: Number>(rng: &mut Rng, count: usize) -> Vec<T> {
     (0..count).map(|_| T::sample(rng)).collect()
 }
 
-/// Checks a sample of entries.
+/// Checks a sample of entries, of all columns in turn, and those at the ends of tiles of multiples of 32.
 fn check<T: Factor + bytemuck::Pod>([m, k, n]: [usize; 3], a: &[T], b: &[T], c: &[T]) {
     assert_eq!(c.len(), m * n);
-    for at in (0..c.len()).step_by((c.len() / 300).max(1)) {
-        let (row, column) = (at / n, at % n);
+    // One row and one column on, and some rows more.
+    let step = (c.len() / 300).max(1) / n.max(1) * n + n + 1;
+    let walked = (0..c.len()).step_by(step).map(|at| (at / n, at % n));
+    let ends = |size: usize| {
+        let around = (0..=size)
+            .step_by(32)
+            .flat_map(|end| [end.checked_sub(1), Some(end)]);
+        around
+            .flatten()
+            .chain(size.checked_sub(1))
+            .filter(move |&at| at < size)
+    };
+    // Of one row all ends of columns, of the last column all ends of rows.
+    let of_columns = ends(n).map(|column| (m / 2, column));
+    let of_rows = ends(m).map(|row| (row, n.saturating_sub(1)));
+    let entries = walked
+        .chain(of_columns)
+        .chain(of_rows)
+        .take(if c.is_empty() { 0 } else { usize::MAX });
+    for (row, column) in entries {
+        let at = row * n + column;
         let terms: Vec<(T, T)> = (0..k)
             .map(|i| (a[row * k + i], b[i * n + column]))
             .collect();

@@ -9,6 +9,7 @@ use orlop::{
 };
 
 use crate::adapters::Context;
+use crate::number::{Number, Value};
 use crate::operand::{Operand, same};
 use crate::placement::{is_unsupported, last, open};
 use crate::rng::{Rng, cases};
@@ -18,6 +19,16 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test::new("user::elementwise", Scope::Kernels, elementwise),
         Test::new("user::many_workgroups", Scope::Kernels, many_workgroups),
+        Test::new(
+            "user::many_workgroups_of",
+            Scope::Device,
+            many_workgroups_of,
+        ),
+        Test::new(
+            "user::windows_of_several_dtypes",
+            Scope::Device,
+            windows_of_several_dtypes,
+        ),
         Test::new(
             "user::outputs_and_atomics",
             Scope::Kernels,
@@ -136,6 +147,84 @@ fn elementwise(context: &Context) -> Result<()> {
         same(&twice, &want)?;
     }
     same(&base, &values)
+}
+
+/// More than 65,535 workgroups of elements of other sizes than a word: in pieces, whose bytes are counted by theirs.
+fn many_workgroups_of(context: &Context) -> Result<()> {
+    fn more<T: orlop::Element + bytemuck::Pod + Number>(call: &KernelCall<'_>) -> Result<()> {
+        let out = call.output::<T>("out")?.iter_mut();
+        for (out, x) in out.zip(call.input::<T>("x")?) {
+            let Value::Float(x) = x.value() else {
+                unreachable!("floats");
+            };
+            *out = T::from_value(Value::Float(x + 1.0));
+        }
+        Ok(())
+    }
+    let source = "{{ enables }}
+        struct Params { x_length: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<{{ element }}>;
+        @group(0) @binding(1) var<storage, read_write> out: array<{{ element }}>;
+        @compute @workgroup_size(1) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.x_length { out[id.x] = x[id.x] + {{ element }}(1); }
+        }";
+    for dtype in [DType::F16, DType::F64] {
+        let kernel = Kernel::template("more", source, &[("element", dtype.into())])?;
+        let kernel = kernel
+            .elementwise()
+            .overwrites()
+            .twin(move |call| match dtype {
+                DType::F16 => more::<f16>(call),
+                _ => more::<f64>(call),
+            })?;
+        let values: Vec<f32> = (0..140_001).map(|at| (at % 1999) as f32).collect();
+        let x = Tensor::from_slice(context.device(), &values, [values.len()])?.cast(dtype)?;
+        let want: Vec<f32> = values.iter().map(|x| x + 1.0).collect();
+        let made = kernel.launch().input("x", &x).run()?;
+        same(&made.cast(DType::F32)?, &want)?;
+    }
+    Ok(())
+}
+
+/// Operands of several sizes of element in windows: as long as the widest of them allows.
+fn windows_of_several_dtypes(context: &Context) -> Result<()> {
+    let device = context.builder().max_binding_bytes(4 << 10).build()?;
+    let source = "enable f16;
+        struct Params { x_length: u32 }
+        var<immediate> params: Params;
+        @group(0) @binding(0) var<storage, read> x: array<f16>;
+        @group(0) @binding(1) var<storage, read_write> halves: array<f32>;
+        @group(0) @binding(2) var<storage, read_write> whole: array<u32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if id.x < params.x_length {
+                halves[id.x] = f32(x[id.x]) * 0.5;
+                whole[id.x] = u32(x[id.x]) + 7u;
+            }
+        }";
+    let kernel = Kernel::wgsl("both", source)?
+        .elementwise()
+        .overwrites()
+        .twin(|call| {
+            let x = call.input::<f16>("x")?;
+            let halves = call.output::<f32>("halves")?;
+            let whole = call.output::<u32>("whole")?;
+            for ((halves, whole), x) in halves.iter_mut().zip(whole).zip(x) {
+                (*halves, *whole) = (x.to_f32() * 0.5, x.to_f32() as u32 + 7);
+            }
+            Ok(())
+        })?;
+    let values: Vec<f16> = (0..5000)
+        .map(|at| f16::from_f32((at % 2039) as f32))
+        .collect();
+    let base = Tensor::from_slice(&device, &values, [5000])?;
+    for from in [0, 1, 130] {
+        let made = kernel.launch().input("x", &base.slice(from..)?).run_all()?;
+        let x = || values[from..].iter().map(|x| x.to_f32());
+        same(&made[0], &x().map(|x| x * 0.5).collect::<Vec<f32>>())?;
+        same(&made[1], &x().map(|x| x as u32 + 7).collect::<Vec<u32>>())?;
+    }
+    Ok(())
 }
 
 /// More than 65,535 workgroups.

@@ -231,7 +231,7 @@ fn measured(capabilities: &Capabilities, problem: &MatmulProblem) -> Option<Matm
     })?;
     let why = "measured on the adapter";
     let plan = MatmulPlan {
-        split: choice.split,
+        split: if problem.may_split() { choice.split } else { 1 },
         ..plan_by(choice.kernel, capabilities, problem, why).ok()?
     };
     (choice.kernel.may_accumulate() || !problem.accumulates).then_some(plan)

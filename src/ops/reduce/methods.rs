@@ -37,7 +37,7 @@ impl Tensor {
         reduce(Reduction::Product, self, axes.into())
     }
 
-    /// The largest element along `axes`; NaN where one is NaN. Of bool as [`Tensor::any`].
+    /// The largest element along `axes`; NaN where one is NaN. Of bool, where there are elements, as [`Tensor::any`].
     ///
     /// # Errors
     /// As [`Tensor::sum`], and [`Error::InvalidArgument`](crate::Error::InvalidArgument) where there are
@@ -46,7 +46,7 @@ impl Tensor {
         reduce(Reduction::Max, self, axes.into())
     }
 
-    /// The smallest element along `axes`; NaN where one is NaN. Of bool as [`Tensor::all`].
+    /// The smallest element along `axes`; NaN where one is NaN. Of bool, where there are elements, as [`Tensor::all`].
     ///
     /// # Errors
     /// As [`Tensor::max`].

@@ -67,7 +67,7 @@ impl<'k> KernelLaunch<'k> {
         self
     }
 
-    /// A number of the params. Members called `NAME_length` and the like are given by orlop, and by nobody else.
+    /// A number of the params. Members called `NAME_length` and the like, of operands `NAME`, are given by orlop, and by nobody else.
     pub fn scalar(self, name: &str, value: impl Into<Scalar>) -> Self {
         self.vector(name, [value])
     }
@@ -172,8 +172,8 @@ impl<'k> KernelLaunch<'k> {
     }
 
     /// Runs a kernel with one output on the memory of a tensor that is there: the kernel finds in its output what
-    /// the tensor holds, and what it writes is the tensor's. All views of the storage see it; inputs in the same
-    /// storage are read before.
+    /// the tensor holds, and what it writes is the tensor's. All views of the storage see it; inputs in the same storage are read before. A view with
+    /// gaps, or that no window begins at, is copied, written and put back: what other threads write there meanwhile may be lost.
     ///
     /// ```
     /// # use orlop::{Device, Kernel, Tensor};

@@ -78,8 +78,9 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// # What holds for operands
 /// - Inputs arrive row-major, without gaps, from their first element: other views are copied
 ///   first, and so is a tensor that is given for a second input. A kernel that declares itself [`strided`](KernelBuilder::strided) gets them as they lie.
-/// - `arrayLength` counts padding (up to 256 bytes). So a member of the params that is called
-///   `NAME_length` is given the elements of operand `NAME`.
+/// - `arrayLength` counts padding (up to 256 bytes), which holds whatever was there, or, behind a view, its tensor's next
+///   elements. So a member of the params that is called `NAME_length` is given the elements of operand `NAME`: numbers, not
+///   vectors, where it is an array of those. The last vector of a tensor whose length is no multiple of theirs is padding in part.
 /// - Outputs are new tensors, of zeros unless the kernel [overwrites](KernelBuilder::overwrites)
 ///   them; or the one output is a tensor that is there, with what it holds: [`KernelLaunch::run_into`].
 /// - The twin works on what its call gives it: a tensor of the launch that it has otherwise is locked meanwhile, and
