@@ -321,7 +321,7 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
 /// More entries than the CPU finishes on one core at once, in pieces that end within rows.
 fn in_pieces(context: &Context) -> Result<()> {
     fn of<T: Real>(context: &Context, rng: &mut Rng) -> Result<()> {
-        for [batch, m, k, n] in [[1, 200, 8, 300], [3, 101, 5, 200]] {
+        for [batch, m, k, n] in [[1, 200, 8, 300], [3, 101, 5, 200], [3, 110, 100, 101]] {
             let device = context.device();
             let (a, b) = ([batch, m, k], [k, n]);
             let mut case = Case::<T>::random(context, rng, &a, &b)?;
@@ -367,6 +367,11 @@ fn one_storage<T: Real>(context: &Context) -> Result<()> {
             };
             if nth % 2 == 0 || !context.shares_kernels() {
                 with(None, Some(x.clone())).check()?;
+            }
+            // Which loads 16 bits in vectors of eight.
+            if nth == 0 && T::DTYPE.size() == 2 && !context.is_cpu() {
+                let kernel = "workgroup_tile 32x32x16 thread 4x4".parse()?;
+                with(None, Some(x.clone())).check_by(Some(kernel))?;
             }
             if nth % 2 == 1 || !context.shares_kernels() {
                 let residual = (m == n).then(|| w.clone());
