@@ -70,7 +70,8 @@ pub enum Error {
     /// Made by [`Error::custom`].
     #[error(transparent)]
     Custom(Arc<dyn std::error::Error + Send + Sync>),
-    /// The device is lost: every call on it says so from now on, but for reads of tensors that were spilled. Other devices go on.
+    /// The device is lost: from now on every call on it that computes, copies, waits or allocates says so, but for reads of tensors that
+    /// were spilled. Other devices go on.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
 }
@@ -215,7 +216,8 @@ pub struct DeviceFailure {
 ///
 /// Where `build` finds too little left by other devices on the adapter, `asked` is the budget (0 without a
 /// [`memory_limit`](crate::DeviceBuilder::memory_limit)), `limit` the adapter's memory, `reserved` what the others hold, and
-/// `largest_free` what they leave.
+/// `largest_free` what they leave; so where [`Device::set_memory_limit`](crate::Device::set_memory_limit) does. Where that finds more reserved than it is
+/// to be, `asked` is the new budget, `limit` the old one.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("device {device}: {diagnosis}")]
 #[non_exhaustive]

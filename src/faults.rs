@@ -16,7 +16,7 @@ pub enum Fault {
     Region,
     /// A staging buffer is mapped, for an upload or a download: the device does not map it.
     Mapping,
-    /// A copy is recorded, for an upload or a download: the device refuses it with its batch, all
+    /// A copy is recorded, for an upload, a download or a move: the device refuses it with its batch, all
     /// of which then runs one by one.
     Copy,
 }

@@ -37,8 +37,7 @@ impl Stores {
     /// For a result of so many bytes: past the caches where it is larger than the largest one.
     pub(crate) fn of(bytes: usize) -> Self {
         // Of small ones nobody asks how large the caches are.
-        let is_larger = bytes > SMALLEST && bytes > largest_cache();
-        match is_larger {
+        match bytes > SMALLEST && bytes > largest_cache() {
             true => Self::PAST_CACHES,
             false => Self::Plain,
         }
@@ -115,10 +114,9 @@ fn largest_cache() -> usize {
             bytes_of(&std::fs::read_to_string(size).ok()?)
         });
         let largest = told.max().filter(|&bytes| bytes >= SMALLEST);
-        if cfg!(test) {
-            SMALLEST
-        } else {
-            largest.unwrap_or(USUAL)
+        match cfg!(test) {
+            true => SMALLEST,
+            false => largest.unwrap_or(USUAL),
         }
     })
 }
@@ -323,11 +321,10 @@ mod tests {
 
     #[test]
     fn only_what_no_cache_holds_is_streamed() {
-        assert!(matches!(Stores::of(1 << 20), Stores::Plain));
-        let largest = Stores::of(usize::MAX);
-        assert_eq!(
-            matches!(largest, Stores::Streaming),
-            cfg!(target_arch = "x86_64")
-        );
+        assert!(!Stores::of(SMALLEST).are_streaming());
+        for larger in [SMALLEST + 1, usize::MAX] {
+            let are_streaming = Stores::of(larger).are_streaming();
+            assert_eq!(are_streaming, cfg!(target_arch = "x86_64"));
+        }
     }
 }

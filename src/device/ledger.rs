@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Backend, Device, DeviceInfo, find};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::memory::{BudgetRefused, Bytes, Claim, Ledger, Overcommitted};
+use crate::memory::{Bytes, Claim, Ledger, LimitRefused, Overcommitted};
 
 /// What the devices that are open on one adapter were promised and hold, at one moment; from
 /// [`Device::adapter_ledger`]. All sizes are bytes. `Display` gives a table for people.
@@ -22,7 +22,7 @@ pub struct AdapterLedger {
     /// The devices that are open and not lost, in the order of their numbers.
     pub devices: Vec<LedgerEntry>,
     /// Sum of the devices' budgets that were asked for with
-    /// [`memory_limit`](crate::DeviceBuilder::memory_limit).
+    /// [`memory_limit`](crate::DeviceBuilder::memory_limit) or [`Device::set_memory_limit`].
     pub promised: u64,
     /// Sum of what all the devices have reserved.
     pub reserved: u64,
@@ -136,11 +136,6 @@ pub(super) fn join_adapter(
     Ok(enter(ledger, |_| claim))
 }
 
-/// Nine tenths of the bytes that are free: others need some too.
-pub(super) fn most_of(free: u64) -> u64 {
-    free / 10 * 9
-}
-
 fn enter(ledger: Arc<Ledger>, claim: impl FnOnce(&Arc<Ledger>) -> Claim) -> (Claim, Standing) {
     let claim = claim(&ledger);
     let number = claim.number();
@@ -160,53 +155,39 @@ fn overcommitted(device: String, refused: &Overcommitted) -> Error {
 }
 
 impl Device {
-    /// Changes the budget of the open device, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit) sets it: in bytes; `None`
-    /// for what a device without one has. Idle regions beyond it go back first. How regions grow stays as it was when the device
-    /// was opened: one that gets its budget later is opened with [`Growth::Budget`](crate::memory::Growth), which needs none at
-    /// first. (With a budget that takes it in one region, which stays while any tensor is in it.)
+    /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
+    /// sets it when it is opened: where memory is divided it is a promise from now on. Idle regions beyond it go back first; what
+    /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
+    /// was opened. (`Growth::Budget` takes a budget in one region, which stays as long as any tensor is in it.) On
+    /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have
     /// more: the budget is what it was. [`Error::DeviceLost`].
-    pub fn set_memory_limit(&self, limit: Option<u64>) -> Result<()> {
-        let reserved = self.memory().reserved;
-        if limit.is_some_and(|limit| limit < reserved) {
-            self.trim_to(limit.unwrap_or(reserved))?;
-        }
+    pub fn set_memory_limit(&self, bytes: u64) -> Result<()> {
         let changed = match &self.0.backend {
-            Backend::Cpu(pool) => pool.set_limit(limit),
-            Backend::Gpu(gpu) => {
-                let most = gpu.adapter_memory().free.map(most_of);
-                gpu.set_limit(limit, most.unwrap_or(u64::MAX))
-            }
+            Backend::Cpu(pool) => pool.set_limit(bytes),
+            Backend::Gpu(gpu) => gpu.set_limit(bytes)?,
         };
         changed.map_err(|refused| match refused {
-            BudgetRefused::Overcommitted(refused) => overcommitted(self.to_string(), &refused),
-            BudgetRefused::Held => self.held_beyond(limit),
+            LimitRefused::Overcommitted(refused) => overcommitted(self.to_string(), &refused),
+            LimitRefused::Held(memory) => Error::OutOfMemory(Box::new(OutOfMemory {
+                device: self.to_string(),
+                asked: bytes,
+                limit: memory.limit,
+                allocated: memory.allocated,
+                reserved: memory.reserved,
+                largest_free: memory.largest_free,
+                diagnosis: format!(
+                    "a budget of {} was asked for, but regions with tensors in them have {} (regions: {}), of which {} are in use; \
+                     what would help: freeing tensors until regions are idle, or a budget of as much",
+                    Bytes(bytes),
+                    Bytes(memory.reserved),
+                    memory.regions,
+                    Bytes(memory.allocated),
+                ),
+            })),
         })
-    }
-
-    fn held_beyond(&self, limit: Option<u64>) -> Error {
-        let memory = self.memory();
-        let asked = match limit {
-            Some(limit) => Bytes(limit).to_string(),
-            None => "what the adapter's other devices leave".to_owned(),
-        };
-        Error::OutOfMemory(Box::new(OutOfMemory {
-            device: self.to_string(),
-            asked: limit.unwrap_or(0),
-            limit: memory.limit,
-            allocated: memory.allocated,
-            reserved: memory.reserved,
-            largest_free: memory.largest_free,
-            diagnosis: format!(
-                "a budget of {asked} was asked for, but {} are reserved (regions: {}) with tensors in them, {} in all; what would \
-                 help: freeing tensors until regions are idle, or a budget of as much",
-                Bytes(memory.reserved),
-                memory.regions,
-                Bytes(memory.allocated),
-            ),
-        }))
     }
 
     /// The devices of this process that are open on this device's adapter (or on the host), with

@@ -117,3 +117,28 @@ pub(crate) fn log_placement(event: &PlacementEvent, devices: &[&Device]) {
         kept.events.push_back(event.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_events_in_a_row_are_one_line() {
+        let event = |op| PlacementEvent {
+            op,
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+            result: "a".to_owned(),
+            reason: "why".to_owned(),
+            bytes_moved: 3,
+        };
+        let log = PlacementLog {
+            events: ["x", "y", "y", "x"].map(event).into(),
+            dropped: 0,
+        };
+        let text = log.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let line = |op| format!("{op}: from a to b, result on a; why; 3 bytes moved");
+        assert_eq!(lines, [line("x"), line("y") + " (2 times)", line("x")]);
+    }
+}

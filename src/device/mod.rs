@@ -232,7 +232,7 @@ impl Device {
 
     /// Records the latest `events` events of the device's memory from now on, as
     /// [`DeviceBuilder::record_history`] does from the start, beginning with the regions that are there. What was recorded
-    /// before is gone; 0 ends it.
+    /// before is gone; 0 ends it. [`Device::cpu`] is everybody's, and so is its history.
     pub fn record_history(&self, events: usize) {
         match &self.0.backend {
             Backend::Cpu(pool) => pool.record_history(events),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Once, Weak};
 use super::Gpu;
 use super::progress::Progress;
 use super::serial::{LOOKS, PAUSE, Serial, at_exit};
+use crate::memory::Claim;
 use crate::sync::{Mutex, thread};
 
 /// Devices other than GL's that are open.
@@ -97,6 +98,9 @@ pub(super) struct Left {
     pub queue: wgpu::Queue,
     pub progress: Arc<Progress>,
     pub submissions: u64,
+    /// The driver has the regions until then, so nobody else is promised their bytes.
+    #[expect(dead_code, reason = "held")]
+    pub claim: Arc<Claim>,
 }
 
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
@@ -190,5 +194,45 @@ impl Gpu {
             done
         };
         looks.any(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::wait::tests::work;
+    use crate::device::Device;
+
+    /// The memory of a device that was dropped at work is the driver's still, and is promised to nobody else.
+    #[test]
+    fn what_is_left_keeps_its_seat() {
+        for info in Device::list().unwrap() {
+            // llvmpipe on GL works inside of the submission.
+            if matches!(info.backend, "native" | "Gl") {
+                continue;
+            }
+            let watch = Device::select(&info.selector).unwrap();
+            let is_left = |mark: u64| {
+                let budget = (1 << 30) + mark * 1024;
+                let device = Device::builder()
+                    .select(&info.selector)
+                    .memory_limit(budget)
+                    .wait_timeout(Duration::ZERO)
+                    .build()
+                    .unwrap();
+                drop(work(&device, 4 << mark).unwrap());
+                let has = device.memory().reserved;
+                drop(device);
+                let seats = watch.adapter_ledger().devices;
+                let seat = seats.iter().find(|seat| seat.budget == Some(budget));
+                seat.is_some_and(|seat| {
+                    assert_eq!(seat.reserved, has);
+                    true
+                })
+            };
+            // A device that is quicker than that gets more to do.
+            assert!((0..6).any(is_left), "{info}");
+        }
     }
 }

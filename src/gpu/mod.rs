@@ -45,7 +45,7 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, BudgetRefused, CallSite, Claim, Full, FullReason, MemorySnapshot, MemoryStatistics,
+    BlockId, CallSite, Claim, Full, FullReason, LimitRefused, MemorySnapshot, MemoryStatistics,
     OwnedPool, Pool, PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
@@ -433,12 +433,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// Changes the budget: without one to `most` at most, where the adapter's memory is divided.
-    pub(crate) fn set_limit(&self, limit: Option<u64>, most: u64) -> Result<(), BudgetRefused> {
+    /// Changes the budget.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    pub(crate) fn set_limit(&self, limit: u64) -> Result<Result<(), LimitRefused>> {
+        self.health.check()?;
+        let _hold = self.hold();
+        let mut stream = self.stream.lock();
+        // As in `trim_to`.
+        stream.submit()?;
         let mut pool = self.memory.lock();
-        let limit = pool.source().claim().change_budget(limit, most)?;
-        pool.set_limit(limit);
-        Ok(())
+        let changed = pool.change_limit(limit, |regions| regions.claim().change_budget(limit));
+        pool.source_mut().let_go();
+        stream.forget_returned(&mut pool);
+        Ok(changed)
     }
 
     /// The device and the queue themselves.

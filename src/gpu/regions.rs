@@ -81,7 +81,9 @@ pub(crate) struct Regions {
     usages: wgpu::BufferUsages,
     faults: FaultHook,
     /// The device's seat in its adapter's ledger.
-    claim: Claim,
+    claim: Arc<Claim>,
+    /// The device is dropped at work, and the driver keeps its regions.
+    is_left: bool,
     /// A region was given back since this was last cleared: cached bind groups may keep its
     /// memory alive.
     pub returned: bool,
@@ -116,7 +118,8 @@ impl Regions {
                 | wgpu::BufferUsages::COPY_SRC
                 | wgpu::BufferUsages::COPY_DST
                 | extra.0,
-            claim,
+            claim: Arc::new(claim),
+            is_left: false,
             faults,
             returned: false,
             held: 0,
@@ -163,7 +166,9 @@ impl RegionSource for Regions {
 
     fn destroy(&mut self, region: wgpu::Buffer) {
         let bytes = region.size();
-        self.claim.give(bytes);
+        if !self.is_left {
+            self.claim.give(bytes);
+        }
         self.returned = true;
         self.held = self.held.saturating_sub(bytes);
         let most = (self.held / KEPT_SHARE).clamp(KEPT_LEAST, KEPT_MOST);
@@ -226,6 +231,12 @@ impl Regions {
     /// The device's seat in its adapter's ledger.
     pub(crate) fn claim(&self) -> &Claim {
         &self.claim
+    }
+
+    /// The seat with all that is reserved, for who keeps it until the driver gives the regions up.
+    pub(super) fn leave(&mut self) -> Arc<Claim> {
+        self.is_left = true;
+        Arc::clone(&self.claim)
     }
 
     /// Keeps none any longer; whether there was any.

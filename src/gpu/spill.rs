@@ -133,7 +133,7 @@ impl Spill {
         let mut text = match self.most {
             u64::MAX => format!("; {host} are on the host already"),
             most => format!(
-                "; {host} of at most {} are on the host already (a higher `most` of `WhenFull::SpillToHost` lets more go)",
+                "; {host} of at most {} are on the host already (`most` of `WhenFull::SpillToHost`)",
                 Bytes(most)
             ),
         };

@@ -242,7 +242,9 @@ impl Gpu {
         };
         let waited = self.wait_submission("drop", &last, self.deadline());
         if matches!(waited, Err(Error::TimedOut(_))) {
+            let claim = self.memory.lock().source_mut().leave();
             exit::leave(Left {
+                claim,
                 device: self.device.clone(),
                 queue: self.queue.clone(),
                 progress: Arc::clone(&self.progress),
@@ -289,7 +291,7 @@ impl Gpu {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::Ordering;
     use std::sync::{Arc, mpsc};
     use std::time::{Duration, Instant};
@@ -305,7 +307,7 @@ mod tests {
     const SIDE: usize = 512;
 
     /// A chain of products that keeps a software adapter busy for a while.
-    fn work(device: &Device, steps: usize) -> Result<Tensor> {
+    pub(in crate::gpu) fn work(device: &Device, steps: usize) -> Result<Tensor> {
         let a = Tensor::full(device, [SIDE, SIDE], 1.0 / SIDE as f64, DType::F32)?;
         let mut product = a.clone();
         for _ in 0..steps {

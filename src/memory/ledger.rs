@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::order;
 use super::pool::Refused;
-use super::statistics::Bytes;
+use super::statistics::{Bytes, MemoryStatistics};
 
 /// Less than this is no budget to open a device with.
 const LEAST: u64 = 64 << 20;
@@ -70,7 +70,7 @@ impl fmt::Display for Overcommitted {
         }
         write!(
             f,
-            ", but of the adapter's {} the devices that are open leave {}",
+            ", but of the adapter's {} the other devices that are open leave {}",
             Bytes(self.total),
             Bytes(self.left)
         )?;
@@ -85,18 +85,12 @@ impl fmt::Display for Overcommitted {
     }
 }
 
-/// Why a device's budget cannot be changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BudgetRefused {
+/// Why the budget of an open device cannot be changed.
+#[derive(Clone, Debug)]
+pub(crate) enum LimitRefused {
     Overcommitted(Overcommitted),
-    /// More is reserved.
-    Held,
-}
-
-impl From<Overcommitted> for BudgetRefused {
-    fn from(refused: Overcommitted) -> Self {
-        Self::Overcommitted(refused)
-    }
+    /// More is reserved in regions with blocks in them.
+    Held(Box<MemoryStatistics>),
 }
 
 /// What of the adapter is spoken for, of the seats that count.
@@ -249,33 +243,24 @@ impl Claim {
         own.and_then(|seat| seat.entry.budget)
     }
 
-    /// Changes the budget to what is `asked` for, or, on an adapter whose memory is divided, to what devices without a
-    /// promise share, at most `most`. The budget there is now.
+    /// Promises the device another budget.
     ///
     /// # Errors
-    /// When that is more than the others leave, too little to work with, or less than is reserved: nothing has changed.
-    pub(crate) fn change_budget(
-        &self,
-        asked: Option<u64>,
-        most: u64,
-    ) -> Result<Option<u64>, BudgetRefused> {
+    /// When the others leave less: nothing has changed.
+    pub(crate) fn change_budget(&self, asked: u64) -> Result<(), Overcommitted> {
         let mut seats = self.ledger.seats();
         let others = counted(&seats).filter(|entry| entry.number != self.number);
         let others: Vec<Entry> = others.collect();
         let own = seats.iter_mut().find(|s| s.entry.number == self.number);
         let Some(seat) = own else {
-            return Ok(asked);
+            return Ok(());
         };
-        let budget = match seat.divided {
-            Some(total) => Some(divided(others, total, asked, most)?),
-            None => asked,
-        };
-        if budget.is_some_and(|budget| budget < seat.entry.reserved) {
-            return Err(BudgetRefused::Held);
+        if let Some(total) = seat.divided {
+            divided(others, total, Some(asked), u64::MAX)?;
         }
-        seat.entry.budget = budget;
-        seat.entry.promised = asked.is_some();
-        Ok(budget)
+        seat.entry.budget = Some(asked);
+        seat.entry.promised = true;
+        Ok(())
     }
 
     /// From when `lapsed` says so on, the device counts no more. It is asked under the ledger's
@@ -420,41 +405,27 @@ mod tests {
     #[test]
     fn budgets_change() {
         let ledger = ledger();
-        let change = |claim: &Claim, asked| claim.change_budget(asked, u64::MAX);
         let (a, b) = (claim(&ledger, None).unwrap(), claim(&ledger, None).unwrap());
         a.take(3 * GIB).unwrap();
         b.take(2 * GIB).unwrap();
         // Beside what the other holds, and no more than that; its own bytes do not stand in its way.
         let before = ledger.entries();
-        let left = |refused: Result<_, BudgetRefused>| match refused {
-            Err(BudgetRefused::Overcommitted(refused)) => (refused.left, refused.others),
-            other => panic!("{other:?}"),
-        };
-        let refused = left(change(&a, Some(9 * GIB)));
-        assert_eq!(refused, (8 * GIB, before[1..].to_vec()));
+        let refused = a.change_budget(9 * GIB).unwrap_err();
+        assert_eq!((refused.asked, refused.left), (Some(9 * GIB), 8 * GIB));
+        assert_eq!(refused.others, before[1..]);
         assert_eq!(ledger.entries(), before, "a refusal changes nothing");
-        assert_eq!(change(&a, Some(8 * GIB)), Ok(Some(8 * GIB)));
+        a.change_budget(8 * GIB).unwrap();
         assert_eq!((a.budget(), b.budget()), (Some(8 * GIB), Some(9 * GIB)));
+        // A promise is kept free from then on, and what a lower one leaves is the others'.
         assert!(ledger.entries()[0].promised && b.take(1).is_err());
-        // Not below what is held.
-        assert_eq!(change(&a, Some(3 * GIB - 1)), Err(BudgetRefused::Held));
-        assert_eq!(change(&a, Some(3 * GIB)), Ok(Some(3 * GIB)));
-        a.give(2 * GIB);
-        assert_eq!(change(&a, Some(GIB)), Ok(Some(GIB)));
-        assert_eq!(claim(&ledger, Some(8 * GIB)).unwrap_err().left, 7 * GIB);
-        // And back among those that share.
-        assert_eq!(a.change_budget(None, 4 * GIB), Ok(Some(4 * GIB)));
-        assert_eq!(change(&a, None), Ok(Some(9 * GIB)));
-        let most = claim(&ledger, Some(7 * GIB)).unwrap();
-        assert_eq!(left(change(&most, Some(u64::MAX))).0, 7 * GIB);
-        assert_eq!(change(&a, None), Ok(Some(2 * GIB)));
-        assert!(a.change_budget(None, LEAST - 1).is_err());
-        assert_eq!(a.budget(), Some(2 * GIB));
+        a.change_budget(4 * GIB).unwrap();
+        b.take(3 * GIB).unwrap();
+        assert_eq!(a.change_budget(8 * GIB).unwrap_err().left, 5 * GIB);
+        assert_eq!(a.change_budget(u64::MAX).unwrap_err().left, 5 * GIB);
         // Where nothing is divided a budget is a bound.
         let bound = self::ledger().join(None);
-        assert_eq!(change(&bound, Some(u64::MAX)), Ok(Some(u64::MAX)));
-        assert_eq!(change(&bound, None), Ok(None));
-        assert_eq!(bound.budget(), None);
+        bound.change_budget(u64::MAX).unwrap();
+        assert_eq!(bound.budget(), Some(u64::MAX));
     }
 
     #[test]

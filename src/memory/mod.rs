@@ -70,7 +70,7 @@ pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
 pub use history::{CallSite, Event, EventKind};
 pub use ladder::{Full, FullReason, Holder, WhenFull};
-pub(crate) use ledger::{BudgetRefused, Claim, Ledger, Overcommitted};
+pub(crate) use ledger::{Claim, Ledger, LimitRefused, Overcommitted};
 pub(crate) use owners::OwnedPool;
 pub use pool::{Pool, PoolConfig, Refused, RegionSource};
 pub use relocate::{Move, Mover};

@@ -8,6 +8,7 @@ use super::best_fit::{BestFit, BlockId, Chunk, Place, RegionId};
 use super::growth::{Growth, round_down, round_up};
 use super::history::EventKind;
 use super::ladder::{Full, FullReason, demand};
+use super::ledger::{LimitRefused, Overcommitted};
 use super::order;
 use super::relocate::Mover;
 use super::remaking::Remaking;
@@ -345,6 +346,25 @@ impl<S: RegionSource> Pool<S> {
     /// returned; no region is added until then.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.config.limit = limit;
+    }
+
+    /// [`Pool::set_limit`] of a device's pool, whose budget the source promises: what is idle beyond it goes back first.
+    ///
+    /// # Errors
+    /// When more is in regions that hold blocks, or the source does not promise it: the budget is what it was.
+    pub(crate) fn change_limit(
+        &mut self,
+        limit: u64,
+        promise: impl FnOnce(&S) -> Result<(), Overcommitted>,
+    ) -> Result<(), LimitRefused> {
+        self.trim_to(limit);
+        let statistics = self.statistics();
+        if statistics.reserved > limit {
+            return Err(LimitRefused::Held(Box::new(statistics)));
+        }
+        promise(&self.source).map_err(LimitRefused::Overcommitted)?;
+        self.set_limit(Some(limit));
+        Ok(())
     }
 
     /// Gives a region back to the source; false when it is in use.

@@ -112,7 +112,7 @@ impl Tensor {
             ));
         }
         let count = ((end - start) / step).ceil().max(0.0);
-        if count > isize::MAX as f64 {
+        if count >= isize::MAX as f64 {
             // More than a shape can say.
             return Err(Error::too_large(
                 "arange",

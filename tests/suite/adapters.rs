@@ -67,7 +67,7 @@ pub fn full() -> bool {
     std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| !value.is_empty() && value != "0")
 }
 
-/// Sweeps over every f32 as well, which take an hour.
+/// The sweep over every f32 as well.
 pub fn every() -> bool {
     std::env::var("ORLOP_TEST_FULL").is_ok_and(|value| value == "every")
 }

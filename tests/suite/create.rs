@@ -1,6 +1,6 @@
 //! New tensors: constants, ranges, random numbers, and writing in place through views.
 
-use orlop::{DType, Device, Element, Result, Tensor, bf16, f16};
+use orlop::{DType, Device, Element, Error, Result, Tensor, bf16, f16};
 
 use crate::adapters::Context;
 use crate::number::{Number, Value, for_each_dtype};
@@ -157,6 +157,13 @@ fn ranges(context: &Context) -> Result<()> {
         &Tensor::arange(device, 3e4, down(100_003), -0.625, DType::F16)?,
         &long,
     )?;
+    for (end, step, asked) in [(1e30, 1.0, 1e30 as u128), (1.0, 5e-324, u128::MAX)] {
+        let refused = Tensor::arange(device, 0.0, end, step, DType::F32);
+        let Err(Error::TooLarge(refused)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(refused.asked, asked);
+    }
     // The first number that an integer cannot hold is named.
     let named =
         |end: f64, step: f64, dtype: DType| match Tensor::arange(device, 0.0, end, step, dtype) {

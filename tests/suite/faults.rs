@@ -411,10 +411,12 @@ fn the_first_is_told(context: &Context) -> Result<()> {
     faults.fail(Fault::Copy, 1);
     let _lost = Tensor::from_slice(&device, &[1.0f32], 1)?;
     // Dropped before its turn, which comes after what takes long.
-    let before = large.to_vec_async::<f32>();
+    let before = [(); 4].map(|()| large.to_vec_async::<f32>());
     drop(device.synchronize_async());
     let after = large.slice(..1)?.to_vec_async::<f32>();
-    pollster::block_on(before)?;
+    for before in before {
+        pollster::block_on(before)?;
+    }
     pollster::block_on(after)?;
     faults.fail(Fault::Copy, 1);
     let second = large.slice(..1)?.to_vec::<f32>();

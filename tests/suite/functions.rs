@@ -7,7 +7,7 @@ use crate::adapters::{Context, Variant, every, found, full};
 use crate::rng::{Rng, seed};
 use crate::{OnceTest, Scope, Test};
 
-/// An hour: by itself, when it is asked for.
+/// Takes an hour or two, so only when it is asked for.
 pub fn tests_once() -> Vec<OnceTest> {
     match every() {
         true => vec![("functions::every_single", every_single)],

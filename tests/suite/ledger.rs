@@ -166,7 +166,6 @@ fn promises(context: &Context) -> Result<()> {
 fn budgets_change(context: &Context) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let device = &context.builder().growth(Growth::Budget).build()?;
-    let unlimited = own(device);
     let make = || Tensor::ones(device, 512 << 10, DType::F32);
     let refused = |limit: u64| match make() {
         Err(Error::OutOfMemory(error)) => {
@@ -175,21 +174,19 @@ fn budgets_change(context: &Context) -> Result<()> {
         other => panic!("{other:?} with a limit of {limit}"),
     };
     let (a, b) = (make()?, make()?);
-    device.set_memory_limit(Some(5 * MIB))?;
+    device.set_memory_limit(5 * MIB)?;
     assert_eq!(
         (own(device).budget, own(device).promised),
         (Some(5 * MIB), true)
     );
     assert_eq!(device.memory().limit, Some(5 * MIB));
     refused(5 * MIB);
-    device.set_memory_limit(Some(6 * MIB))?;
+    device.set_memory_limit(6 * MIB)?;
     let c = make()?;
     refused(6 * MIB);
     // Not below what regions with tensors in them have: nothing changes.
     let before = device.memory();
-    let error = device
-        .set_memory_limit(Some(MIB))
-        .expect_err("more is in use");
+    let error = device.set_memory_limit(MIB).expect_err("more is in use");
     let Error::OutOfMemory(error) = error else {
         panic!("{error:?}");
     };
@@ -206,23 +203,27 @@ fn budgets_change(context: &Context) -> Result<()> {
     drop((a, b, c));
     // What is idle and beyond the budget goes.
     assert!(device.memory().reserved >= 2 * MIB);
-    device.set_memory_limit(Some(MIB))?;
+    device.set_memory_limit(MIB)?;
     assert_eq!((device.memory().reserved, own(device).reserved), (0, 0));
     refused(MIB);
-    device.set_memory_limit(None)?;
-    assert_eq!((own(device).number, own(device).promised), (number, false));
-    if device.info().kind().is_gpu() {
-        let total = device.info().memory_total;
-        if let Some(total) = total {
-            let error = device
-                .set_memory_limit(Some(total + 1))
-                .expect_err("more than there is");
-            assert!(error.to_string().contains("memory_limit"), "{error}");
-        }
-        assert_eq!(device.memory().limit.is_some(), total.is_some());
-    } else {
-        assert_eq!(own(device).budget, unlimited.budget);
-        assert_eq!(device.memory().limit, None);
+    device.set_memory_limit(0)?;
+    let refused = make().expect_err("a budget of nothing").to_string();
+    assert!(
+        refused.contains("no tensor takes less than 256 bytes"),
+        "{refused}"
+    );
+    device.set_memory_limit(8 * MIB)?;
+    assert_eq!(own(device).number, number);
+    if let Some(total) = device
+        .info()
+        .memory_total
+        .filter(|_| device.info().kind().is_gpu())
+    {
+        let error = device
+            .set_memory_limit(total + 1)
+            .expect_err("more than there is");
+        assert!(error.to_string().contains("the other devices"), "{error}");
+        assert_eq!(device.memory().limit, Some(8 * MIB));
     }
     make()?;
     Ok(())

@@ -303,6 +303,7 @@ fn forced<T: Real>(context: &Context) -> Result<()> {
                     "was opened without",
                     "do not lie in vectors of eight",
                     "no operand is a vector",
+                    "fewer rows than the left operand's vectors",
                 ];
                 reasons.iter().any(|reason| refusal.contains(reason))
             };

@@ -5,7 +5,7 @@
 //! or several devices `all::...`.
 //!
 //! - `ORLOP_TEST_REQUIRE=cpu,lavapipe,swiftshader,gl`: a missing one fails the run.
-//! - `ORLOP_TEST_FULL=1`: exhaustive sweeps; `every`: of every f32, too, which takes hours.
+//! - `ORLOP_TEST_FULL=1`: exhaustive sweeps; `every`: of every f32, too, which takes an hour or two.
 //! - `ORLOP_TEST_SEED=N`: another seed for random cases.
 //! - `ORLOP_TEST_TIMES=1`: the time of each trial at the end, not of the slowest alone.
 //! - `ORLOP_TEST_FUZZ=linear`: of the fuzz only ops with that in their names.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use crate::background::Background;
 use crate::faults::FaultHook;
 use crate::memory::{
-    BlockId, BudgetRefused, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Move, Mover,
+    BlockId, CallSite, Claim, Full, LimitRefused, MemorySnapshot, MemoryStatistics, Move, Mover,
     OwnedPool, Pool, PoolConfig, Request, TagStatistics, WhenFull,
 };
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -109,12 +109,9 @@ impl HostPool {
         self.pool.lock().trim_to(bytes);
     }
 
-    pub(crate) fn set_limit(&self, limit: Option<u64>) -> Result<(), BudgetRefused> {
+    pub(crate) fn set_limit(&self, limit: u64) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
-        // The system divides the host's memory.
-        let limit = pool.source().claim().change_budget(limit, u64::MAX)?;
-        pool.set_limit(limit);
-        Ok(())
+        pool.change_limit(limit, |regions| regions.claim().change_budget(limit))
     }
 }
 

@@ -388,6 +388,17 @@ pub(super) mod tests {
             plan.to_string().ends_with("measured on the adapter"),
             "{plan}"
         );
+        // Sums that are not f32 are made in one part, whatever the table says.
+        let whole = MatmulChoice {
+            dtype: DType::I32,
+            ..choice.clone()
+        };
+        let of_integers = MatmulProblem {
+            dtype: DType::I32,
+            ..problem
+        };
+        let plan = plan_matmul(&with(&whole), &of_integers);
+        assert_eq!((plan.kernel, plan.split), (HARDWARE_TALL, 1));
         let ruled = plan_matmul(&webgpu, &problem);
         assert_ne!(ruled.kernel, HARDWARE_TALL);
         for other in [
