@@ -239,6 +239,9 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
         }
     });
     result?;
+    // Without the first time, which warms up, as in `median`.
+    recorded.remove(0);
+    worked.drain(..worked.len().min(1));
     let mut each = |name, measured: &mut [f64], ops: usize| {
         if let Some(seconds) = middle(measured) {
             line(name, seconds / ops as f64 * 1e6, "us", None);
@@ -290,7 +293,11 @@ fn measure(device: &Device, limits: &Limits, quick: bool) -> Result<Vec<Line>> {
     let tensor = Tensor::from_slice(device, &host, [COPY / 4])?;
     let mut host = host;
     let mut result = Ok(());
-    let seconds = median(runs, || result = tensor.read_into(&mut host));
+    let seconds = median(runs, || {
+        tensor
+            .read_into(&mut host)
+            .map_err(|error| result = Err(error))
+    });
     result?;
     line(
         "download of 64 MiB, warm memory",

@@ -6,7 +6,9 @@
 #   scripts/fuzz.sh fuzz/artifacts/crash-...
 # The corpus grows in the build folder, and the next run begins with it. ORLOP_NO_FUZZ=1 leaves it out.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../fuzz"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build="$(realpath -m "${CARGO_TARGET_DIR:-target}")/fuzz"
+cd fuzz
 
 if [ "${ORLOP_NO_FUZZ:-}" = 1 ]; then
     echo "fuzz: not run (ORLOP_NO_FUZZ=1)"
@@ -19,8 +21,9 @@ if [ -z "$CXX" ]; then
 fi
 
 what="${1:-60}"
+# To libFuzzer that is no limit.
+[ "$what" != 0 ] || { echo "fuzz: how many seconds?"; exit 2; }
 target="$(rustc -vV | sed -n 's/^host: //p')"
-build="${CARGO_TARGET_DIR:-$PWD/../target}/fuzz"
 # As cargo-fuzz builds it, without a sanitiser. With a target named, build scripts are not instrumented.
 RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The page of a memory snapshot in a real browser: scripts/page.sh [folder for pictures]
 #
-# Opens the pages that tests/snapshots.rs leaves (it is run if they are not there) in headless Chromium and
-# checks that they drew all that is in them, without an error and without the network.
+# Opens the pages that tests/snapshots.rs leaves (which is run first) in headless Chromium and checks that they drew all that is in them, without an error and without the network.
 #
 #   ORLOP_NO_BROWSER=1   do not run; the only way to pass without Chromium
 #   ORLOP_NO_INSTALL=1   install nothing
@@ -25,18 +24,20 @@ if ! browser >/dev/null; then
 fi
 
 pages="${CARGO_TARGET_DIR:-target}/tmp"
-if [ ! -s "$pages/bare.html" ]; then
+# scripts/test.sh has just written them.
+if [ "${ORLOP_PAGES_ARE_NEW:-}" != 1 ]; then
     cargo test --profile checked --all-features --locked --test snapshots the_page
 fi
 home=$(mktemp -d "${TMPDIR:-/tmp}/orlop-page.XXXXXX")
 trap 'rm -rf "$home"' EXIT
-chromium() { # arguments, page
-    timeout 120 "$(browser)" --headless=new --no-sandbox --disable-gpu --user-data-dir="$home" --hide-scrollbars \
+program=$(browser)
+open_page() { # arguments, page
+    timeout 120 "$program" --headless=new --no-sandbox --disable-gpu --user-data-dir="$home" --hide-scrollbars \
         --proxy-server=127.0.0.1:9 --window-size=1320,1900 --virtual-time-budget=20000 "$@" 2>/dev/null
 }
 for name in snapshot large bare; do
     page="file://$(realpath "$pages/$name.html")"
-    chromium --dump-dom "$page" >"$home/dom"
+    open_page --dump-dom "$page" >"$home/dom" || { echo "page: $program did not open $name"; exit 1; }
     root=$(grep -o '<html[^>]*>' "$home/dom" | head -n 1)
     echo "page: $name: $root"
     attribute() { sed -n "s/.*data-$1=\"\([^\"]*\)\".*/\1/p" <<<"$root"; }
@@ -46,5 +47,5 @@ for name in snapshot large bare; do
         [ "$(attribute drawn)" = "$(attribute lives)" ] && [ "$(attribute lives)" -gt 1000 ] && [ "$(attribute marks)" -gt 0 ] \
             || { echo "page: $name does not show everything"; exit 1; }
     fi
-    [ -z "${1:-}" ] || chromium --screenshot="$1/$name.png" "$page" >/dev/null
+    [ -z "${1:-}" ] || open_page --screenshot="$1/$name.png" "$page" >/dev/null
 done

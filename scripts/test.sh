@@ -85,6 +85,8 @@ built=(--profile checked --all-features --locked)
 stage_lints() {
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo clippy --locked --no-default-features --lib -- -D warnings
+    # What `cargo test` alone builds.
+    cargo check --locked --tests --examples
 }
 
 # Without burn, which takes 18 CPU-minutes.
@@ -134,7 +136,7 @@ stage_suite() {
     return "$status"
 }
 
-stage_page() { scripts/page.sh; }
+stage_page() { ORLOP_PAGES_ARE_NEW=1 scripts/page.sh; }
 
 stage_model() { scripts/model.sh; }
 

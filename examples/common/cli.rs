@@ -33,10 +33,16 @@ pub fn run<Args: clap::Parser>(
     }
 }
 
-/// Prints text. A reader that has gone away is no reason to complain.
+/// Prints text. A reader that has gone away is no reason to complain; a disk that is full is.
 pub fn say(text: impl Display) {
     let mut stdout = std::io::stdout().lock();
-    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    let written = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        complain(format_args!("error: stdout: {error}\n"));
+        std::process::exit(REFUSED.into())
+    }
 }
 
 /// Prints a line on stderr, for eyes that read what [`say`] prints by machine.

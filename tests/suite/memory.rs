@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use orlop::memory::{MemoryStatistics, QUANTUM};
-use orlop::{DType, Device, Error, Fault, Faults, Result, Tensor};
+use orlop::{DType, Device, Error, Result, Tensor};
+#[cfg(feature = "fault-injection")]
+use orlop::{Fault, Faults};
 
 use crate::adapters::Context;
 use crate::operand::same;
@@ -36,6 +38,7 @@ pub fn tests() -> Vec<Test> {
             Scope::Gpu,
             what_went_back_does_not_pile_up,
         ),
+        #[cfg(feature = "fault-injection")]
         Test::new(
             "memory::what_is_made_anew_is_not_asked_for",
             Scope::Gpu,
@@ -339,6 +342,7 @@ fn what_went_back_does_not_pile_up(context: &Context) -> Result<()> {
 }
 
 /// Small regions that the pool gives back and makes anew are the driver's for who needs none as large, not before.
+#[cfg(feature = "fault-injection")]
 fn what_is_made_anew_is_not_asked_for(context: &Context) -> Result<()> {
     let faults = Faults::new();
     let device = context.builder().faults(&faults).build()?;

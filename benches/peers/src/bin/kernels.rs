@@ -263,7 +263,7 @@ impl Bench<'_> {
         let mut seconds = [Vec::new(), Vec::new(), Vec::new()];
         // The first rounds tune; hardware, whose clock falls meanwhile, works on before it is timed.
         let (mut round, mut tuned) = (0, None);
-        while round < self.arguments.rounds + 2 {
+        while round < self.arguments.rounds.max(1) + 2 {
             // Kept: burn leaves out what nobody asks for.
             let timed = |op: &dyn Fn() -> Result<Tensor>| -> Result<f64> {
                 let start = Instant::now();

@@ -7,7 +7,7 @@ use orlop::DType;
 use serde_json::{Value, json};
 
 use crate::peer::Peer;
-use crate::shapes::{Operands, PROBLEMS, Problem};
+use crate::shapes::{LARGE, Operands, PROBLEMS, Problem};
 
 /// Where no shape is asked for.
 const DEFAULT: &str = "256^3";
@@ -23,7 +23,12 @@ pub fn problems(shapes: &[String]) -> Vec<Problem> {
             _ => shapes.iter().any(|part| name.contains(part.as_str())),
         }
     };
-    PROBLEMS.iter().filter(is_asked).copied().collect()
+    let all = PROBLEMS.iter().chain(&LARGE);
+    let asked: Vec<Problem> = all.filter(is_asked).copied().collect();
+    match asked.is_empty() {
+        true => crate::fail("no product is called so"),
+        false => asked,
+    }
 }
 
 /// Who multiplies on the device.
@@ -37,7 +42,8 @@ pub fn peers(device: &str, alone: bool) -> Vec<&'static str> {
 
 /// In a process of its own: one product, checked. Prints the seconds of the call, whose operands are on the device.
 pub fn child(device: &str, peer: &str, problem: &str) {
-    let Some(problem) = PROBLEMS.iter().find(|one| one.name() == problem) else {
+    let mut all = PROBLEMS.iter().chain(&LARGE);
+    let Some(problem) = all.find(|one| one.name() == problem) else {
         crate::fail(&format!("no product is called {problem}"))
     };
     let operands = Operands::of(problem, DType::F32);

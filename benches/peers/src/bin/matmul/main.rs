@@ -224,7 +224,7 @@ fn child(arguments: &Arguments) {
         DeviceKind::Cpu => (11, 0.02),
         _ => (3, 0.1),
     };
-    let rounds = arguments.rounds.unwrap_or(rounds);
+    let rounds = arguments.rounds.unwrap_or(rounds).max(1);
     let large = match info.kind().is_gpu() {
         true => &LARGE[..],
         false => &[],
@@ -266,7 +266,11 @@ fn table(device: &str, text: &str) {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    let Some(first) = lines.first() else { return };
+    let Some(first) = lines.first() else {
+        fail(&format!(
+            "{device}: no product of those that it has time for is called so"
+        ))
+    };
     print!("\n{device:<34}");
     for figure in first["figures"].as_array().into_iter().flatten() {
         print!("{:>12}", figure["who"].as_str().unwrap_or_default());

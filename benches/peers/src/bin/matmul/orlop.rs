@@ -43,16 +43,18 @@ impl Peer for Orlop {
         };
         let make = |values: &[f32], rows, columns| {
             let made = Tensor::from_slice(&self.device, values, sizes(rows, columns));
-            made.and_then(|made| made.cast(self.dtype)).ok()
+            let cast = made.and_then(|made| made.cast(self.dtype));
+            cast.unwrap_or_else(|error| crate::fail(&error.to_string()))
         };
         let a = match turned {
             true => {
-                let a = make(&operands.a, k, m)?;
-                a.transpose(a.rank() - 2, a.rank() - 1).ok()?
+                let a = make(&operands.a, k, m);
+                let turned = a.transpose(a.rank() - 2, a.rank() - 1);
+                turned.unwrap_or_else(|error| crate::fail(&error.to_string()))
             }
-            false => make(&operands.a, m, k)?,
+            false => make(&operands.a, m, k),
         };
-        let b = make(&operands.b, k, n)?;
+        let b = make(&operands.b, k, n);
         Some(Box::new(Ready {
             device: &self.device,
             a,

@@ -1,11 +1,14 @@
 # Products by PyTorch for `pytorch.rs`: commands come as lines on stdin, operands after them as f32; answers go to stdout.
 import math
+import os
 import sys
 
 import torch
 
 device, precision = sys.argv[1:3]
 torch.set_grad_enabled(False)
+# As many as everybody else has, also where two are one core's.
+torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 source, sink = sys.stdin.buffer, sys.stdout.buffer
 dtype = torch.float16 if precision == "f16" else torch.float32
