@@ -7,7 +7,9 @@
 # The corpus grows in the build folder, and the next run begins with it. ORLOP_NO_FUZZ=1 leaves it out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-build="$(realpath -m "${CARGO_TARGET_DIR:-target}")/fuzz"
+build="${CARGO_TARGET_DIR:-target}/fuzz"
+# Of the folder that all scripts are of.
+[ "${build#/}" != "$build" ] || build="$PWD/$build"
 cd fuzz
 
 if [ "${ORLOP_NO_FUZZ:-}" = 1 ]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The page of a memory snapshot in a real browser: scripts/page.sh [folder for pictures]
 #
-# Opens the pages that tests/snapshots.rs leaves (which is run first) in headless Chromium and checks that they drew all that is in them, without an error and without the network.
+# Opens the pages that tests/snapshots.rs leaves (which is run first) in headless Chromium and checks that they drew
+# all that is in them, without an error and without the network.
 #
 #   ORLOP_NO_BROWSER=1   do not run; the only way to pass without Chromium
 #   ORLOP_NO_INSTALL=1   install nothing

@@ -421,13 +421,7 @@ impl Gpu {
     pub(crate) fn trim_to(&self, bytes: u64) -> Result<()> {
         let _hold = self.hold();
         let mut stream = self.stream.lock();
-        // The open batch may use a region that goes; submitting it lets the memory go after it.
-        stream.submit()?;
-        let mut pool = self.memory.lock();
-        pool.trim_to(bytes);
-        pool.source_mut().let_go();
-        stream.forget_returned(&mut pool);
-        drop(pool);
+        self.giving_back(&mut stream, |pool| pool.trim_to(bytes))?;
         stream.staging.trim();
         stream.texels.trim();
         Ok(())
@@ -440,14 +434,24 @@ impl Gpu {
     pub(crate) fn set_limit(&self, limit: u64) -> Result<Result<(), LimitRefused>> {
         self.health.check()?;
         let _hold = self.hold();
-        let mut stream = self.stream.lock();
-        // As in `trim_to`.
+        self.giving_back(&mut self.stream.lock(), |pool| {
+            pool.change_limit(limit, |regions| regions.claim().change_budget(limit))
+        })
+    }
+
+    /// Lets regions go, and those that went before.
+    fn giving_back<T>(
+        &self,
+        stream: &mut Stream,
+        give: impl FnOnce(&mut Pool<Regions>) -> T,
+    ) -> Result<T> {
+        // The open batch may use a region that goes; submitting it lets the memory go after it.
         stream.submit()?;
         let mut pool = self.memory.lock();
-        let changed = pool.change_limit(limit, |regions| regions.claim().change_budget(limit));
+        let given = give(&mut pool);
         pool.source_mut().let_go();
         stream.forget_returned(&mut pool);
-        Ok(changed)
+        Ok(given)
     }
 
     /// The device and the queue themselves.

@@ -274,12 +274,11 @@ fn once<T: Factor>(
         }
     }
     // Of f32 nothing is said beforehand.
-    let no_form = if T::DTYPE == DType::F32 {
-        NO_FORM
-    } else {
-        CANNOT
+    let reasons = match T::DTYPE {
+        DType::F32 => &NOT_THERE[..],
+        _ => &NOT_THERE[..2],
     };
-    is_refused::<T>(device, kernel, &[CANNOT, "was opened without", no_form])?;
+    is_refused::<T>(device, kernel, reasons)?;
     Ok(false)
 }
 
@@ -306,7 +305,8 @@ fn one<T: Factor>(
 }
 
 const NO_FORM: &str = "has no form for";
-const CANNOT: &str = "the adapter cannot run it";
+/// What is said of a kernel that no product runs on a device.
+pub const NOT_THERE: [&str; 3] = ["the adapter cannot run it", "was opened without", NO_FORM];
 
 /// A kernel that did not run says why: one of these reasons, and nothing about a shape.
 fn is_refused<T: Factor>(device: &Device, kernel: MatmulKernel, reasons: &[&str]) -> Result<()> {
