@@ -27,15 +27,12 @@ const LARGE: usize = 400 * 400 * 400;
 const LEAST_LINES: usize = 192;
 /// Columns of a piece, below which rows are shared out where there are as many.
 const LEAST_COLUMNS: usize = 32;
-/// Multiply-adds up to which packing costs more than it gives: where there are 32 registers for vectors or k is short, and
-/// elsewhere, where the loops of [`Small`] wait for the checks of their indices.
-const SMALL: [usize; 2] = [64 * 64 * 64, 24 * 24 * 24];
-/// Terms of a short k.
-const SHORT: usize = 8;
 /// Terms up to which `gemm`'s parts of k, of 512 or more, are added one to the other.
 const LONGEST: usize = 1 << 20;
-/// Elements of a right operand that the first cache holds for a small product.
-const SMALL_RIGHT: usize = 8 << 10;
+/// Multiply-adds up to which the loops of [`Small`] are faster than `gemm` where there are no vectors.
+const SMALL_ALONE: usize = 24 * 24 * 24;
+/// Bytes of a right operand that the first cache holds for a small product: it is not packed.
+const SMALL_RIGHT: usize = 32 << 10;
 
 /// Bytes of a column of rows up to which `gemm` packs them instead of the columns of a matrix of columns.
 const NARROW: usize = 256;
@@ -89,9 +86,16 @@ impl GemmElement for f64 {
     }
 }
 
-/// Multiply-adds up to which a product of k terms, B by rows, goes to the loops of [`Small`].
-pub(crate) fn most_small(k: usize) -> usize {
-    SMALL[usize::from(k > SHORT && simd::registers() < 32)]
+/// Whether a product of elements of so many bytes, B by rows and A by rows or columns, goes to the loops of [`Small`]: packing
+/// costs more than it gives.
+pub(crate) fn is_small(size: Size, bytes: usize) -> bool {
+    let most = if simd::has_vectors() {
+        ALONE
+    } else {
+        SMALL_ALONE
+    };
+    let right = size.k.saturating_mul(size.n).saturating_mul(bytes);
+    size.work() <= most && right <= SMALL_RIGHT
 }
 
 /// `c = a x b`, `c` row-major without gaps; on several cores if asked and where that is faster.
@@ -121,7 +125,8 @@ pub(crate) fn multiply<T: GemmElement>(
     if m == 1 && times_vector(c, b.turned(), (a.elements, a.column), [n, k], on_all_cores) {
         return;
     }
-    if b.column == 1 && n > 1 && size.work() <= most_small(k) && k * n <= SMALL_RIGHT {
+    let has_lines = b.column == 1 && (a.row == 1 || a.column == 1);
+    if has_lines && n > 1 && is_small(size, size_of::<T>()) {
         if k > longest_run(k) {
             return in_parts(c, a, b, size, longest_run(k), on_all_cores);
         }

@@ -62,20 +62,20 @@ pub(crate) fn vectorised<L: Loops>(loops: L) {
     loops.run::<{ cfg!(target_arch = "aarch64") }>();
 }
 
-/// Registers for vectors that the processor has.
-pub(super) fn registers() -> usize {
-    struct Registers;
+/// Whether the processor has vectors that the loops here use.
+pub(super) fn has_vectors() -> bool {
+    struct Lanes;
 
-    impl WithSimd for Registers {
+    impl WithSimd for Lanes {
         type Output = usize;
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, _: S) -> usize {
-            S::REGISTER_COUNT
+            S::F32_LANES
         }
     }
 
-    Arch::new().dispatch(Registers)
+    Arch::new().dispatch(Lanes) > 1
 }
 
 /// A float type with its loops.
@@ -93,7 +93,7 @@ pub(crate) trait Floats: Copy + std::ops::AddAssign + Send + Sync + 'static {
 }
 
 /// A product straight from its operands: `c` row-major without gaps, `b` with rows of neighbours,
-/// `a` with any strides.
+/// `a` with rows or columns of them.
 pub(crate) struct Small<'a, T> {
     pub c: &'a mut [T],
     pub a: &'a [T],
@@ -254,37 +254,38 @@ macro_rules! floats {
                 #[inline(always)]
                 fn with_simd<S: Simd>(mut self, simd: S) {
                     let (lanes, n) = (S::$lanes, self.n);
-                    let mut column = 0;
-                    while column + 2 * lanes <= n {
-                        rows::<S, 2, false>(&mut self, simd, column);
-                        column += 2 * lanes;
+                    if n < lanes {
+                        return rows::<S, 1, true>(&mut self, simd, 0);
                     }
-                    // What is left, with columns before it that were there already, rather than a part of a vector.
-                    match n - column {
-                        0 => {}
-                        left if left > lanes && n >= 2 * lanes => {
-                            rows::<S, 2, false>(&mut self, simd, n - 2 * lanes);
+                    let most = if S::REGISTER_COUNT < 32 { 2 } else { 4 };
+                    let (mut column, mut left) = (0, n.div_ceil(lanes));
+                    while left > 0 {
+                        // Three and two rather than four and one.
+                        let vectors = match left {
+                            5 if most == 4 => 3,
+                            _ => most.min(left),
+                        };
+                        match vectors {
+                            4 if most == 4 => rows::<S, 4, false>(&mut self, simd, column),
+                            3 if most == 4 => rows::<S, 3, false>(&mut self, simd, column),
+                            2 => rows::<S, 2, false>(&mut self, simd, column),
+                            _ => rows::<S, 1, false>(&mut self, simd, n - lanes),
                         }
-                        left if n >= lanes => {
-                            if left > lanes {
-                                rows::<S, 1, false>(&mut self, simd, column);
-                            }
-                            rows::<S, 1, false>(&mut self, simd, n - lanes);
-                        }
-                        _ => rows::<S, 1, true>(&mut self, simd, 0),
+                        (column, left) = (column + vectors * lanes, left - vectors);
                     }
                 }
             }
 
-            /// All rows of `V` vectors of columns, or of a part of one. Sums have half of the registers for vectors, or
-            /// three quarters where there are 16: `a` and the vectors of `b` need some as well.
+            /// All rows of `V` vectors of columns, of which the last one ends with the matrix where that has no more, and takes
+            /// columns that were there already; or of a part of one. Sums have half of the registers for vectors, or three
+            /// quarters where vectors are few beside rows: `a` and the vectors of `b` need some as well.
             #[inline(always)]
             fn rows<S: Simd, const V: usize, const PART: bool>(
                 product: &mut Small<'_, $float>,
                 simd: S,
                 column: usize,
             ) {
-                if S::REGISTER_COUNT < 32 {
+                if S::REGISTER_COUNT < 32 || V > 2 {
                     blocks::<S, 6, V, PART>(product, simd, column);
                 } else {
                     blocks::<S, 8, V, PART>(product, simd, column);
@@ -324,6 +325,24 @@ macro_rules! floats {
                 }
             }
 
+            /// A row's vectors of `b`.
+            #[inline(always)]
+            fn vectors<S: Simd, const V: usize, const PART: bool>(
+                simd: S,
+                line: &[$float],
+                before: usize,
+                last: usize,
+            ) -> [S::$vector; V] {
+                if PART {
+                    return [simd.$load(line); V];
+                }
+                let (before, last) = (S::$of(&line[..before]).0, S::$of(&line[last..]).0);
+                std::array::from_fn(|vector| match vector + 1 < V {
+                    true => before[vector],
+                    false => last[0],
+                })
+            }
+
             #[inline(always)]
             fn block<S: Simd, const R: usize, const V: usize, const PART: bool>(
                 product: &mut Small<'_, $float>,
@@ -334,27 +353,49 @@ macro_rules! floats {
                 let width = if PART {
                     product.n - column
                 } else {
-                    V * S::$lanes
+                    (V * S::$lanes).min(product.n - column)
                 };
+                // Where the last vector starts, and all before it end.
+                let before = (V - 1) * S::$lanes;
+                let last = if PART { 0 } else { width - S::$lanes };
                 let mut sums = [[simd.$splat(0.0); V]; R];
-                let (mut at, mut from) = (row * product.a_row, column);
-                for _ in 0..product.k {
-                    let line = &product.b[from..from + width];
-                    let b: [S::$vector; V] = match PART {
-                        true => [simd.$load(line); V],
-                        false => {
-                            let line = S::$of(line).0;
-                            std::array::from_fn(|vector| line[vector])
+                let (mut at, mut from) = (row, column);
+                // Checked once a row, or once a term: not for each element. One loop in another's function is no loop of vectors.
+                if product.a_column == 1 {
+                    let k = product.k;
+                    let lines: [&[$float]; R] =
+                        std::array::from_fn(|line| &product.a[(row + line) * product.a_row..][..k]);
+                    for term in 0..k {
+                        let b = vectors::<S, V, PART>(
+                            simd,
+                            &product.b[from..from + width],
+                            before,
+                            last,
+                        );
+                        for (line, sums) in lines.iter().zip(&mut sums) {
+                            let a = simd.$splat(line[term]);
+                            for (sum, &b) in sums.iter_mut().zip(&b) {
+                                *sum = simd.$mul_add(a, b, *sum);
+                            }
                         }
-                    };
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        let a = simd.$splat(product.a[at + row * product.a_row]);
-                        for (sum, &b) in sums.iter_mut().zip(&b) {
-                            *sum = simd.$mul_add(a, b, *sum);
-                        }
+                        from += product.b_row;
                     }
-                    at += product.a_column;
-                    from += product.b_row;
+                } else {
+                    for _ in 0..product.k {
+                        let b = vectors::<S, V, PART>(
+                            simd,
+                            &product.b[from..from + width],
+                            before,
+                            last,
+                        );
+                        for (&a, sums) in product.a[at..at + R].iter().zip(&mut sums) {
+                            let a = simd.$splat(a);
+                            for (sum, &b) in sums.iter_mut().zip(&b) {
+                                *sum = simd.$mul_add(a, b, *sum);
+                            }
+                        }
+                        (at, from) = (at + product.a_column, from + product.b_row);
+                    }
                 }
                 for (at, sums) in sums.iter().enumerate() {
                     let start = (row + at) * product.n + column;
@@ -362,7 +403,10 @@ macro_rules! floats {
                     if PART {
                         simd.$store(line, sums[0]);
                     } else {
-                        S::$of_mut(line).0.copy_from_slice(sums);
+                        S::$of_mut(&mut line[..before])
+                            .0
+                            .copy_from_slice(&sums[..V - 1]);
+                        S::$of_mut(&mut line[last..]).0[0] = sums[V - 1];
                     }
                 }
             }
@@ -452,15 +496,42 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn small_products() {
-        for size in 0..24 * 24 * 24 {
-            let (m, k, n) = (size % 24, size / 24 % 24, (size / 576) * 3 / 2);
+    /// Columns around one, two, three and four vectors of any width, and more.
+    const COLUMN_COUNTS: [usize; 26] = [
+        0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 25, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65,
+        100,
+    ];
+
+    /// In the processor's vectors, in narrower ones, and without.
+    fn each_width<'a, T: Floats>(width: usize, product: Small<'a, T>)
+    where
+        Small<'a, T>: WithSimd<Output = ()>,
+    {
+        #[cfg(target_arch = "x86_64")]
+        if width == 1
+            && let Some(simd) = pulp::x86::V3::try_new()
+        {
+            return Simd::vectorize(simd, product);
+        }
+        match width {
+            0 => Simd::vectorize(pulp::Scalar::new(), product),
+            _ => T::small(product),
+        }
+    }
+
+    fn small_products<T: Floats + PartialEq + std::fmt::Debug>(of: impl Fn(f32) -> T)
+    where
+        for<'a> Small<'a, T>: WithSimd<Output = ()>,
+    {
+        let values = |count| values(count).into_iter().map(&of).collect::<Vec<T>>();
+        for size in 0..19 * 19 * COLUMN_COUNTS.len() {
+            let (m, k, n) = (size % 19, size / 19 % 19, COLUMN_COUNTS[size / 361]);
             let (a, b) = (values(m * k + 40), values(k * (n + 1) + n));
+            let (of_a, of_b) = (super::tests::values(a.len()), super::tests::values(b.len()));
             // As it lies, and turned.
-            for (a_row, a_column) in [(k, 1), (1, m)] {
-                let mut c = vec![9.0; m * n];
-                f32::small(Small {
+            for (case, (a_row, a_column)) in (0..6).zip([(k, 1), (1, m)].into_iter().cycle()) {
+                let mut c = vec![of(9.0); m * n];
+                let product = Small {
                     c: &mut c,
                     a: &a,
                     a_row,
@@ -470,15 +541,26 @@ pub(super) mod tests {
                     m,
                     k,
                     n,
-                });
+                };
+                each_width(case / 2, product);
                 for (at, &c) in c.iter().enumerate() {
                     let (i, j) = (at / n, at % n);
                     let want: f32 = (0..k)
-                        .map(|p| a[i * a_row + p * a_column] * b[p * (n + 1) + j])
+                        .map(|p| of_a[i * a_row + p * a_column] * of_b[p * (n + 1) + j])
                         .sum();
-                    assert_eq!(c, want, "{m}x{k}x{n}, entry {i}, {j}");
+                    assert_eq!(c, of(want), "{m}x{k}x{n}, entry {i}, {j}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn small_products_of_singles() {
+        small_products::<f32>(|value| value);
+    }
+
+    #[test]
+    fn small_products_of_doubles() {
+        small_products::<f64>(f64::from);
     }
 }

@@ -123,10 +123,10 @@ fn sums<'a, T: Half>(
 /// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
 /// columns, or rows times few columns, and what is not worth packing.
 fn is_small<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) -> bool {
-    let Size { m, k, n } = size;
+    let Size { m, n, .. } = size;
     let is_straight = if n <= m { a.column == 1 } else { b.row == 1 };
     let most = if is_straight { FEW } else { 1 };
-    m.min(n) <= most || size.work() <= product::most_small(k)
+    m.min(n) <= most || product::is_small(size, size_of::<f32>())
 }
 
 /// A matrix in f32, without gaps, along the way that its elements lie, or its longer side.

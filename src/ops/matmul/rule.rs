@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::capabilities::DeviceKind;
-use crate::cpu::product::most_small;
+use crate::cpu::matrix::Size;
+use crate::cpu::product::is_small;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -192,10 +193,11 @@ impl Form<'_> {
         let is_one = !batch.is_empty()
             && repeats.all(|(&size, &stride)| size == 1 || size > 0 && stride == 0);
         // The CPU has loops of its own for these, where rows are enough.
-        let is_small = (16..=most_small(k) / k.saturating_mul(n).max(1)).contains(&m)
+        let stays = m >= 16
+            && is_small(Size { m, k, n }, self.left.dtype().size())
             && self.right.layout().strides().last() == Some(&1)
             && self.left.device().capabilities().kind == DeviceKind::Cpu;
-        if !is_one || is_small {
+        if !is_one || stays {
             return None;
         }
         let rows = batch
