@@ -76,7 +76,12 @@ trials() {
 
 # --- stages ----------------------------------------------------------------------------------------------
 
-stage_format() { cargo fmt --check; }
+stage_format() {
+    local workspace
+    for workspace in . benches/peers fuzz tests/miri; do
+        cargo fmt --check --manifest-path "$workspace/Cargo.toml"
+    done
+}
 
 # One profile (release, where overflows panic) and all features for all that runs; clippy, check and doc share the metadata
 # of the dev profile.

@@ -78,6 +78,9 @@ impl Shape {
     /// # Errors
     /// [`Error::ShapeMismatch`] with `op` as the operation's name.
     pub fn broadcast(&self, other: &Shape, op: &'static str) -> Result<Shape> {
+        if self == other {
+            return Ok(self.clone());
+        }
         let rank = self.rank().max(other.rank());
         let size_at = |shape: &Shape, d: usize| {
             (d + shape.rank())

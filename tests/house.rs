@@ -44,7 +44,7 @@ const UNSAFE: &[&str] = &[
     "cpu/arena/region.rs",
     "cpu/helpers.rs",
     "cpu/pages.rs",
-    "cpu/product.rs",
+    "cpu/product/gemm.rs",
     "cpu/stores.rs",
     "gpu/hal.rs",
     "gpu/pipelines.rs",

@@ -1,11 +1,9 @@
 //! Matrix products by what is fastest for their size: loops of our own for small ones and for
 //! vectors, else the `gemm` crate, behind a safe, checked call.
 //!
-//! `gemm` takes raw pointers and strides; this is the one place that hands them over, after
-//! checking that every index it can reach lies inside the slices.
 //! `docs/matmul.md` has the measurements behind the choices.
-#![allow(unsafe_code)]
 
+mod gemm;
 mod rows;
 mod strips;
 
@@ -13,11 +11,12 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 
-use super::few::Few;
 use super::matrix::{Matrix, Size};
 use super::parallel;
 use super::simd::{self, Small};
 use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_vector};
+pub(crate) use gemm::GemmElement;
+use gemm::{Target, checked};
 
 /// Multiply-adds below which one thread has the product before another wakes up.
 pub(crate) const ALONE: usize = 100 * 100 * 100;
@@ -40,51 +39,6 @@ const NARROW: usize = 256;
 const LEAST_TERMS: usize = 64;
 /// Columns up to which it goes through a matrix of columns as that lies.
 const FEW_COLUMNS: usize = 16;
-
-/// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
-/// whether it is read; both operands with column and row stride; alpha, beta; conjugations.
-type Gemm<T> = unsafe fn(
-    usize,
-    usize,
-    usize,
-    *mut T,
-    isize,
-    isize,
-    bool,
-    *const T,
-    isize,
-    isize,
-    *const T,
-    isize,
-    isize,
-    T,
-    T,
-    bool,
-    bool,
-    bool,
-    Parallelism,
-);
-
-/// The types that the `gemm` crate multiplies here.
-pub(crate) trait GemmElement: Few + bytemuck::Pod {
-    const ONE: Self;
-    /// The best kernel for this processor.
-    fn gemm() -> Gemm<Self>;
-}
-
-impl GemmElement for f32 {
-    const ONE: f32 = 1.0;
-    fn gemm() -> Gemm<f32> {
-        gemm_f32::gemm::f32::get_gemm_fn()
-    }
-}
-
-impl GemmElement for f64 {
-    const ONE: f64 = 1.0;
-    fn gemm() -> Gemm<f64> {
-        gemm_f64::gemm::f64::get_gemm_fn()
-    }
-}
 
 /// Whether a product of elements of so many bytes, B by rows and A by rows or columns, goes to the loops of [`Small`]: packing
 /// costs more than it gives.
@@ -241,20 +195,6 @@ pub(crate) fn multiply_add<T: GemmElement>(
     }
 }
 
-/// The entries of `c`, if there are any and all matrices lie inside their slices.
-fn checked<'a, T>(
-    c: &'a mut [T],
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    Size { m, k, n }: Size,
-) -> Option<&'a mut [T]> {
-    let entries = m
-        .checked_mul(n)
-        .filter(|&entries| entries > 0 && isize::try_from(entries).is_ok())?;
-    let inside = k == 0 || a.holds(m, k) && b.holds(k, n);
-    c.get_mut(..entries).filter(|_| inside)
-}
-
 /// Pieces of a product: a few for each thread.
 fn shares() -> usize {
     2 * parallel::width()
@@ -278,136 +218,6 @@ fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send 
             false => [0..m, range],
         }
     })
-}
-
-/// Rows of the left operand, or columns of the right one.
-struct Lines<T> {
-    count: usize,
-    start: *const T,
-    /// From one to the next.
-    apart: isize,
-    /// From term to term of one.
-    term: isize,
-    /// From the entries of one to those of the next.
-    entry: isize,
-}
-
-/// Where a product goes: a row-major matrix of `row` columns.
-#[derive(Clone, Copy)]
-struct Target<T> {
-    start: *mut T,
-    row: usize,
-    /// Whether rows of the left operand are packed: of the whole product, so that pieces have its bits.
-    packs_rows: bool,
-}
-
-// SAFETY: it is only written through `call`, each part of it by one thread.
-unsafe impl<T: Send> Sync for Target<T> {}
-
-impl<T: GemmElement> Target<T> {
-    /// The part from a column on.
-    fn from(self, column: usize) -> Self {
-        Self {
-            start: self.start.wrapping_add(column),
-            ..self
-        }
-    }
-
-    /// Hands the pointers over, for some rows and columns of the product: a single one of neighbours would be a matrix times
-    /// a vector to `gemm`, which adds all of k up in a row then.
-    fn call(
-        &self,
-        a: Matrix<'_, T>,
-        b: Matrix<'_, T>,
-        k: usize,
-        [rows, columns]: [Range<usize>; 2],
-        adds: bool,
-        parallelism: Parallelism,
-    ) {
-        if !rows::has_gemm::<T>() {
-            return self.call_by_rows(a, b, k, [rows, columns], adds);
-        }
-        let (m, n) = (rows.len(), columns.len());
-        // SAFETY: `checked` has seen that the target holds all rows and columns, and by `holds` that
-        // `a` and `b` do (or they are copies as large as what is taken of them); parts of rows and columns lie inside; the target is borrowed alone, and
-        // calls at the same time have disjoint parts; strides are not negative.
-        let (c, rows, columns) = unsafe {
-            (
-                self.start.add(rows.start * self.row + columns.start),
-                Lines {
-                    count: m,
-                    start: a.elements.as_ptr().offset(rows.start as isize * a.row),
-                    apart: a.row,
-                    term: a.column,
-                    entry: self.row as isize,
-                },
-                Lines {
-                    count: n,
-                    start: b
-                        .elements
-                        .as_ptr()
-                        .offset(columns.start as isize * b.column),
-                    apart: b.column,
-                    term: b.row,
-                    entry: 1,
-                },
-            )
-        };
-        // Its kernels want a column-major destination: a row-major product is the transposed product of the transposed
-        // operands. But it packs the first one, one by one what are no neighbours, and that takes longer than storing entries so.
-        let (first, second) = match self.packs_rows {
-            true => (rows, columns),
-            false => (columns, rows),
-        };
-        // SAFETY: as above.
-        unsafe {
-            T::gemm()(
-                first.count,
-                second.count,
-                k,
-                c,
-                second.entry,
-                first.entry,
-                adds,
-                first.start,
-                first.term,
-                first.apart,
-                second.start,
-                second.apart,
-                second.term,
-                if adds { T::ONE } else { T::ZERO },
-                T::ONE,
-                false,
-                false,
-                false,
-                parallelism,
-            );
-        }
-    }
-
-    /// The same without `gemm`.
-    fn call_by_rows(
-        &self,
-        a: Matrix<'_, T>,
-        b: Matrix<'_, T>,
-        k: usize,
-        [rows, columns]: [Range<usize>; 2],
-        adds: bool,
-    ) {
-        let (a, b) = (a.from(rows.start, 0), b.from(0, columns.start));
-        let (m, n) = (rows.len(), columns.len());
-        rows::multiply(a, b, Size { m, k, n }, |row, sums, has_before| {
-            // SAFETY: as in `call`: a row of this part of the target, which nobody else has.
-            let target = unsafe {
-                let start = (rows.start + row) * self.row + columns.start;
-                std::slice::from_raw_parts_mut(self.start.add(start), n)
-            };
-            match adds || has_before {
-                true => add(target, sums),
-                false => target.copy_from_slice(sums),
-            }
-        });
-    }
 }
 
 #[cfg(test)]

@@ -368,7 +368,11 @@ impl Gpu {
                 },
             }
         };
-        let full = self.memory.lock().failed(request, reason);
+        let mut full = self.memory.lock().failed(request, reason);
+        if self.spill.is_some() {
+            // It was tried.
+            full.spillable = 0;
+        }
         let mut error = out_of_memory(&self.name, &full);
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
             details.diagnosis.push_str(&spill.diagnosis(access));

@@ -133,7 +133,7 @@ impl Spill {
         let mut text = match self.most {
             u64::MAX => format!("; {host} are on the host already"),
             most => format!(
-                "; {host} of at most {} are on the host already (`most` of `WhenFull::SpillToHost`)",
+                "; {host} are on the host already, of at most {}: a larger `most` of `WhenFull::SpillToHost` may help too",
                 Bytes(most)
             ),
         };

@@ -610,6 +610,22 @@ fn far_from_zero(context: &Context) -> Result<()> {
             }
         }
     }
+    // A sum of them is no f64.
+    if device.capabilities().holds(DType::F64) {
+        for (copies, length) in [(1, 40), (4, 2), (64, 20), (40, 3000)] {
+            let x = Tensor::full(device, [copies, length], 1.7e308, DType::F64)?;
+            for result in [
+                x.layer_norm(1, None, None, 1e-5)?,
+                x.layer_norm(0, None, None, 1e-5)?,
+            ] {
+                let result = result.to_vec::<f64>()?;
+                assert!(
+                    result.iter().all(|&y| y == 0.0),
+                    "{copies} x {length}: {result:?}"
+                );
+            }
+        }
+    }
     // One that is far from all others, and numbers of which each is the mean.
     for length in [3, 16, 40, 1000, 4096] {
         let mut row: Vec<f32> = (0..length).map(|at| (at % 7) as f32).collect();

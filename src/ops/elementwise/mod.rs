@@ -250,6 +250,9 @@ impl Elementwise {
 
     /// The numbers as elements of what they are combined with.
     fn elements(&self, types: &Types) -> Result<SmallVec<[ElementBytes; 2]>> {
+        if self.numbers.is_empty() {
+            return Ok(SmallVec::new());
+        }
         let mut elements: SmallVec<[ElementBytes; 2]> =
             SmallVec::from_elem(ElementBytes::of(0u32), self.numbers.len());
         for (node, &dtype) in self.expression.nodes.iter().zip(types) {

@@ -42,12 +42,18 @@ pub(super) struct Tiles {
 impl Tiles {
     /// `None` where no input that is read lies so, or rows are too short.
     pub(super) fn of(inputs: &[HostInput<'_>], is_read: impl Fn(usize) -> bool) -> Option<Self> {
+        let may_be_turned = |(at, input): (usize, &HostInput<'_>)| {
+            input.layout.elements() > FEW && !input.layout.is_contiguous() && is_read(at)
+        };
+        // Most have none, and small ones take no longer than ways for their inputs do.
+        if !inputs.iter().enumerate().any(may_be_turned) {
+            return None;
+        }
         let mut ways: SmallVec<[Option<Transposed>; 3]> = inputs
             .iter()
             .enumerate()
             .map(|(at, input)| {
-                let is_much = input.layout.elements() > FEW && !input.layout.is_contiguous();
-                (is_much && is_read(at))
+                may_be_turned((at, input))
                     .then(|| Transposed::by_rows(input.layout))
                     .flatten()
             })

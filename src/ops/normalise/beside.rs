@@ -2,7 +2,7 @@
 //! in tiles, which lie in the first cache, with an element of each row after the other.
 
 use super::Norm;
-use super::cpu::{ENOUGH, Norms};
+use super::cpu::{ENOUGH, Norms, near};
 use crate::cpu::{Loops, parallel, vectorised};
 use crate::error::Result;
 use crate::ops::reduce::{Float, Lanes, Made, Space};
@@ -189,13 +189,14 @@ impl<W: Float> Tiles<'_, '_, W> {
         let (means, rests) = (&mut means[..count], &mut rests[..count]);
         let factors = &mut factors[..count];
         if is_centred {
+            let first = &tile[..count];
             for line in tile.chunks_exact(count) {
-                for (mean, x) in means.iter_mut().zip(line) {
-                    *mean += x.wider();
+                for ((mean, x), first) in means.iter_mut().zip(line).zip(first.chunks_exact(1)) {
+                    *mean += x.wider() - near(first).wider();
                 }
             }
-            for mean in &mut *means {
-                *mean *= each;
+            for (mean, first) in means.iter_mut().zip(first.chunks_exact(1)) {
+                *mean = near(first).wider() + *mean * each;
             }
         }
         for line in tile.chunks_exact(count) {

@@ -221,12 +221,13 @@ impl<W: Float> Norms<'_, W> {
         let count = x.len() as f64;
         let mean = match self.op.what {
             Norm::Layer => {
+                let near = near(x);
                 let total = sum::<_, _, FUSED, true>(
                     x,
                     #[inline(always)]
-                    |x| x.wider(),
+                    |x| (x - near).wider(),
                 );
-                total / count
+                near.wider() + total / count
             }
             _ => 0.0,
         };
@@ -310,6 +311,16 @@ impl<W: Float> Norms<'_, W> {
                 }
             }
         }
+    }
+}
+
+/// What elements are summed without: a sum of f64 may go over where their distances do not, wider ones of narrower floats do
+/// not.
+#[inline(always)]
+pub(super) fn near<W: Float>(x: &[W]) -> W {
+    match x.first() {
+        Some(&first) if !W::IS_WIDENED => first,
+        _ => W::ZERO,
     }
 }
 

@@ -7,6 +7,7 @@
 #[path = "../adapter.rs"]
 mod adapter;
 
+use std::cell::Cell;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,7 @@ struct Bench<'a> {
     arguments: &'a Arguments,
     ours: Device,
     theirs: BurnDevice,
+    lines: Cell<usize>,
 }
 
 impl Bench<'_> {
@@ -100,6 +102,7 @@ impl Bench<'_> {
             arguments,
             ours,
             theirs: BurnDevice::wgpu(DeviceKind::DefaultDevice),
+            lines: Cell::new(0),
         };
         if !arguments.json {
             println!("\n{}, {} squared of f32", bench.ours, arguments.size);
@@ -108,7 +111,14 @@ impl Bench<'_> {
                 "GB/s", "orlop", "burn-wgpu", "orlop, ms", "times", "a copy", "of it"
             );
         }
-        bench.fill()
+        bench.fill()?;
+        if bench.lines.get() == 0 {
+            fail(&format!(
+                "no line has {} in its name",
+                arguments.line.join(" or ")
+            ));
+        }
+        Ok(())
     }
 
     fn fill(&self) -> Result<()> {
@@ -243,6 +253,7 @@ impl Bench<'_> {
         if !asked.is_empty() && !asked.iter().any(|part| what.contains(part.as_str())) {
             return Ok(());
         }
+        self.lines.set(self.lines.get() + 1);
         let got = ours()?.to_vec::<f32>()?;
         let want = theirs().into_data().try_to_vec::<f32>();
         let want = want.unwrap_or_else(|error| fail(&format!("{what}: {error:?}")));

@@ -4,12 +4,18 @@
 //! nanoseconds for an allocation and its free.
 
 #[path = "../../../common/rules.rs"]
-#[expect(dead_code, reason = "the bench of the allocator alone takes more of it")]
+#[expect(
+    dead_code,
+    reason = "the bench of the allocator alone takes more of it"
+)]
 mod rules;
 #[path = "../../../../examples/common/trace.rs"]
 mod trace;
 #[path = "../../../common/traces.rs"]
-#[expect(dead_code, reason = "the bench of the allocator alone takes more of it")]
+#[expect(
+    dead_code,
+    reason = "the bench of the allocator alone takes more of it"
+)]
 mod traces;
 
 use std::hint::black_box;

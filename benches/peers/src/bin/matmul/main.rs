@@ -52,8 +52,8 @@ struct Arguments {
     /// Only orlop.
     #[arg(long)]
     alone: bool,
-    /// Only the first product of a process: 256^3, or each of the shapes.
-    #[arg(long)]
+    /// Only the first product of a process, in f32: 256^3, or each of the shapes.
+    #[arg(long, conflicts_with_all = ["pytorch", "dtype"])]
     first: bool,
     /// A process of its own for one device: JSON only.
     #[arg(long, hide = true)]
