@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::Gpu;
-use super::block::GpuBlock;
+use super::block::{GpuBlock, Source};
 use super::wait::WriteOrder;
 use crate::error::{Error, Result};
 use crate::memory::order;
@@ -220,13 +220,7 @@ impl Gpu {
             None => None,
         };
         {
-            let access = Access::Shared(match self.wait_timeout {
-                None => spill.ops.read(),
-                Some(limit) => spill
-                    .ops
-                    .try_read_for(limit)
-                    .ok_or_else(|| self.waited_for_others(limit))?,
-            });
+            let access = Access::Shared(self.share(spill)?);
             if blocks.iter().all(|block| block.is_resident()) {
                 match step(&access) {
                     Err(Error::OutOfMemory(_)) => {}
@@ -247,6 +241,29 @@ impl Gpu {
             self.bring_back(block, &access)?;
         }
         step(&access)
+    }
+
+    /// Access beside others, behind an op that has the device's memory to itself.
+    fn share<'a>(&self, spill: &'a Spill) -> Result<RwLockReadGuard<'a, ()>> {
+        match self.wait_timeout {
+            None => Ok(spill.ops.read()),
+            Some(limit) => {
+                (spill.ops.try_read_for(limit)).ok_or_else(|| self.waited_for_others(limit))
+            }
+        }
+    }
+
+    /// Where a download that begins now gets a block's bytes. It begins behind an op that has the device's memory to itself:
+    /// that may be waiting until the block leaves its chunk, which it never would if reads went on coming.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(super) fn source_of(&self, block: &Arc<GpuBlock>) -> Result<Source> {
+        let _others = match &self.spill {
+            Some(spill) => Some(self.share(spill)?),
+            None => None,
+        };
+        Ok(block.source())
     }
 
     fn waited_for_others(&self, limit: Duration) -> Error {
@@ -418,7 +435,7 @@ impl Gpu {
         }
         match self
             // Its turn need not have come: nobody writes beside this op.
-            .begin_download(block, block.turns().to_read(), 0, bytes)
+            .download_from(block.source(), block, block.turns().to_read(), 0, bytes)
             .and_then(|download| download.finish(&mut |piece| copy.extend_from_slice(piece)))
         {
             Ok(()) => {}

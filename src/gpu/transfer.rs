@@ -233,8 +233,23 @@ impl Gpu {
         at: u64,
         bytes: u64,
     ) -> Result<Download> {
-        let start = at - at % COPY_ALIGNMENT;
         let source = self.source_in_time(block)?;
+        self.download_from(source, block, turn, at, bytes)
+    }
+
+    /// [`Gpu::begin_download`] from where the bytes are.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn download_from(
+        &self,
+        source: Source,
+        block: &Arc<GpuBlock>,
+        turn: Turn,
+        at: u64,
+        bytes: u64,
+    ) -> Result<Download> {
+        let start = at - at % COPY_ALIGNMENT;
         let mut download = Download {
             skip: (at - start) as usize,
             left: bytes as usize,
@@ -261,7 +276,7 @@ impl Gpu {
     fn source_in_time(&self, block: &Arc<GpuBlock>) -> Result<Source> {
         let mut deadline = None;
         loop {
-            let source = block.source();
+            let source = self.source_of(block)?;
             if matches!(source, Source::Copy(_)) {
                 return Ok(source);
             }

@@ -1,5 +1,7 @@
 //! Which tensors go to the host, and what is read there.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use orlop::memory::{WhenFull, tagged};
 use orlop::{DType, Device, Error, Result, Tensor, f16};
 
@@ -23,6 +25,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("spill::odd_views_are_read", Scope::Gpu, odd_views),
         Test::new("spill::views_beside_a_pin", Scope::Gpu, views_beside_a_pin),
         Test::new("spill::errors_name_operands", Scope::Gpu, names_operands),
+        Test::new(
+            "spill::beside_reads_without_end",
+            Scope::Gpu,
+            beside_reads_without_end,
+        ),
     ]
 }
 
@@ -240,4 +247,46 @@ fn names_operands(context: &Context) -> Result<()> {
     let full = a.add(&b).expect_err("three of 400 KiB").to_string();
     assert!(full.contains("800.0 KiB of what is in use"), "{full}");
     Ok(())
+}
+
+/// Threads read a tensor over and over, of which some read is always on its way: it goes to the host all the same.
+fn beside_reads_without_end(context: &Context) -> Result<()> {
+    // More than is recorded of a read at once.
+    const WORDS: usize = 6 << 20;
+    const READERS: usize = 4;
+    let device = one_region(context, 32 << 20, SPILL)?;
+    let numbers: Vec<u32> = (0..WORDS as u32).map(|at| at.wrapping_mul(7919)).collect();
+    let read = Tensor::from_slice(&device, &numbers, [WORDS])?;
+    let (reads, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = || -> Result<()> {
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(read.to_vec::<u32>()? == numbers);
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(reader)).collect();
+        let spills = || -> Result<()> {
+            for round in 1..=3 {
+                let before = reads.load(Ordering::Relaxed);
+                while reads.load(Ordering::Relaxed) < before + READERS
+                    && readers.iter().all(|reader| !reader.is_finished())
+                {
+                    std::thread::yield_now();
+                }
+                drop(Tensor::zeros(&device, [WORDS], DType::U32)?);
+                assert_eq!(device.memory().events.spills, round);
+                // It comes back.
+                read.slice(..1)?.fill(0u32)?;
+            }
+            Ok(())
+        };
+        let spilled = spills();
+        is_over.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().expect("what was read is right")?;
+        }
+        spilled
+    })
 }

@@ -210,7 +210,8 @@ impl Op for UserOp<'_> {
         if capabilities.kind == DeviceKind::Cpu {
             return None;
         }
-        let limit = capabilities.max_binding_bytes;
+        // Shaders count the elements of a binding, and check their indices, in 32 bits.
+        let limit = capabilities.indexed_bytes();
         let above = |bytes: u64| !self.kernel.elementwise && bytes > limit;
         let input = |input: &Operand<'_>| match self.kernel.strided {
             true => input.storage_bytes,
@@ -349,4 +350,55 @@ pub(super) fn lies_well(tensor: &Tensor) -> bool {
 /// The typed error for a launch that lacks what the kernel names.
 pub(super) fn not_given(kernel: &'static str, what: &str, name: &str) -> Error {
     Error::invalid(kernel, format!("the launch gives no {what} `{name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shaders would take what lies beyond 4 GiB for what is not there, however much is bound.
+    #[test]
+    fn operands_are_within_32_bits() -> Result<()> {
+        let kernel = Kernel::wgsl(
+            "copied",
+            "@group(0) @binding(0) var<storage, read> x: array<f32>;
+             @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+             @compute @workgroup_size(1) fn main() { y[0] = x[0]; }",
+        )?
+        .twin(|_| Ok(()))?;
+        let capabilities = Capabilities {
+            kind: DeviceKind::IntegratedGpu,
+            bounds_checks: true,
+            max_binding_bytes: 8 << 30,
+            ..Capabilities::cpu()
+        };
+        let missing = |elements: usize| {
+            let layout = Layout::contiguous([elements]);
+            let operand = Operand {
+                layout: &layout,
+                dtype: DType::F32,
+                storage_bytes: elements as u64 * 4,
+            };
+            let op = UserOp {
+                kernel: &kernel,
+                lengths: smallvec![elements],
+                shapes: smallvec![Shape::from([elements])],
+                outputs: SmallVec::new(),
+                places: smallvec![Role::Input(0)],
+                words: Words::new(),
+                about: SmallVec::new(),
+                groups: [1; 3],
+                keeps: false,
+            };
+            op.missing(&capabilities, &[operand], DType::F32)
+        };
+        assert_eq!(missing(1 << 28), None);
+        let why = missing(3 << 29);
+        assert!(
+            why.as_ref()
+                .is_some_and(|why| why.contains("largest binding")),
+            "{why:?}"
+        );
+        Ok(())
+    }
 }
