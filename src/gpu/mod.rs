@@ -370,12 +370,16 @@ impl Gpu {
         };
         let mut full = self.memory.lock().failed(request, reason);
         if self.spill.is_some() {
-            // It was tried.
+            // What may go went: it is no advice.
             full.spillable = 0;
         }
         let mut error = out_of_memory(&self.name, &full);
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
             details.diagnosis.push_str(&spill.diagnosis(access));
+            if busy_since.is_some() {
+                let held = "; reads that are under way kept tensors where they are";
+                details.diagnosis.push_str(held);
+            }
         }
         Err(error)
     }

@@ -5,7 +5,8 @@
 //! the device is between finding its operands and being recorded, so nothing that is brought back
 //! for one op is spilled for another, and an op whose operands and results do not fit together
 //! fails instead of taking turns with itself. Reads by the host go on meanwhile: a spilled block is
-//! read from its copy, and one that is being read is not spilled.
+//! read from its copy, and one that is being read is not spilled. Those of other blocks that come meanwhile wait, or there might
+//! always be one.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -133,7 +134,7 @@ impl Spill {
         let mut text = match self.most {
             u64::MAX => format!("; {host} are on the host already"),
             most => format!(
-                "; {host} are on the host already, of at most {}: a larger `most` of `WhenFull::SpillToHost` may help too",
+                "; {host} of at most {} are on the host already (`most` of `WhenFull::SpillToHost`)",
                 Bytes(most)
             ),
         };
@@ -253,12 +254,16 @@ impl Gpu {
         }
     }
 
-    /// Where a download that begins now gets a block's bytes. It begins behind an op that has the device's memory to itself:
-    /// that may be waiting until the block leaves its chunk, which it never would if reads went on coming.
+    /// Where a download that begins now gets a block's bytes: from the copy, or behind an op that has the device's memory to
+    /// itself. That may be waiting until the block leaves its chunk, which it never would if reads went on coming.
     ///
     /// # Errors
     /// `TimedOut`.
     pub(super) fn source_of(&self, block: &Arc<GpuBlock>) -> Result<Source> {
+        // Nobody writes it before this read's turn is over, so the copy stays what it holds.
+        if let Some(copy) = block.copy() {
+            return Ok(Source::Copy(copy));
+        }
         let _others = match &self.spill {
             Some(spill) => Some(self.share(spill)?),
             None => None,
@@ -433,9 +438,11 @@ impl Gpu {
         if copy.try_reserve_exact(bytes as usize).is_err() {
             return Ok(false);
         }
+        // Its turn need not have come: nobody writes beside this op.
+        let turn = block.turns().to_read();
         match self
-            // Its turn need not have come: nobody writes beside this op.
-            .download_from(block.source(), block, block.turns().to_read(), 0, bytes)
+            .in_time(|| Ok(block.source()))
+            .and_then(|source| self.download_from(source, block, turn, 0, bytes))
             .and_then(|download| download.finish(&mut |piece| copy.extend_from_slice(piece)))
         {
             Ok(()) => {}

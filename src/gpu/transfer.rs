@@ -233,7 +233,7 @@ impl Gpu {
         at: u64,
         bytes: u64,
     ) -> Result<Download> {
-        let source = self.source_in_time(block)?;
+        let source = self.in_time(|| self.source_of(block))?;
         self.download_from(source, block, turn, at, bytes)
     }
 
@@ -273,10 +273,10 @@ impl Gpu {
     ///
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
-    fn source_in_time(&self, block: &Arc<GpuBlock>) -> Result<Source> {
+    pub(super) fn in_time(&self, source: impl Fn() -> Result<Source>) -> Result<Source> {
         let mut deadline = None;
         loop {
-            let source = self.source_of(block)?;
+            let source = source()?;
             if matches!(source, Source::Copy(_)) {
                 return Ok(source);
             }

@@ -626,6 +626,29 @@ fn far_from_zero(context: &Context) -> Result<()> {
             }
         }
     }
+    // The first one far from all others, in f64.
+    for length in [40, 1000, 4096, 60_000] {
+        if !context.is_cpu() {
+            break;
+        }
+        let mut row: Vec<f64> = (0..length).map(|at| (at % 7) as f64).collect();
+        row[0] = 1e6;
+        // The sum is exact.
+        let mean = row.iter().sum::<f64>() / length as f64;
+        // The small ones first.
+        let squares = row.iter().rev().map(|&x| (x - mean).powi(2));
+        let deviation = (squares.sum::<f64>() / length as f64).sqrt();
+        let x = Tensor::from_slice(device, &row, [1, length])?;
+        let result = x.layer_norm(1, None, None, 0.0)?.to_vec::<f64>()?;
+        for (at, (y, x)) in result.into_iter().zip(&row).enumerate() {
+            let want = (x - mean) / deviation;
+            let off = (y - want).abs();
+            assert!(
+                off <= 1e-14 * want.abs(),
+                "{length}, element {at}: {y}, not {want}"
+            );
+        }
+    }
     // One that is far from all others, and numbers of which each is the mean.
     for length in [3, 16, 40, 1000, 4096] {
         let mut row: Vec<f32> = (0..length).map(|at| (at % 7) as f32).collect();

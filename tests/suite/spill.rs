@@ -10,6 +10,7 @@ use crate::full::one_region;
 use crate::number::Number;
 use crate::operand::same;
 use crate::rng::Rng;
+use crate::watchdog::alone;
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
@@ -254,39 +255,40 @@ fn beside_reads_without_end(context: &Context) -> Result<()> {
     // More than is recorded of a read at once.
     const WORDS: usize = 6 << 20;
     const READERS: usize = 4;
+    // Five seconds are what an op waits for reads.
+    let _alone = alone();
     let device = one_region(context, 32 << 20, SPILL)?;
     let numbers: Vec<u32> = (0..WORDS as u32).map(|at| at.wrapping_mul(7919)).collect();
     let read = Tensor::from_slice(&device, &numbers, [WORDS])?;
     let (reads, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let reader = || -> Result<()> {
-            while !is_over.load(Ordering::Relaxed) {
-                assert!(read.to_vec::<u32>()? == numbers);
-                reads.fetch_add(1, Ordering::Relaxed);
+    let reader = || -> Result<()> {
+        while !is_over.load(Ordering::Relaxed) {
+            assert!(read.to_vec::<u32>()? == numbers);
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let spills = |are_reading: &dyn Fn() -> bool| -> Result<u64> {
+        for _ in 0..3 {
+            let before = reads.load(Ordering::Relaxed);
+            while reads.load(Ordering::Relaxed) < before + READERS && are_reading() {
+                std::thread::yield_now();
             }
-            Ok(())
-        };
+            drop(Tensor::zeros(&device, [WORDS], DType::U32)?);
+            // It comes back.
+            read.slice(..1)?.fill(0u32)?;
+        }
+        Ok(device.memory().events.spills)
+    };
+    let spilled = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(reader)).collect();
-        let spills = || -> Result<()> {
-            for round in 1..=3 {
-                let before = reads.load(Ordering::Relaxed);
-                while reads.load(Ordering::Relaxed) < before + READERS
-                    && readers.iter().all(|reader| !reader.is_finished())
-                {
-                    std::thread::yield_now();
-                }
-                drop(Tensor::zeros(&device, [WORDS], DType::U32)?);
-                assert_eq!(device.memory().events.spills, round);
-                // It comes back.
-                read.slice(..1)?.fill(0u32)?;
-            }
-            Ok(())
-        };
-        let spilled = spills();
+        let spilled = spills(&|| readers.iter().all(|reader| !reader.is_finished()));
         is_over.store(true, Ordering::Relaxed);
         for reader in readers {
             reader.join().expect("what was read is right")?;
         }
         spilled
-    })
+    })?;
+    assert_eq!(spilled, 3);
+    Ok(())
 }

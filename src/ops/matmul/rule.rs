@@ -193,8 +193,12 @@ impl Form<'_> {
         let is_one = !batch.is_empty()
             && repeats.all(|(&size, &stride)| size == 1 || size > 0 && stride == 0);
         // The CPU has loops of its own for these, where rows are enough.
+        let dtype = self.left.dtype();
+        let strides = self.left.layout().strides();
         let stays = m >= 16
-            && is_small(Size { m, k, n }, self.left.dtype().size())
+            && dtype.is_float()
+            && is_small(Size { m, k, n }, dtype.accumulator().size())
+            && strides[strides.len() - 2..].contains(&1)
             && self.right.layout().strides().last() == Some(&1)
             && self.left.device().capabilities().kind == DeviceKind::Cpu;
         if !is_one || stays {

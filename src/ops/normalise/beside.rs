@@ -2,7 +2,7 @@
 //! in tiles, which lie in the first cache, with an element of each row after the other.
 
 use super::Norm;
-use super::cpu::{ENOUGH, Norms, near};
+use super::cpu::{ENOUGH, Norms};
 use crate::cpu::{Loops, parallel, vectorised};
 use crate::error::Result;
 use crate::ops::reduce::{Float, Lanes, Made, Space};
@@ -260,5 +260,15 @@ impl<W: Float> Tiles<'_, '_, W> {
                 }
             }
         }
+    }
+}
+
+/// What elements are summed without: a sum of f64 may go over where their distances do not, wider ones of narrower floats do
+/// not. The mean is mended afterwards.
+#[inline(always)]
+fn near<W: Float>(x: &[W]) -> W {
+    match x.first() {
+        Some(&first) if !W::IS_WIDENED => first,
+        _ => W::ZERO,
     }
 }

@@ -221,13 +221,12 @@ impl<W: Float> Norms<'_, W> {
         let count = x.len() as f64;
         let mean = match self.op.what {
             Norm::Layer => {
-                let near = near(x);
-                let total = sum::<_, _, FUSED, true>(
-                    x,
-                    #[inline(always)]
-                    |x| (x - near).wider(),
-                );
-                near.wider() + total / count
+                let mean = mean_by::<_, FUSED>(x, W::ZERO);
+                match x.first() {
+                    // The sum is more than f64 holds: distances may be less.
+                    Some(&first) if mean.is_infinite() => mean_by::<_, FUSED>(x, first),
+                    _ => mean,
+                }
             }
             _ => 0.0,
         };
@@ -314,14 +313,15 @@ impl<W: Float> Norms<'_, W> {
     }
 }
 
-/// What elements are summed without: a sum of f64 may go over where their distances do not, wider ones of narrower floats do
-/// not.
+/// The mean, by distances from `near`.
 #[inline(always)]
-pub(super) fn near<W: Float>(x: &[W]) -> W {
-    match x.first() {
-        Some(&first) if !W::IS_WIDENED => first,
-        _ => W::ZERO,
-    }
+fn mean_by<W: Float, const FUSED: bool>(x: &[W], near: W) -> f64 {
+    let total = sum::<_, _, FUSED, true>(
+        x,
+        #[inline(always)]
+        |x| (x - near).wider(),
+    );
+    near.wider() + total / x.len() as f64
 }
 
 /// The mean and the mean of squared distances from it, by those from the mean of the first elements: in one
