@@ -5,6 +5,7 @@
 //! its own, and a read that comes while a writer waits goes after the writer. Ops need no turns:
 //! they are recorded at once.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use crate::sync::thread::{self, ThreadId};
@@ -22,8 +23,11 @@ struct Queue {
 
 #[derive(Default)]
 struct Line {
-    waiting: Vec<Waiter>,
+    /// Those that are over are mostly the first.
+    waiting: VecDeque<Waiter>,
     taken: u64,
+    /// How many have a thread.
+    here: usize,
 }
 
 struct Waiter {
@@ -46,22 +50,26 @@ impl Turns {
         let queue = self.0.get_or_init(Arc::default);
         let here = thread::current().id();
         queue.join(|line| {
-            let within = line.iter().rposition(|place| place.thread == Some(here));
-            (within.map_or(line.len(), |at| at + 1), false)
+            let end = line.waiting.len();
+            let within = match line.here {
+                0 => None,
+                _ => (line.waiting.iter()).rposition(|place| place.thread == Some(here)),
+            };
+            (within.map_or(end, |at| at + 1), false)
         })
     }
 
     /// A turn to write, so that reads from now on come after it.
     pub(crate) fn line_up_to_write(&self) -> Turn {
         let queue = self.0.get_or_init(Arc::default);
-        queue.join(|line| (line.len(), true))
+        queue.join(|line| (line.waiting.len(), true))
     }
 
     /// A turn to write; nothing when nobody reads.
     pub(crate) fn to_write(&self) -> Option<Turn> {
         let queue = self.0.get()?;
         let nobody_reads = queue.line.lock().waiting.iter().all(|place| place.writes);
-        (!nobody_reads).then(|| queue.join(|line| (line.len(), true)))
+        (!nobody_reads).then(|| queue.join(|line| (line.waiting.len(), true)))
     }
 
     /// True when a writer may go on at once; else it takes a turn, if it has none yet.
@@ -75,9 +83,9 @@ impl Turns {
 
 impl Queue {
     /// Joins the line at a position.
-    fn join(self: &Arc<Self>, place: impl FnOnce(&[Waiter]) -> (usize, bool)) -> Turn {
+    fn join(self: &Arc<Self>, place: impl FnOnce(&Line) -> (usize, bool)) -> Turn {
         let mut line = self.line.lock();
-        let (at, writes) = place(&line.waiting);
+        let (at, writes) = place(&line);
         let number = line.taken;
         line.taken += 1;
         let place = Waiter {
@@ -102,9 +110,9 @@ impl Line {
     /// themselves.
     fn is_next(&self, number: u64) -> bool {
         self.position(number).is_none_or(|at| {
-            let (before, rest) = self.waiting.split_at(at);
-            let writes = rest.first().is_some_and(|place| place.writes);
-            before.iter().all(|place| place.writes == writes)
+            let writes = self.waiting[at].writes;
+            let mut before = self.waiting.iter().take(at);
+            before.all(|place| place.writes == writes)
         })
     }
 }
@@ -127,7 +135,8 @@ impl Turn {
     pub(crate) fn is_here(&self) {
         let mut line = self.queue.line.lock();
         if let Some(at) = line.position(self.number) {
-            line.waiting[at].thread = Some(thread::current().id());
+            let before = line.waiting[at].thread.replace(thread::current().id());
+            line.here += usize::from(before.is_none());
         }
     }
 }
@@ -136,7 +145,8 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut line = self.queue.line.lock();
         if let Some(at) = line.position(self.number) {
-            line.waiting.remove(at);
+            let over = line.waiting.remove(at);
+            line.here -= usize::from(over.is_some_and(|place| place.thread.is_some()));
         }
         drop(line);
         self.queue.moved.notify_all();

@@ -194,11 +194,13 @@ pub(super) fn select(
 
 fn position(selector: &str, all: &[Found]) -> Option<usize> {
     let asked = selector.trim().to_lowercase();
-    if asked.is_empty() {
-        return None;
-    }
     if let Some(at) = all.iter().position(|found| found.info.selector == asked) {
         return Some(at);
+    }
+    let has_sign = asked.starts_with(['-', '+']) && asked[1..].parse::<u64>().is_ok();
+    if has_sign || !asked.contains(char::is_alphanumeric) {
+        // No piece of a version: `-1` is in Mesa's `23.2.1-1ubuntu3`.
+        return None;
     }
     if let Ok(index) = asked.parse::<usize>() {
         // Nobody has hundreds of devices: `4090` is a word of a name.
@@ -333,7 +335,16 @@ mod tests {
     fn numbers_of_names_are_words() {
         let mut all = all();
         all[1].info.name = "NVIDIA GeForce RTX 4090".to_owned();
-        for (asked, found) in [("4090", Some("gpu:1")), ("409", None), ("gpu:4090", None)] {
+        all[1].info.driver = "Mesa 23.2.1-1ubuntu3".to_owned();
+        for (asked, found) in [
+            ("4090", Some("gpu:1")),
+            ("409", None),
+            ("gpu:4090", None),
+            ("-1", None),
+            ("+1", None),
+            ("-", None),
+            ("23.2.1-1ubuntu3", Some("gpu:1")),
+        ] {
             let selected = position(asked, &all).map(|at| all[at].info.selector.as_str());
             assert_eq!(selected, found, "{asked}");
         }

@@ -163,12 +163,16 @@ impl Growth {
     }
 
     /// Bytes that are taken before anything is asked for.
-    pub(super) fn preallocated(self) -> u64 {
-        match self {
-            Growth::PreallocateBytes { bytes } => round_up(bytes).unwrap_or(round_down(u64::MAX)),
-            // A share is made a number of bytes by who knows the whole.
+    pub(super) fn preallocated(self, budget: Option<u64>) -> u64 {
+        let bytes = match self {
+            Growth::PreallocateBytes { bytes } => bytes,
+            // Without a budget the whole is the device's, which makes it a number of bytes.
+            Growth::Preallocate { fraction } => {
+                budget.map_or(0, |budget| (budget as f64 * fraction) as u64)
+            }
             _ => 0,
-        }
+        };
+        round_up(bytes).unwrap_or(round_down(u64::MAX))
     }
 
     /// Whether idle regions go back before a new region is made (else only when there is no other way).
@@ -341,7 +345,12 @@ mod tests {
         }
         assert_eq!(size(doubling, 0, 5120), Some(8192));
         let preallocated = Growth::PreallocateBytes { bytes: 1000 };
-        assert_eq!(preallocated.preallocated(), 1024);
+        assert_eq!(preallocated.preallocated(None), 1024);
+        for (fraction, bytes) in [(0.5, 2048), (0.0, 0), (-1.0, 0), (f64::NAN, 0)] {
+            let share = Growth::Preallocate { fraction };
+            assert_eq!(share.preallocated(Some(4096)), bytes);
+            assert_eq!(share.preallocated(None), 0);
+        }
         assert_eq!(size(preallocated, 1024, 256), Some(SMALLEST));
         for growth in [step, doubling] {
             let needed = round_down(u64::MAX);

@@ -77,7 +77,8 @@ pub struct Pool<S: RegionSource> {
 
 impl<S: RegionSource> Pool<S> {
     /// A pool without blocks; of regions it holds what the growth policy takes at once, as far as the
-    /// source gives it. `config.max_region` is rounded down to [`QUANTUM`](super::QUANTUM).
+    /// source gives it (a share only of a limit: a pool does not know the whole). `config.max_region` is rounded down to
+    /// [`QUANTUM`](super::QUANTUM).
     pub fn new(source: S, config: PoolConfig) -> Self {
         let mut pool = Pool {
             source,
@@ -444,7 +445,7 @@ impl<S: RegionSource> Pool<S> {
     fn preallocate(&mut self) {
         // Crumbs of what the source has left would be many regions.
         const CRUMB: u64 = 16;
-        let mut left = self.config.growth.preallocated();
+        let mut left = self.config.growth.preallocated(self.config.limit);
         let mut most = self.config.max_region;
         let mut least = 0;
         while left > 0 && !self.best_fit.is_out_of_slots() {
