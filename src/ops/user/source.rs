@@ -234,6 +234,32 @@ fn without_long_params(module: &naga::Module) -> Cow<'_, naga::Module> {
     Cow::Owned(module)
 }
 
+/// Bytes of a variable: a bool has four, of which naga counts one.
+fn bytes(module: &naga::Module, ty: naga::Handle<naga::Type>) -> u64 {
+    let inner = &module.types[ty].inner;
+    let own = u64::from(inner.size(module.to_ctx()));
+    match *inner {
+        TypeInner::Scalar(scalar) if scalar.kind == ScalarKind::Bool => 4,
+        TypeInner::Vector { size, scalar } if scalar.kind == ScalarKind::Bool => match size {
+            naga::VectorSize::Bi => 8,
+            naga::VectorSize::Tri | naga::VectorSize::Quad => 16,
+        },
+        TypeInner::Array {
+            base,
+            size: ArraySize::Constant(count),
+            stride,
+        } => {
+            let each = bytes(module, base).max(u64::from(stride));
+            each.saturating_mul(u64::from(count.get()))
+        }
+        TypeInner::Struct { ref members, .. } => {
+            let members = members.iter().map(|member| bytes(module, member.ty));
+            members.fold(0, u64::saturating_add).max(own)
+        }
+        _ => own,
+    }
+}
+
 /// A module, and the text that it was read from.
 struct Reader<'a> {
     module: &'a naga::Module,
@@ -260,7 +286,7 @@ impl Reader<'_> {
         let mut params = None;
         let (mut workgroup_bytes, mut private_bytes) = (0u64, 0u64);
         let mut edits = Vec::new();
-        let size = |ty| u64::from(module.types[ty].inner.size(module.to_ctx()));
+        let size = |ty| bytes(module, ty);
         for (handle, variable) in module.global_variables.iter() {
             let name = variable.name.clone().unwrap_or_default();
             let span = module.global_variables.get_span(handle).to_range();
@@ -287,7 +313,9 @@ impl Reader<'_> {
                     params = Some((name.clone(), variable.ty, edit.ok_or_else(lost)?));
                 }
                 AddressSpace::WorkGroup => {
-                    workgroup_bytes = workgroup_bytes.saturating_add(size(variable.ty));
+                    // As WebGPU counts them.
+                    let bytes = size(variable.ty).next_multiple_of(16);
+                    workgroup_bytes = workgroup_bytes.saturating_add(bytes);
                 }
                 AddressSpace::Private => private_bytes += size(variable.ty),
                 _ => {
@@ -478,5 +506,30 @@ impl Reader<'_> {
             return Err(format!("`{name}` takes {span} bytes, above {PARAMS_BYTES}"));
         }
         Ok((members, *span as usize / 4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workgroup_memory_is_counted_as_it_lies() {
+        for (variables, bytes) in [
+            ("var<workgroup> part: array<f32, 64>;", 256),
+            ("var<workgroup> seen: array<bool, 16384>;", 65_536),
+            (
+                "struct S { a: u32, b: bool } var<workgroup> s: array<S, 4>;",
+                32,
+            ),
+            ("var<workgroup> b: vec2<bool>; var<workgroup> n: u32;", 32),
+        ] {
+            let text = format!(
+                "{variables} @group(0) @binding(0) var<storage, read_write> out: array<f32>;
+                 @compute @workgroup_size(1) fn main() {{ out[0] = 1.0; }}"
+            );
+            let source = Source::read("counted", &text).map(|source| source.workgroup_bytes);
+            assert_eq!(source.ok(), Some(bytes), "{variables}");
+        }
     }
 }
