@@ -197,12 +197,9 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
     if let Some(at) = all.iter().position(|found| found.info.selector == asked) {
         return Some(at);
     }
-    let has_sign = asked.starts_with(['-', '+']) && asked[1..].parse::<u64>().is_ok();
-    if has_sign || !asked.contains(char::is_alphanumeric) {
-        // No piece of a version: `-1` is in Mesa's `23.2.1-1ubuntu3`.
-        return None;
-    }
-    if let Ok(index) = asked.parse::<usize>() {
+    if !asked.starts_with('+')
+        && let Ok(index) = asked.parse::<usize>()
+    {
         // Nobody has hundreds of devices: `4090` is a word of a name.
         return match index < all.len() {
             true => Some(index),
@@ -218,6 +215,12 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
         None if asked == "gpu" || asked == "soft" => (Some(asked.as_str()), ""),
         _ => (None, asked.as_str()),
     };
+    // No piece of a version: `-1` is in Mesa's `23.2.1-1ubuntu3`.
+    let number = piece.strip_prefix(['-', '+']);
+    let has_sign = number.is_some_and(|number| number.parse::<u64>().is_ok());
+    if has_sign || !asked.contains(char::is_alphanumeric) {
+        return None;
+    }
     // `gpu:7` names the eighth GPU, not a GPU with a 7 in its name.
     if let Some(class) = class
         && piece.parse::<usize>().is_ok()
@@ -341,6 +344,7 @@ mod tests {
             ("409", None),
             ("gpu:4090", None),
             ("-1", None),
+            ("gpu:-1", None),
             ("+1", None),
             ("-", None),
             ("23.2.1-1ubuntu3", Some("gpu:1")),

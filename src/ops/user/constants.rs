@@ -1,7 +1,7 @@
-//! How large constants are where they are written out: naga copies all of one into a function that names a part of it, and each
-//! of its parts as often as it is named; of a table without a type (`array(0.5, 1.5)`) it makes one with a type wherever a variable picks from it.
+//! How large a module's constants are where they are written out: naga copies all of one into a function that names a part of it, and
+//! each of its parts as often as it is named.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::rewrite::{is_part, tokens};
 
@@ -9,7 +9,7 @@ use super::rewrite::{is_part, tokens};
 const MOST: u64 = 1 << 20;
 
 const TOO_LARGE: &str = "has constants of constants that are too large when written out, or named too often: a kernel has 1048576 tokens \
-                         of them at most; an array of a type (`array<f32, 64>(..)`) is not written out where a variable picks from it";
+                         of them at most";
 
 /// A constant of the module.
 struct Constant<'s> {
@@ -18,81 +18,53 @@ struct Constant<'s> {
     tokens: u64,
     /// What it may name.
     names: Vec<&'s str>,
-    is_typed: bool,
-}
-
-/// A constant of a function, from its declaration to the end of its block: what is in it, or its weight once it is declared.
-struct Own<'s> {
-    depth: usize,
-    name: &'s str,
-    is_typed: bool,
-    tokens: u64,
-    sum: u64,
-    largest: u64,
-    makes: bool,
-}
-
-impl Own<'_> {
-    fn weight(&self) -> u64 {
-        weight(self.tokens, self.makes, self.sum, self.largest)
-    }
-}
-
-/// Without a constructor it is a number, or at most as large as the largest that it names.
-fn weight(tokens: u64, makes: bool, sum: u64, largest: u64) -> u64 {
-    match makes {
-        true => tokens.saturating_add(sum),
-        false => largest.max(16),
-    }
 }
 
 /// Where a source's constants are too large, in bytes, and what is wrong there.
 pub(super) fn too_large(source: &str) -> Option<(usize, &'static str)> {
     let tokens: Vec<(usize, &str)> = tokens(source).collect();
-    let token = |index: usize| tokens.get(index).map_or("", |&(_, token)| token);
-    let is_name =
-        |index: usize| token(index).starts_with(is_part) && (index == 0 || token(index - 1) != ".");
-    // What may make arrays and structs.
-    let mut constructors = vec!["array"];
-    for index in 0..tokens.len() {
-        if matches!(token(index), "struct" | "alias") {
-            constructors.push(token(index + 1));
-        }
-    }
-    // Of a type that no use makes another one, from the constant's name on: else naga makes one of each use.
-    let is_typed = |index: usize| match (token(index + 1), token(index + 2)) {
-        (":", _) => true,
-        ("=", "array") => token(index + 3) == "<",
-        ("=", word) => constructors.contains(&word),
-        _ => false,
-    };
     let mut constants: Vec<Constant<'_>> = Vec::new();
     let mut numbers: HashMap<&str, usize> = HashMap::new();
-    let (mut depth, mut is_inside, mut index) = (0usize, false, 0);
+    // What may make arrays and structs.
+    let mut constructors = vec!["array"];
+    // Words of functions that may name constants; and the function's own constants.
+    let mut elsewhere: Vec<usize> = Vec::new();
+    let mut own: HashSet<&str> = HashSet::new();
+    let (mut depth, mut is_inside) = (0usize, false);
+    let token = |index: usize| tokens.get(index).map_or("", |&(_, token)| token);
+    let mut index = 0;
     while index < tokens.len() {
-        match token(index) {
+        let (at, word) = tokens[index];
+        match word {
             "{" => depth += 1,
             "}" => depth = depth.saturating_sub(1),
             ";" => is_inside = false,
+            "struct" | "alias" if depth == 0 => constructors.push(token(index + 1)),
             "const" if depth == 0 => {
                 // The name is no use of it.
                 index += 1;
                 numbers.insert(token(index), constants.len());
                 constants.push(Constant {
-                    at: tokens[index - 1].0,
+                    at,
                     tokens: 0,
                     names: Vec::new(),
-                    is_typed: is_typed(index),
                 });
                 is_inside = true;
             }
-            word if is_inside => {
-                if let Some(constant) = constants.last_mut() {
-                    constant.tokens += 1;
-                    constant.names.extend(is_name(index).then_some(word));
+            _ => {
+                let is_name = word.starts_with(is_part) && (index == 0 || token(index - 1) != ".");
+                match constants.last_mut().filter(|_| is_inside) {
+                    Some(constant) => {
+                        constant.tokens += 1;
+                        constant.names.extend(is_name.then_some(word));
+                    }
+                    None if word == "const" => {
+                        own.insert(token(index + 1));
+                    }
+                    None if is_name => elsewhere.push(index),
+                    None => {}
                 }
             }
-            _ => {}
         }
         index += 1;
     }
@@ -101,89 +73,29 @@ pub(super) fn too_large(source: &str) -> Option<(usize, &'static str)> {
         Err(at) => return Some((at, TOO_LARGE)),
     };
     let mut all = 0u64;
-    let mut is_above = |weight: u64| {
+    let declared = constants.iter().map(|constant| constant.at).zip(&weights);
+    let named = elsewhere.into_iter().filter_map(|index| {
+        let (at, name) = tokens[index];
+        let weight = &weights[*numbers.get(name)?];
+        // What a variable picks while the kernel runs is not copied.
+        let pick = token(index + 2);
+        let is_picked = token(index + 1) == "["
+            && pick.starts_with(|c: char| is_part(c) && !c.is_ascii_digit())
+            && !(numbers.contains_key(pick) || own.contains(pick))
+            && !matches!(token(index + 3), "(" | "<");
+        (!is_picked).then_some((at, weight))
+    });
+    for (at, &weight) in declared.chain(named) {
         all = all.saturating_add(weight);
-        all > MOST
-    };
-    for (constant, &weight) in constants.iter().zip(&weights) {
-        if is_above(weight) {
-            return Some((constant.at, TOO_LARGE));
+        if all > MOST {
+            return Some((at, TOO_LARGE));
         }
-    }
-    // What functions declare, the latest of a name first, and what they name.
-    let mut own: Vec<Own<'_>> = Vec::new();
-    let mut open: Option<Own<'_>> = None;
-    let (mut depth, mut is_of_module, mut index) = (0usize, false, 0);
-    while index < tokens.len() {
-        let (at, word) = tokens[index];
-        match word {
-            "{" => depth += 1,
-            "}" => {
-                depth = depth.saturating_sub(1);
-                while own.pop_if(|own| own.depth > depth).is_some() {}
-            }
-            ";" => {
-                is_of_module = false;
-                if let Some(declared) = open.take() {
-                    if is_above(declared.weight()) {
-                        return Some((at, TOO_LARGE));
-                    }
-                    own.push(declared);
-                }
-            }
-            "const" => {
-                index += 1;
-                is_of_module = depth == 0;
-                open = (!is_of_module).then(|| Own {
-                    depth,
-                    name: token(index),
-                    is_typed: is_typed(index),
-                    tokens: 0,
-                    sum: 0,
-                    largest: 0,
-                    makes: false,
-                });
-            }
-            _ if is_of_module => {}
-            _ => {
-                let declared = own.iter().rev().find(|own| own.name == word);
-                let named = match (declared, numbers.get(word)) {
-                    _ if !is_name(index) => None,
-                    (Some(own), _) => Some((own.weight(), own.is_typed)),
-                    (None, Some(&number)) => Some((weights[number], constants[number].is_typed)),
-                    (None, None) => None,
-                };
-                // What a variable picks while the kernel runs is not copied.
-                let pick = token(index + 2);
-                let is_constant = numbers.contains_key(pick)
-                    || own.iter().any(|own| own.name == pick)
-                    || matches!(token(index + 3), "(" | "<");
-                let is_picked = token(index + 1) == "["
-                    && pick.starts_with(|c: char| is_part(c) && !c.is_ascii_digit())
-                    && !is_constant;
-                match (&mut open, named) {
-                    (Some(open), named) => {
-                        let weight = named.map_or(0, |(weight, _)| weight);
-                        open.tokens += 1;
-                        open.sum = open.sum.saturating_add(weight);
-                        open.largest = open.largest.max(weight);
-                        open.makes |= is_name(index) && constructors.contains(&word);
-                    }
-                    (None, Some((weight, is_typed))) => {
-                        if !(is_picked && is_typed) && is_above(weight) {
-                            return Some((at, TOO_LARGE));
-                        }
-                    }
-                    (None, None) => {}
-                }
-            }
-        }
-        index += 1;
     }
     None
 }
 
-/// The tokens of each constant with those of all that it names, as often as it does; or where one has too many.
+/// The tokens of each constant with those of all that it names, as often as it does; or where one has too many. Without a
+/// constructor it is a number, or at most as large as the largest that it names.
 fn weights(
     constants: &[Constant<'_>],
     numbers: &HashMap<&str, usize>,
@@ -198,9 +110,7 @@ fn weights(
             continue;
         }
         while let Some((number, next)) = open.last_mut() {
-            let Constant {
-                at, tokens, names, ..
-            } = &constants[*number];
+            let Constant { at, tokens, names } = &constants[*number];
             if let Some(name) = names.get(*next) {
                 *next += 1;
                 if let Some(&named) = numbers.get(name)
@@ -212,11 +122,10 @@ fn weights(
             }
             let named = names.iter().filter_map(|name| numbers.get(name));
             let named = named.map(|&named| weights[named]);
-            let (sum, largest) = named.fold((0u64, 0u64), |(sum, largest), weight| {
-                (sum.saturating_add(weight), largest.max(weight))
-            });
-            let makes = names.iter().any(|name| constructors.contains(name));
-            let weight = weight(*tokens, makes, sum, largest);
+            let weight = match names.iter().any(|name| constructors.contains(name)) {
+                true => named.fold(*tokens, u64::saturating_add),
+                false => named.max().unwrap_or(0).max(16),
+            };
             if weight > MOST {
                 return Err(*at);
             }
@@ -275,17 +184,6 @@ mod tests {
             let copies: String = (0..6).map(|at| format!("const b{at} = a13;")).collect();
             assert!(too_large(&format!("{few} {copies}")).is_some());
         }
-        // Those of a function, also such of one name in blocks in each other.
-        let few = doubled(14, false);
-        assert_eq!(too_large(&format!("fn main() {{ {few} x = a9; }}")), None);
-        let many = doubled(27, false);
-        assert!(too_large(&format!("fn main() {{ {many} x = a26; }}")).is_some());
-        let blocks = "{ const a = array(a, a);".repeat(27);
-        let hidden = format!(
-            "const a = 1u; fn main() {{ {blocks} x = a; {} }}",
-            "}".repeat(27)
-        );
-        assert!(too_large(&hidden).is_some());
         let structs = "struct S { a: u32, b: u32 } const s0 = S(1, 1);".to_owned();
         assert!(too_large(&(structs + "const s1 = S(s0, s0);")).is_none());
     }
@@ -293,15 +191,12 @@ mod tests {
     #[test]
     fn what_is_small_may_be_named_often() {
         // A table that is looked into while the kernel runs, and members that are called as it is.
-        let table = format!("const t = array<f32, 8000>({});", "1.5, ".repeat(8000));
-        let many = "x += t[i] + v.t;".repeat(2000);
-        let looks = format!("{table} fn main() {{ {many} }}");
+        let table = format!("const t = array({});", "1.5, ".repeat(8000));
+        let looks = format!(
+            "{table} fn main() {{ {} }}",
+            "x += t[i] + v.t;".repeat(2000)
+        );
         assert_eq!(too_large(&looks), None);
-        let looks = format!("fn main() {{ {table} {many} }}");
-        assert_eq!(too_large(&looks), None);
-        // Of no type yet, it is made one of each time.
-        let without = table.replace("<f32, 8000>", "");
-        assert!(too_large(&format!("{without} fn main() {{ {many} }}")).is_some());
         let looks = format!("{table} fn main() {{ {} }}", "x += t[0];".repeat(100));
         assert!(too_large(&looks).is_some());
         // Numbers of numbers.

@@ -72,8 +72,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// - One `@compute` entry point. At most 64 KiB of text, and of private memory of an invocation (variables, those of called functions for
 ///   each call), 1 MiB of arrays that are values; 500 levels of
 ///   expressions and blocks in each other, 1000 declarations; 131,072 expressions and statements where each call is
-///   replaced by what it calls, as drivers compile it; and 1,048,576 tokens of constants, of functions too, where each is written out as often as it
-///   is named (but where a variable picks from an array whose type is stated: `const t = array<f32, 64>(..)`).
+///   replaced by what it calls, as drivers compile it; and 1,048,576 tokens of constants where each is written out as often as it
+///   is named.
 ///
 /// # What holds for operands
 /// - Inputs arrive row-major, without gaps, from their first element: other views are copied

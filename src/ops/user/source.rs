@@ -234,30 +234,44 @@ fn without_long_params(module: &naga::Module) -> Cow<'_, naga::Module> {
     Cow::Owned(module)
 }
 
-/// Bytes of a variable: a bool has four, of which naga counts one.
-fn bytes(module: &naga::Module, ty: naga::Handle<naga::Type>) -> u64 {
-    let inner = &module.types[ty].inner;
-    let own = u64::from(inner.size(module.to_ctx()));
-    match *inner {
-        TypeInner::Scalar(scalar) if scalar.kind == ScalarKind::Bool => 4,
-        TypeInner::Vector { size, scalar } if scalar.kind == ScalarKind::Bool => match size {
-            naga::VectorSize::Bi => 8,
-            naga::VectorSize::Tri | naga::VectorSize::Quad => 16,
-        },
-        TypeInner::Array {
-            base,
-            size: ArraySize::Constant(count),
-            stride,
-        } => {
-            let each = bytes(module, base).max(u64::from(stride));
-            each.saturating_mul(u64::from(count.get()))
-        }
-        TypeInner::Struct { ref members, .. } => {
-            let members = members.iter().map(|member| bytes(module, member.ty));
-            members.fold(0, u64::saturating_add).max(own)
-        }
-        _ => own,
+/// Bytes and alignment of each type: a bool has four, of which naga counts one. Types come after those that they are made of.
+fn layouts(module: &naga::Module) -> std::result::Result<Vec<[u64; 2]>, String> {
+    let mut layouter = naga::proc::Layouter::default();
+    let told = layouter.update(module.to_ctx());
+    told.map_err(|error| error.to_string())?;
+    let mut layouts: Vec<[u64; 2]> = Vec::with_capacity(module.types.len());
+    for (handle, ty) in module.types.iter() {
+        let own = layouter[handle];
+        let [size, align] = [own.size, own.alignment * 1].map(u64::from);
+        layouts.push(match ty.inner {
+            TypeInner::Scalar(scalar) if scalar.kind == ScalarKind::Bool => [4, 4],
+            TypeInner::Vector { scalar, .. } if scalar.kind == ScalarKind::Bool => {
+                [4 * size, (4 * size).next_power_of_two()]
+            }
+            TypeInner::Array {
+                base,
+                size: ArraySize::Constant(count),
+                stride,
+            } => {
+                let [size, align] = layouts[base.index()];
+                let each = size.next_multiple_of(align).max(u64::from(stride));
+                [each.saturating_mul(u64::from(count.get())), align]
+            }
+            TypeInner::Struct { ref members, span } => {
+                let (mut end, mut align) = (0u64, 1);
+                for member in members {
+                    let [size, of_member] = layouts[member.ty.index()];
+                    let start = end
+                        .next_multiple_of(of_member)
+                        .max(u64::from(member.offset));
+                    (end, align) = (start.saturating_add(size), of_member.max(align));
+                }
+                [end.next_multiple_of(align).max(u64::from(span)), align]
+            }
+            _ => [size, align],
+        });
     }
+    Ok(layouts)
 }
 
 /// A module, and the text that it was read from.
@@ -286,7 +300,8 @@ impl Reader<'_> {
         let mut params = None;
         let (mut workgroup_bytes, mut private_bytes) = (0u64, 0u64);
         let mut edits = Vec::new();
-        let size = |ty| bytes(module, ty);
+        let layouts = layouts(module)?;
+        let size = |ty: naga::Handle<naga::Type>| layouts[ty.index()][0];
         for (handle, variable) in module.global_variables.iter() {
             let name = variable.name.clone().unwrap_or_default();
             let span = module.global_variables.get_span(handle).to_range();
@@ -515,6 +530,9 @@ mod tests {
 
     #[test]
     fn workgroup_memory_is_counted_as_it_lies() {
+        let doubled: String = (1..20)
+            .map(|at| format!("struct S{at} {{ a: S{0}, b: S{0} }}", at - 1))
+            .collect();
         for (variables, bytes) in [
             ("var<workgroup> part: array<f32, 64>;", 256),
             ("var<workgroup> seen: array<bool, 16384>;", 65_536),
@@ -522,7 +540,19 @@ mod tests {
                 "struct S { a: u32, b: bool } var<workgroup> s: array<S, 4>;",
                 32,
             ),
+            (
+                "struct S { v: vec3<bool>, b: bool } var<workgroup> s: array<S, 64>;",
+                1024,
+            ),
+            (
+                "struct S { a: bool, v: vec4<u32>, b: array<bool, 8> } var<workgroup> s: S;",
+                64,
+            ),
             ("var<workgroup> b: vec2<bool>; var<workgroup> n: u32;", 32),
+            (
+                &format!("struct S0 {{ a: bool }} {doubled} var<workgroup> s: S19;"),
+                4 << 19,
+            ),
         ] {
             let text = format!(
                 "{variables} @group(0) @binding(0) var<storage, read_write> out: array<f32>;
