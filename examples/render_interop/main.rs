@@ -22,8 +22,8 @@ const SIDE: usize = 512;
 #[derive(Parser)]
 #[command(about = "Draws a landscape that orlop made on the program's own wgpu device")]
 struct Args {
-    /// The adapter: words of its name, driver or backend. Default: the first hardware GPU, else
-    /// what there is.
+    /// The adapter that the renderer opens: words of its name, driver or backend (no `gpu:0`, no `cpu`).
+    /// Default: the first hardware GPU, else what there is.
     #[arg(long)]
     device: Option<String>,
     /// Where the picture goes.

@@ -30,6 +30,10 @@ pub fn adapter(words: Option<&str>) -> Result<wgpu::Adapter, String> {
     });
     match found {
         Some(at) => Ok(all.swap_remove(at)),
+        None if names.is_empty() => Err(
+            "there is no adapter: it takes a GPU, or a software adapter (scripts/adapters.sh)"
+                .into(),
+        ),
         None => Err(format!(
             "no adapter matches `{words}`; there are: {}",
             names.join(", ")

@@ -114,7 +114,7 @@ fn read(file: &str) -> Result<(String, Trace), Box<dyn Error>> {
     Ok((name.to_string_lossy().into_owned(), trace))
 }
 
-/// Peak reserved over peak in use; 1 where nothing was.
+/// Peak reserved over the most that the trace has in use, whatever failed or was spilled; 1 where that is nothing.
 fn ratio(trace: &Trace, report: &Report) -> f64 {
     match trace.peak_live {
         0 => 1.0,

@@ -22,8 +22,8 @@ use orlop::{DType, Device, MatmulTable};
 /// Measures the kernels for matrix products on a device and writes a table of the best.
 ///
 /// Each size of the ladder stands for the sizes around it, up to the geometric mean with its neighbours. A
-/// kernel is in the table where it beats the planned one by --margin at least, in the median of rounds that
-/// take turns. Products of wrong entries are refused, not timed.
+/// kernel is in the table where it saves --margin percent of the planned one's time at least, in the median of
+/// rounds that take turns. Products of wrong entries are refused, not timed.
 #[derive(Parser, Debug)]
 #[command(name = "tune", version, verbatim_doc_comment)]
 struct Args {
@@ -173,12 +173,12 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     table.extend(base);
     let text = format!(
-        "# Kernels for matrix products that orlop's example `tune` measured to be at least {} % faster than\n# the planned ones.\n\n{}",
+        "# Kernels for matrix products that took less time than the planned ones when orlop's example `tune`\n# measured them: at least {} % of it was to be saved. Those of --base are as they were.\n\n{}",
         args.margin,
         table.to_toml(),
     );
     cli::complain(format!(
-        "{info}: {count} problems have a faster kernel than the planned one; {left_out} take too long, or have no kernel but the CPU's, and were left out\n",
+        "{info}: {count} problems have a kernel that saves as much; {left_out} take too long, or have no kernel but the CPU's, and were left out\n",
     ));
     match &args.out {
         Some(path) => {

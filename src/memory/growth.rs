@@ -13,8 +13,8 @@ pub enum Growth {
     ///
     /// Idle regions that are all too small for a request go back before a new one is made. An idle region of which the request
     /// needs less than 4/5 goes back, too, for one of its size. That ends when the adapter refuses a region, or when the pool has
-    /// found one region that would serve all requests again, with at most 8 % more reserved than the most in use: it makes that one, and keeps it
-    /// (`docs/memory.md` has the rule, and what is done where there is none). If somebody else takes what went back, the request that it
+    /// found one region that, with those in use, would serve all requests again: it makes that one, and keeps it. With it 8 % more are reserved than the most
+    /// in use; 10 % and more, up to twice as much, after attempts that found none (`docs/memory.md` has the rule). If somebody else takes what went back, the request that it
     /// went back for may be refused.
     #[default]
     Proportional,
