@@ -54,7 +54,7 @@ pub(crate) use by_size;
 
 impl DType {
     /// Every dtype.
-    pub const ALL: [DType; 7] = [
+    pub const ALL: &[DType] = &[
         DType::F32,
         DType::F16,
         DType::I32,
@@ -114,10 +114,15 @@ impl std::str::FromStr for DType {
     /// From [`DType::name`].
     fn from_str(name: &str) -> Result<Self, Error> {
         DType::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|dtype| dtype.name() == name)
             .ok_or_else(|| {
-                let names = DType::ALL.map(DType::name).join(", ");
+                let names = DType::ALL
+                    .iter()
+                    .map(|dtype| dtype.name())
+                    .collect::<Vec<_>>()
+                    .join(", ");
                 Error::invalid("dtype", format!("there is no `{name}`; there are {names}"))
             })
     }

@@ -290,6 +290,8 @@ pub struct FileFailure {
     pub file: String,
     /// What the system said, or what is wrong with the contents.
     pub problem: String,
+    /// What the system, the reader or the writer returned ([`NotFound`](std::io::ErrorKind::NotFound), say); `None` of contents.
+    pub kind: Option<std::io::ErrorKind>,
 }
 
 /// Details of [`Error::TimedOut`].
@@ -513,11 +515,13 @@ impl Error {
         op: &'static str,
         file: impl Into<String>,
         problem: impl Into<String>,
+        kind: Option<std::io::ErrorKind>,
     ) -> Self {
         Error::File(Box::new(FileFailure {
             op,
             file: file.into(),
             problem: brief(&problem.into()).into_owned(),
+            kind,
         }))
     }
 

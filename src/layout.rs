@@ -16,7 +16,7 @@ use crate::shape::{Dims, Shape};
 
 /// Strides in elements, outermost first; 0 where a dimension is broadcast, negative where it goes
 /// backwards.
-pub type Strides = SmallVec<[isize; 6]>;
+pub(crate) type Strides = SmallVec<[isize; 6]>;
 
 /// Shape, strides and offset, in elements.
 #[derive(Debug, PartialEq, Eq)]
@@ -369,6 +369,9 @@ mod tests {
             assert!(layout.is_contiguous());
             assert!(layout.slice(&[(0..1).into()]).is_ok());
         }
+        let back = SliceRange::from(..).step(isize::MIN);
+        let back = Layout::contiguous([usize::MAX]).slice(&[back]).unwrap();
+        assert!(back.slice(&[0.into()]).is_ok());
         for size in [(1usize << 63) - 1, 1 << 63, usize::MAX] {
             assert_eq!(Layout::contiguous([size]).end(), size.min(1 << 63));
             let wide = Layout::contiguous([1]).broadcast_to(&[size].into());

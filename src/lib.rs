@@ -102,7 +102,7 @@ pub use error::{
 #[cfg(feature = "fault-injection")]
 pub use faults::{Fault, Faults};
 pub use half::{bf16, f16};
-pub use layout::{Axis, Layout, SliceRange, SliceRanges, Strides};
+pub use layout::{Axis, Layout, SliceRange, SliceRanges};
 pub use matmul_kernel::MatmulKernel;
 pub use matmul_table::{MatmulChoice, MatmulTable};
 pub use memory::tagged;

@@ -53,6 +53,7 @@ fn check_invariants<S: RegionSource>(pool: &Pool<S>) {
             offset,
             bytes,
             block,
+            ..
         } in pool.chunks(region)
         {
             assert_eq!(offset, end, "chunks tile their region");

@@ -234,7 +234,7 @@ impl DeviceBuilder {
         self
     }
 
-    /// Opens the device, with a pool of its own; where nothing is set and there is no GPU it is
+    /// Opens the device, with a pool of its own; where nothing is set and there is no GPU, or `ORLOP_DEVICE` names the CPU, it is
     /// [`Device::cpu`], whose pool all share.
     ///
     /// # Errors
@@ -252,7 +252,10 @@ impl DeviceBuilder {
         }
         if let Some(selector) = environment(DEVICE).filter(|name| !name.trim().is_empty()) {
             let found = find::select(&selector, Some(DEVICE), devices)?;
-            return self.open(found);
+            return match found.adapter {
+                Some(_) => self.open(found),
+                None => self.shared_or_own_cpu(),
+            };
         }
         let mut refused = None;
         for found in devices {
@@ -273,9 +276,15 @@ impl DeviceBuilder {
             // The CPU is for want of a GPU, not of memory that other devices were promised or of settings that
             // can be.
             Some(error) => Err(error),
-            // Without a setting of its own it is the shared one.
-            None if self == Self::new() => Ok(Device::cpu()),
-            None => self.open_cpu(),
+            None => self.shared_or_own_cpu(),
+        }
+    }
+
+    /// The CPU that nobody selected here: without a setting of its own it is the shared one.
+    fn shared_or_own_cpu(self) -> Result<Device> {
+        match self == Self::new() {
+            true => Ok(Device::cpu()),
+            false => self.open_cpu(),
         }
     }
 
@@ -441,4 +450,33 @@ const VISIBLE: &str = "ORLOP_VISIBLE_DEVICES";
 /// A variable of the environment. What is no Unicode names nothing that is there.
 fn environment(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nine tenths of what is free, and no more than there is.
+    #[test]
+    fn preallocation_leaves_others_some() {
+        let bytes = |growth, total, free| {
+            let info = DeviceInfo {
+                memory_total: total,
+                memory_free: free,
+                ..DeviceInfo::cpu()
+            };
+            match DeviceBuilder::new().growth(growth).region_growth(&info) {
+                Ok(Growth::PreallocateBytes { bytes }) => bytes,
+                other => panic!("{other:?}"),
+            }
+        };
+        let all = Growth::Preallocate { fraction: 1.0 };
+        let some = Growth::PreallocateBytes { bytes: 700 };
+        assert_eq!(bytes(all, Some(1000), Some(500)), 450);
+        assert_eq!(bytes(all, Some(1000), None), 1000);
+        assert_eq!(bytes(some, Some(1000), Some(500)), 450);
+        assert_eq!(bytes(some, Some(600), None), 600);
+        assert_eq!(bytes(some, None, None), 700);
+        assert_eq!(bytes(some, Some(1000), Some(1000)), 700);
+    }
 }

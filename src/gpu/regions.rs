@@ -321,6 +321,41 @@ mod tests {
         }
     }
 
+    /// What went back lately is kept for the next one of its size, but not without bounds.
+    #[test]
+    fn few_are_kept() {
+        for info in Device::list().unwrap() {
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let _hold = gpu.hold();
+            let mut pool = gpu.memory.lock();
+            let regions = pool.source_mut();
+            let goes_through = |regions: &mut Regions, bytes: u64, count: usize| {
+                let made: Vec<_> = (0..count).map(|_| regions.create(bytes).unwrap()).collect();
+                made.into_iter().for_each(|region| regions.destroy(region));
+                (regions.kept.regions.len(), regions.kept.bytes)
+            };
+            assert_eq!(
+                goes_through(regions, QUANTUM, 3),
+                (3, 3 * QUANTUM),
+                "{info}"
+            );
+            assert_eq!(goes_through(regions, QUANTUM, 100).0, KEPT_COUNT, "{info}");
+            let (_, bytes) = goes_through(regions, KEPT_LEAST / 2, 6);
+            assert!(bytes <= KEPT_LEAST, "{info}: {bytes}");
+            let held = regions.held;
+            regions.held = 64 * KEPT_MOST;
+            let (_, bytes) = goes_through(regions, KEPT_MOST / 8, 10);
+            assert!(
+                bytes <= KEPT_MOST && bytes > KEPT_MOST / 2,
+                "{info}: {bytes}"
+            );
+            regions.held = held;
+            assert!(regions.let_go(), "{info}");
+            assert_eq!(regions.kept.bytes, 0, "{info}");
+        }
+    }
+
     /// A wait settles what went back before it began, once, and where it comes to its end.
     #[test]
     fn waits_settle_what_went_back_before_them() {

@@ -493,9 +493,12 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
-    use crate::device::{Device, Storage};
+    use crate::device::{Device, DeviceBuilder, Storage};
     use crate::dtype::DType;
+    use crate::gpu::transfer::Download;
     use crate::memory::WhenFull;
     use crate::tensor::Tensor;
 
@@ -523,35 +526,61 @@ mod tests {
         }
     }
 
+    /// More than a download records at first.
+    const COUNT: usize = 6 << 20;
+    const BYTES: u64 = COUNT as u64 * 4;
+
+    /// A device, a tensor that it has no more room than for, and a read of it that does not go on.
+    fn read_that_stands(builder: DeviceBuilder) -> (Device, Tensor, Download) {
+        let builder = builder.memory_limit(BYTES);
+        let device = builder
+            .when_full(WhenFull::SpillToHost { most: None })
+            .build()
+            .unwrap();
+        let tensor = Tensor::empty(&device, [COUNT], DType::U32).unwrap();
+        let Storage::Gpu(block) = tensor.storage() else {
+            panic!("{device}: not on the device");
+        };
+        let (gpu, turn) = (device.gpu().unwrap(), block.turns().to_read());
+        let read = gpu.begin_download(block, turn, 0, BYTES).unwrap();
+        assert!(block.is_leaving(), "{device}: all of it is recorded");
+        (device, tensor, read)
+    }
+
+    /// Without a limit an allocation waits for it for a while, and says so.
+    #[test]
+    fn patience_with_readers_ends() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let builder = Device::builder().select(&info.selector);
+            let (device, _tensor, read) = read_that_stands(builder);
+            let started = Instant::now();
+            let refused = Tensor::empty(&device, [COUNT], DType::U32).map(drop);
+            let text = refused.expect_err("no room").to_string();
+            assert!(text.contains("reads that are under way"), "{info}: {text}");
+            let waited = started.elapsed();
+            assert!(
+                waited >= PATIENCE && waited < 60 * PATIENCE,
+                "{info}: {waited:?}"
+            );
+            drop(read);
+            Tensor::empty(&device, [COUNT], DType::U32).unwrap();
+        }
+    }
+
     /// A read that does not go on keeps what would have to go: an allocation waits as long as the device was told to, not
     /// until its patience ends.
     #[test]
     fn waits_for_readers_end_at_their_limit() {
-        /// More than a download records at first.
-        const COUNT: usize = 6 << 20;
-        let bytes = COUNT as u64 * 4;
         for info in Device::list().unwrap() {
             if info.backend == "native" {
                 continue;
             }
             let limit = Duration::from_millis(200);
             let builder = Device::builder().select(&info.selector).wait_timeout(limit);
-            let device = builder
-                .memory_limit(bytes)
-                .when_full(WhenFull::SpillToHost { most: None })
-                .build()
-                .unwrap();
-            let tensor = Tensor::empty(&device, [COUNT], DType::U32).unwrap();
-            let Storage::Gpu(block) = tensor.storage() else {
-                panic!("{info}: not on the device");
-            };
-            let turn = block.turns().to_read();
-            let read = device
-                .gpu()
-                .unwrap()
-                .begin_download(block, turn, 0, bytes)
-                .unwrap();
-            assert!(block.is_leaving(), "{info}: all of it is recorded");
+            let (device, _tensor, read) = read_that_stands(builder);
             let refused = Tensor::empty(&device, [COUNT], DType::U32).map(drop);
             assert!(
                 matches!(refused, Err(Error::TimedOut(_))),

@@ -421,3 +421,48 @@ impl Staging {
         self.large_reads.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::device::Device;
+    use crate::tensor::Tensor;
+
+    /// Slots that nothing uses any more are the adapter's after a trim.
+    #[test]
+    fn trim_gives_slots_back() {
+        for info in Device::list().unwrap() {
+            let device = Device::select(&info.selector).unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let values = vec![1.0f32; 3 << 20];
+            let large = Tensor::from_slice(&device, &values, values.len()).unwrap();
+            let small = Tensor::from_slice(&device, &[1.0f32], 1).unwrap();
+            assert!(large.to_vec::<f32>().unwrap() == values);
+            assert_eq!(small.to_vec::<f32>().unwrap(), [1.0]);
+            device.synchronize().unwrap();
+            let kept = || {
+                let _hold = gpu.hold();
+                let staging = &gpu.stream.lock().staging;
+                let uploads = staging.large.created + staging.small.created;
+                (
+                    uploads,
+                    staging.large_reads.len() + staging.small_reads.len(),
+                )
+            };
+            let (uploads, reads) = kept();
+            assert!(uploads > 1 && reads > 1, "{info}: {uploads}, {reads}");
+            let started = Instant::now();
+            // What was unmapped for a copy may be on its way back.
+            while kept() != (0, 0) {
+                device.trim().unwrap();
+                device.synchronize().unwrap();
+                assert!(
+                    started.elapsed() < Duration::from_secs(60),
+                    "{info}: {:?}",
+                    kept()
+                );
+            }
+        }
+    }
+}

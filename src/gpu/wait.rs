@@ -296,6 +296,7 @@ pub(super) mod tests {
     use std::sync::{Arc, mpsc};
     use std::time::{Duration, Instant};
 
+    use super::IN_FLIGHT;
     use crate::device::Device;
     use crate::dtype::DType;
     use crate::error::{Error, Result};
@@ -454,6 +455,11 @@ pub(super) mod tests {
                         Err(Error::TimedOut(_)) if started.elapsed() < HANGS => {}
                         other => return other.unwrap(),
                     }
+                    // What was given up has its staging until it has run.
+                    let gpu = device.gpu().unwrap();
+                    let submissions = gpu.stream.lock().submissions();
+                    let in_flight = submissions - gpu.progress.count();
+                    assert!(in_flight <= IN_FLIGHT as u64 + 1, "{info}: {in_flight}");
                     tries += 1;
                     // At once for a while: what was given up comes meanwhile.
                     if tries > 1000 {

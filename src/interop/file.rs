@@ -33,7 +33,7 @@ impl Failing {
     }
 
     pub(super) fn problem(&self, problem: impl Into<String>) -> Error {
-        Error::file(self.op, &self.file, problem)
+        Error::file(self.op, &self.file, problem, None)
     }
 
     /// Of what a parser says.
@@ -43,12 +43,16 @@ impl Failing {
 
     /// Of what the system says.
     pub(super) fn io(&self) -> impl Fn(io::Error) -> Error {
-        |error| match error.kind() {
-            // Lengths are checked before: "failed to fill whole buffer" names neither.
-            io::ErrorKind::UnexpectedEof => {
-                self.problem("it became shorter while it was read: its data ends too soon")
-            }
-            _ => self.problem(error.to_string()),
+        |error| {
+            let kind = error.kind();
+            let problem = match kind {
+                // Lengths are checked before: "failed to fill whole buffer" names neither.
+                io::ErrorKind::UnexpectedEof => {
+                    "it became shorter while it was read: its data ends too soon".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            Error::file(self.op, &self.file, problem, Some(kind))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Files of named tensors: <https://huggingface.co/docs/safetensors>.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
@@ -16,6 +17,9 @@ use crate::tensor::Tensor;
 
 /// Bytes of a header, at most: what the format allows.
 const HEADER: u64 = 100_000_000;
+
+/// Names that an error lists of a file that has more.
+const FEW: usize = 8;
 
 /// What a file says of one of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +118,16 @@ impl<R: Read + Seek> SafeTensors<R> {
         self.metadata.offset_keys()
     }
 
+    /// The texts that the file has beside its tensors, under `__metadata__`, by their names.
+    pub fn metadata(&self) -> Vec<(&str, &str)> {
+        let texts = self.metadata.metadata().iter().flatten();
+        let mut texts: Vec<_> = texts
+            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .collect();
+        texts.sort_unstable();
+        texts
+    }
+
     /// What the file says of a tensor; `None` when it has none of that name.
     pub fn info(&self, name: &str) -> Option<SafeTensorInfo> {
         self.metadata.info(name).map(|info| SafeTensorInfo {
@@ -130,12 +144,18 @@ impl<R: Read + Seek> SafeTensors<R> {
     /// (`F8_E4M3`, `I64`, `U8`, ...), or data that cannot be read; what [`Tensor::empty`] says.
     pub fn load(&mut self, device: &Device, name: &str) -> Result<Tensor> {
         let failing = Failing::new("SafeTensors::load", &self.file);
-        let info = self
-            .metadata
-            .info(name)
-            .ok_or_else(|| failing.problem(format!("it has no tensor `{name}`")))?;
+        let info = self.metadata.info(name).ok_or_else(|| {
+            let names = self.metadata.offset_keys();
+            let some = names.iter().take(FEW).map(|name| format!("`{name}`"));
+            let some = some.collect::<Vec<_>>().join(", ");
+            let (count, more) = (names.len(), if names.len() > FEW { ", .." } else { "" });
+            failing.problem(format!(
+                "it has no tensor `{name}`; it has {count}: {some}{more}"
+            ))
+        })?;
         let dtype = DType::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|&dtype| kind(dtype) == info.dtype)
             .ok_or_else(|| {
                 failing.problem(format!(
@@ -172,29 +192,45 @@ fn bytes(info: &TensorInfo) -> u64 {
     (info.data_offsets.1 - info.data_offsets.0) as u64
 }
 
-/// Writes named tensors, with the feature `safetensors`. Elements are read while the writer takes them: work that writes
+/// Writes named tensors, with the feature `safetensors`, and texts beside them, if there are any: `__metadata__` (what PyTorch's
+/// `transformers` loads says `("format", "pt")`). Elements are read while the writer takes them: work that writes
 /// into a tensor's own memory meanwhile, on another thread or in the writer, may be in some of them and not in others.
 ///
 /// # Errors
-/// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, or for
+/// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, or for a tensor called
 /// `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
-pub fn write_safetensors(mut writer: impl Write, tensors: &[(&str, &Tensor)]) -> Result<()> {
+pub fn write_safetensors(
+    mut writer: impl Write,
+    tensors: &[(&str, &Tensor)],
+    metadata: &[(&str, &str)],
+) -> Result<()> {
     let failing = Failing::new("write_safetensors", WRITER);
-    write(&failing, tensors, &mut writer)
+    write(&failing, tensors, metadata, &mut writer)
 }
 
-/// Writes named tensors into a file. One that is there is replaced when all is written, by another beside it that takes
+/// Writes named tensors, and texts beside them, into a file. One that is there is replaced when all is written, by another beside it that takes
 /// its name, so the folder has to take another file: where the call fails it is as it was.
 ///
 /// # Errors
 /// As [`write_safetensors`]; [`Error::File`](crate::Error::File) names the file.
-pub fn save_safetensors(path: impl AsRef<Path>, tensors: &[(&str, &Tensor)]) -> Result<()> {
+pub fn save_safetensors(
+    path: impl AsRef<Path>,
+    tensors: &[(&str, &Tensor)],
+    metadata: &[(&str, &str)],
+) -> Result<()> {
     let path = path.as_ref();
     let failing = Failing::new("save_safetensors", path.display());
-    replace(&failing, path, |writer| write(&failing, tensors, writer))
+    replace(&failing, path, |writer| {
+        write(&failing, tensors, metadata, writer)
+    })
 }
 
-fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write) -> Result<()> {
+fn write(
+    failing: &Failing,
+    tensors: &[(&str, &Tensor)],
+    metadata: &[(&str, &str)],
+    writer: &mut impl Write,
+) -> Result<()> {
     // Wide elements first, so that each tensor is aligned; then by name.
     let mut order: Vec<&(&str, &Tensor)> = tensors.iter().collect();
     order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size()), *name));
@@ -225,10 +261,22 @@ fn write(failing: &Failing, tensors: &[(&str, &Tensor)], writer: &mut impl Write
             Ok(((*name).to_owned(), info))
         })
         .collect();
-    let metadata =
-        Metadata::new(None, infos?).map_err(|error| failing.problem(error.to_string()))?;
-    let mut header =
-        serde_json::to_vec(&metadata).map_err(|error| failing.problem(error.to_string()))?;
+    let texts: BTreeMap<_, _> = metadata.iter().copied().collect();
+    if texts.len() < metadata.len() {
+        return Err(failing.problem("two texts of its metadata have one name"));
+    }
+    let says = |error: &dyn std::error::Error| failing.problem(error.to_string());
+    let tensors = Metadata::new(None, infos?).map_err(|error| says(&error))?;
+    let mut header = serde_json::to_vec(&tensors).map_err(|error| says(&error))?;
+    if !texts.is_empty() {
+        // First, and in order: the format's crate writes them in another order each time.
+        let texts = serde_json::to_string(&texts).map_err(|error| says(&error))?;
+        let comma = if order.is_empty() { "" } else { "," };
+        header.splice(
+            1..1,
+            format!("\"__metadata__\":{texts}{comma}").into_bytes(),
+        );
+    }
     // So that the data starts at a multiple of 8.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > HEADER {

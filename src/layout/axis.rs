@@ -51,6 +51,11 @@ counted_from!(
     };
     // What a literal is.
     i32, place => Counted::from(place as isize);
+    // What files have. No dimension is as long as what 32 bits do not hold there.
+    i64, place => Counted::from(isize::try_from(place).unwrap_or(match place < 0 {
+        true => isize::MIN,
+        false => isize::MAX,
+    }));
 );
 
 /// As it was given.

@@ -83,7 +83,7 @@ macro_rules! slice_range_from {
         }
     )*};
 }
-slice_range_from!(usize, isize, i32);
+slice_range_from!(usize, isize, i32, i64);
 
 impl From<std::ops::RangeFull> for SliceRange {
     fn from(range: std::ops::RangeFull) -> Self {
@@ -93,12 +93,17 @@ impl From<std::ops::RangeFull> for SliceRange {
 
 /// The argument of `slice`: one range or index, a tuple of up to six, or a slice, an array or a `Vec` of [`SliceRange`].
 /// Dimensions that are not named are kept whole.
-pub trait SliceRanges {
+pub trait SliceRanges: Ranges {}
+
+impl<R: Ranges> SliceRanges for R {}
+
+/// What [`SliceRanges`] gives, for the crate alone.
+pub trait Ranges {
     /// The ranges, outermost dimension first.
     fn ranges(self) -> SmallVec<[SliceRange; 6]>;
 }
 
-impl<R: Into<SliceRange>> SliceRanges for R {
+impl<R: Into<SliceRange>> Ranges for R {
     fn ranges(self) -> SmallVec<[SliceRange; 6]> {
         SmallVec::from_slice(&[self.into()])
     }
@@ -106,7 +111,7 @@ impl<R: Into<SliceRange>> SliceRanges for R {
 
 macro_rules! slice_ranges_list {
     (<$(const $length:ident)?> $list:ty) => {
-        impl<$(const $length: usize)?> SliceRanges for $list {
+        impl<$(const $length: usize)?> Ranges for $list {
             fn ranges(self) -> SmallVec<[SliceRange; 6]> {
                 SmallVec::from_slice(self.as_ref())
             }
@@ -121,7 +126,7 @@ slice_ranges_list!(<> &Vec<SliceRange>);
 
 macro_rules! slice_ranges_tuple {
     ($($name:ident $index:tt),*) => {
-        impl<$($name: Into<SliceRange>),*> SliceRanges for ($($name,)*) {
+        impl<$($name: Into<SliceRange>),*> Ranges for ($($name,)*) {
             fn ranges(self) -> SmallVec<[SliceRange; 6]> {
                 SmallVec::from_slice(&[$(self.$index.into()),*])
             }
@@ -183,7 +188,7 @@ impl Layout {
             strides[axis] = match dims[axis] > 1 {
                 true => strides[axis].saturating_mul(range.step),
                 // It is not stepped along, so neither backwards.
-                false => strides[axis].abs(),
+                false => strides[axis].saturating_abs(),
             };
             offset = offset.saturating_add((first as isize).saturating_mul(self.strides[axis]));
         }

@@ -264,7 +264,10 @@ mod tests {
     fn what_is_written_reads_back() {
         let mut table = MatmulTable::new();
         let ends = [0, 1, 7, 128, 1 << 40, usize::MAX];
-        let dtypes = DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool);
+        let dtypes = DType::ALL
+            .iter()
+            .copied()
+            .filter(|&dtype| dtype != DType::Bool);
         let dtypes: Vec<DType> = dtypes.collect();
         let mut at = 0;
         for &kernel in MatmulKernel::all() {

@@ -49,6 +49,7 @@ pub struct RegionId {
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The region that it lies in.
     pub region: RegionId,
@@ -60,6 +61,7 @@ pub struct Place {
 
 /// One piece of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Chunk {
     /// Bytes from the start of the region.
     pub offset: u64,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::tags::Tag;
 
-/// A place in code that asked for memory.
+/// A place in code that asked for memory; whoever has a pool of its own says which.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallSite {
     /// The function.

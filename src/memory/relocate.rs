@@ -21,6 +21,7 @@ use super::pool::{Pool, RegionSource};
 /// One block that has changed its place; its id stays. Where both places are in one region they may
 /// overlap: then the block moved down, and copying in order of address is right.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Move<'a, R> {
     /// The block.
     pub block: BlockId,

@@ -551,6 +551,31 @@ mod tests {
         assert!(worst < 1e-6, "{worst}");
     }
 
+    #[test]
+    fn wide_normals_follow_their_formula() {
+        for block in (0..20_000).step_by(LANES) {
+            let source = Source {
+                seed: 43,
+                distribution: 0,
+            };
+            let words = philox(block, source);
+            let [cosines, sines] = wide_normals(words);
+            for lane in 0..LANES {
+                // 53 bits in [0, 1).
+                let unit = |high: usize| {
+                    let bits = u64::from(words[high][lane] >> 5) << 26
+                        | u64::from(words[high + 1][lane] >> 6);
+                    bits as f64 * 2f64.powi(-53)
+                };
+                let r = (-2.0 * (1.0 - unit(0)).ln()).sqrt();
+                let (sine, cosine) = (std::f64::consts::TAU * unit(2)).sin_cos();
+                for (want, got) in [(r * cosine, cosines[lane]), (r * sine, sines[lane])] {
+                    assert!((want - got).abs() < 1e-12, "{block}: {got}, not {want}");
+                }
+            }
+        }
+    }
+
     fn check(words: [Lanes<u32>; 4], worst: &mut f64) {
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
         let made = normals(words);

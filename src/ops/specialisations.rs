@@ -84,8 +84,8 @@ mod tests {
             capabilities.int64 = int64;
             capabilities.kind = kind;
             for layouts in ways() {
-                for dtype in DType::ALL {
-                    for to in DType::ALL {
+                for &dtype in DType::ALL {
+                    for &to in DType::ALL {
                         let cast = Elementwise::cast(to);
                         // Casts are listed up to two dimensions.
                         let is_plain = merge(&[&layouts[0]]).dims.len() <= 2;

@@ -50,7 +50,7 @@ fn check<A: Number, B: Number>(context: &Context, from: &Operand<A>) -> Result<(
 }
 
 fn check_all<A: Number>(context: &Context, from: &Operand<A>) -> Result<()> {
-    for dtype in DType::ALL {
+    for &dtype in DType::ALL {
         match dtype {
             DType::F32 => check::<A, f32>(context, from)?,
             DType::F16 => check::<A, f16>(context, from)?,

@@ -47,6 +47,8 @@ pub fn child() -> ExitCode {
     }
     match Device::best() {
         Ok(device) => {
+            // Nobody asked for one of its own.
+            assert!(!device.is_cpu() || device == Device::cpu());
             println!("best {}", device.info().selector);
             ExitCode::SUCCESS
         }

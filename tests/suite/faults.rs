@@ -2,6 +2,7 @@
 //! what did not depend on it is whole, the account is exact, and the device works on.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use orlop::interop::wgpu;
 use orlop::memory::{Growth, QUANTUM, WhenFull};
@@ -26,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
         Test::new("faults::between_launches", Scope::Gpu, between_launches),
         Test::new("faults::are_counted", Scope::Device, are_counted),
+        Test::new("faults::refused_ones_wait", Scope::Gpu, refused_ones_wait),
         Test::new("faults::the_first_is_told", Scope::Gpu, the_first_is_told),
         Test::new("faults::outside_of_scopes", Scope::Gpu, outside_of_scopes),
     ]
@@ -444,6 +446,24 @@ fn outside_of_scopes(context: &Context) -> Result<()> {
         other => panic!("not told: {other:?}"),
     }
     device.synchronize()
+}
+
+/// What the adapter refuses is asked for again when nothing is under way any more that may keep memory.
+fn refused_ones_wait(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let device = context.builder().faults(&faults).build()?;
+    let a = Tensor::full(&device, [384, 384], 1e-3, DType::F32)?;
+    let mut product = a.clone();
+    for _ in 0..6 {
+        product = product.matmul(&a)?;
+    }
+    faults.fail_from(Fault::Region, 1);
+    assert!(Tensor::zeros(&device, 8 << 20, DType::F32).is_err());
+    // All that came before is done, or this would time out.
+    device.synchronize_within(Duration::ZERO)?;
+    faults.disarm();
+    assert_eq!(product.shape().dims(), [384, 384]);
+    Ok(())
 }
 
 fn are_counted(context: &Context) -> Result<()> {

@@ -3,7 +3,7 @@
 //! witness for what is written here.
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Seek};
+use std::io::{BufReader, Cursor, ErrorKind, Seek};
 use std::path::PathBuf;
 
 use ndarray::{Array, ArrayD, Axis, Ix2, ShapeBuilder, s};
@@ -50,7 +50,7 @@ fn busy_writer(context: &Context) -> Result<()> {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             let one = Tensor::ones(&self.0, [8], DType::F32).and_then(|one| one.to_vec::<f32>());
             assert_eq!(one.unwrap(), [1.0; 8]);
-            self.1.fill(3.0).unwrap();
+            self.1.fill(4.0).unwrap();
             self.2.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -64,9 +64,10 @@ fn busy_writer(context: &Context) -> Result<()> {
     let tensor = Tensor::full(&device, [3 << 20], 3.0, DType::F32)?;
     let mut busy = Busy(device, tensor.clone(), Vec::new());
     tensor.to_npy(&mut busy)?;
-    let three = 3.0f32.to_le_bytes();
-    let data = &busy.2[busy.2.len() - (12 << 20)..];
-    assert!(data.chunks_exact(4).all(|bytes| bytes == three));
+    // What it writes comes after what was read before it.
+    let data: Vec<f32> = bytemuck::pod_collect_to_vec(&busy.2[busy.2.len() - (12 << 20)..]);
+    let first = data.partition_point(|&x| x == 3.0);
+    assert!(first > 0 && data[first..].iter().all(|&x| x == 4.0));
     Ok(())
 }
 
@@ -116,7 +117,7 @@ fn spilled_views(context: &Context) -> Result<()> {
             assert_eq!(back.shape(), view.shape());
             same(&back, &want)?;
             let mut file = Vec::new();
-            write_safetensors(&mut file, &[("a", view)])?;
+            write_safetensors(&mut file, &[("a", view)], &[])?;
             assert!(file.ends_with(bytemuck::cast_slice(&want)), "{view:?}");
         }
         Ok(())
@@ -136,7 +137,7 @@ fn failed_saves(context: &Context) -> Result<()> {
     type Save = fn(&Tensor, &std::path::Path) -> Result<()>;
     let saves: [Save; 2] = [
         |tensor, path| tensor.save_npy(path),
-        |tensor, path| save_safetensors(path, &[("a", tensor), ("b", tensor)]),
+        |tensor, path| save_safetensors(path, &[("a", tensor), ("b", tensor)], &[]),
     ];
     let faults = orlop::Faults::new();
     let device = context.builder().faults(&faults).build()?;
@@ -475,10 +476,10 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
         ("none", &none),
     ];
     let endless = Tensor::ones(&device, 1, DType::F32)?.broadcast_to([1usize << 62])?;
-    let error = write_safetensors(Vec::new(), &[("endless", &endless)]).unwrap_err();
+    let error = write_safetensors(Vec::new(), &[("endless", &endless)], &[]).unwrap_err();
     assert!(error.to_string().contains("than can be counted"), "{error}");
     let path = Temporary::new(&context.adapter.name, "all.safetensors");
-    save_safetensors(&path.0, &all)?;
+    save_safetensors(&path.0, &all, &[])?;
     let bytes = std::fs::read(&path.0).expect("it was written");
     let witness = safetensors::SafeTensors::deserialize(&bytes).expect("the crate reads it");
     assert_eq!(witness.len(), all.len());
@@ -487,6 +488,27 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
         bytemuck::cast_slice::<f32, u8>(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0])
     );
     let mut file = SafeTensors::open(&path.0)?;
+    assert_eq!(file.metadata(), []);
+    let text = [("step", "7"), ("format", "pt"), ("\"quoted\"", "\u{e9}\n")];
+    for tensors in [&all[..], &[]] {
+        let mut bytes = Vec::new();
+        write_safetensors(&mut bytes, tensors, &text)?;
+        let (_, witness) = safetensors::SafeTensors::read_metadata(&bytes).expect("it is right");
+        let witness = witness.metadata().as_ref().expect("there are texts");
+        assert_eq!(witness.len(), 3);
+        assert!(text.iter().all(|&(name, text)| witness[name] == text));
+        let again = SafeTensors::new(Cursor::new(&bytes))?;
+        let mut same = Vec::new();
+        write_safetensors(&mut same, tensors, &again.metadata())?;
+        assert!(bytes == same);
+    }
+    let error = write_safetensors(Vec::new(), &all, &[text[0], text[0]]).unwrap_err();
+    assert!(matches!(error, Error::File(_)), "{error}");
+    let error = file.load(&device, "vieww").unwrap_err().to_string();
+    assert!(
+        error.contains("`vieww`; it has 5") && error.contains("`view`"),
+        "{error}"
+    );
     for (name, tensor) in all {
         let back = file.load(&device, name)?;
         assert_eq!(
@@ -507,7 +529,7 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
     assert_eq!(file.load(&device, "double")?.to_vec::<f64>()?, [0.1, 0.2]);
     for names in [["a", "a"], ["a", "__metadata__"]] {
         let pair = [(names[0], &odd), (names[1], &view)];
-        let error = write_safetensors(Vec::new(), &pair).unwrap_err();
+        let error = write_safetensors(Vec::new(), &pair, &[]).unwrap_err();
         assert!(matches!(error, Error::File(_)), "{error}");
         assert!(error.to_string().contains(names[1]), "{error}");
     }
@@ -586,8 +608,12 @@ fn npy_refused() -> Result<()> {
     }
     for name in ["i8.npy", "records.npy", "there is no such file.npy"] {
         let error = Tensor::load_npy(&cpu, fixture(name)).unwrap_err();
-        assert!(matches!(error, Error::File(_)), "{error}");
         assert!(error.to_string().contains(name), "{error}");
+        let Error::File(failure) = error else {
+            panic!("{error}");
+        };
+        let is_there = fixture(name).exists();
+        assert_eq!(failure.kind, (!is_there).then_some(ErrorKind::NotFound));
     }
     let trailing = Temporary::new("once", "trailing.npy");
     std::fs::write(&trailing.0, [&good[..], b"x"].concat()).expect("a file");
@@ -719,7 +745,7 @@ fn files_stay() -> Result<()> {
     std::fs::write(&path.0, "what was there").expect("a file");
     let a = Tensor::zeros(&cpu, vec![1; 65], DType::F32)?;
     assert!(a.save_npy(&path.0).is_err());
-    assert!(save_safetensors(&path.0, &[("a", &a), ("a", &a)]).is_err());
+    assert!(save_safetensors(&path.0, &[("a", &a), ("a", &a)], &[]).is_err());
     assert_eq!(
         std::fs::read(&path.0).ok().as_deref(),
         Some(&b"what was there"[..])

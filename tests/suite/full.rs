@@ -192,9 +192,11 @@ fn pinned_tensors_stay(context: &Context) -> Result<()> {
     assert!(matches!(large(), Err(Error::OutOfMemory(_))));
     assert_eq!(device.memory().events.relocations, 0);
     assert!(pinned.tensor().shares_storage(&last));
+    assert_eq!(device.memory().events.retries, 0);
     drop(pinned);
     let large = large()?;
     assert_eq!(device.memory().events.relocations, 1);
+    assert_eq!(device.memory().events.retries, 1);
     check(&kept, 512 * KIB, 2)?;
     check(&last, 512 * KIB, 4)?;
     check(&large, MIB, 5)
@@ -327,6 +329,7 @@ fn a_spilled_tensor_is_the_same_one(context: &Context) -> Result<()> {
         .when_full(SPILL)
         .record_history(1000)
         .build()?;
+    let before = device.memory_snapshot();
     let old: Vec<_> = (0..2)
         .map(|seed| tagged("old", || tensor(&device, bytes, seed)))
         .collect::<Result<_>>()?;
@@ -351,6 +354,19 @@ fn a_spilled_tensor_is_the_same_one(context: &Context) -> Result<()> {
     assert_eq!(held(), [(1, 1), (3, 1)]);
     let memory = device.memory();
     assert_eq!((memory.events.spills, memory.events.refaults), (3, 1));
+    let bytes_of = (memory.events.spilled_bytes, memory.events.refaulted_bytes);
+    assert_eq!(bytes_of, (3 * bytes, bytes));
+    let totals = device.memory_by_tag();
+    let totals = ["old", "new"].map(|name| {
+        let mut tags = totals.iter().filter(|tag| tag.tag.to_string() == name);
+        let blocks = tags.next().expect("it was used").blocks;
+        (blocks.allocated, blocks.freed)
+    });
+    assert_eq!(totals, [(2, 1), (4, 1)]);
+    // What is on the host is new, too.
+    let diff = device.memory_snapshot().diff(&before);
+    let new_blocks = diff.iter().map(|tag| tag.blocks.len()).sum::<usize>();
+    assert_eq!(new_blocks, 6, "{diff:?}");
     // Six tensors were made; two of them are on the host.
     let blocks = memory.counts.blocks;
     assert_eq!((blocks.allocated, blocks.freed, blocks.current), (6, 2, 4));

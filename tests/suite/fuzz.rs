@@ -532,7 +532,7 @@ impl<T: Number> Fuzz<'_, T> {
     /// There and back, through what holds every small number, or nearly.
     fn cast(&mut self) -> Result<()> {
         let a = self.any(6)?;
-        let to = *self.rng.pick(&DType::ALL);
+        let to = *self.rng.pick(DType::ALL);
         let (want, slack) = match (T::DTYPE.is_float(), to) {
             (_, to) if to.name() == "bool" => {
                 (a.array.mapv(|x| f64::from(u8::from(x != 0.0))), 0.0)

@@ -139,7 +139,7 @@ impl<T: Real> Case<T> {
                 true => Some(Operand::random_view(device, rng, &rule.output)?),
                 false => None,
             },
-            activation: *rng.pick(&Activation::ALL),
+            activation: *rng.pick(Activation::ALL),
         })
     }
 
@@ -511,7 +511,7 @@ fn specials(context: &Context) -> Result<()> {
     ];
     let x = Tensor::from_slice(device, &values, [8, 1])?;
     let one = Tensor::ones(device, [1, 1], DType::F32)?;
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let y = x.linear(&one, None, activation)?.to_vec::<f32>()?;
         let name = activation.name();
         assert!(y[0].is_nan(), "{name}(NaN) is {}", y[0]);

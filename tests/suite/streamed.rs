@@ -362,6 +362,7 @@ fn failing_sources(context: &Context) -> Result<()> {
 #[cfg(feature = "npy")]
 fn files(context: &Context) -> Result<()> {
     use orlop::interop::{NpyMatrix, NpyMatrixMut};
+    use orlop::{MatrixSource, MatrixTarget};
     let device = small(context)?;
     let name = format!(
         "orlop-streamed-{}-{}",
@@ -389,6 +390,15 @@ fn files(context: &Context) -> Result<()> {
         &mut NpyMatrix::open(&b_path)?,
         &mut NpyMatrixMut::create(&c_path, [m, n], DType::F32)?,
     )?;
+    // Chosen while the program runs.
+    let (file, mut sums) = (NpyMatrix::open(&a_path)?, vec![0.0f32; m * n]);
+    assert_eq!((file.shape(), file.dtype()), ([m, k], DType::F32));
+    let mut sources: [Box<dyn MatrixSource<f32>>; 2] =
+        [Box::new(file), Box::new(HostMatrix::new(&b[..], [k, n])?)];
+    let [left, right] = &mut sources;
+    let result: &mut dyn MatrixTarget<f32> = &mut HostMatrix::new(&mut sums[..], [m, n])?;
+    matmul_streamed(&device, &mut **left, &mut **right, result)?;
+    check([m, k, n], &a, &b, &sums);
     let c = Tensor::load_npy(&cpu, &c_path)?;
     assert_eq!(c.shape().dims(), [m, n]);
     check([m, k, n], &a, &b, &c.to_vec::<f32>()?);

@@ -421,6 +421,50 @@ fn strided(context: &Context) -> Result<()> {
         );
         Ok(())
     })?;
+    // A twin that goes by offset and strides, as the kernel does, gets those of what it gets.
+    let by_strides = Kernel::wgsl("by_strides", source)?
+        .strided()
+        .shape("out", |inputs: &[&Shape]| Ok(inputs[0].clone()))
+        .twin(|call| {
+            let [rows, columns, first] = ["x_size_0", "x_size_1", "x_offset"]
+                .map(|name| call.scalar::<u32>(name).map(|number| number as usize));
+            let (rows, columns, first) = (rows?, columns?, first?);
+            let [down, across] = ["x_stride_0", "x_stride_1"].map(|name| call.scalar::<i32>(name));
+            let (down, across) = (down? as usize, across? as usize);
+            let (x, out) = (call.input::<f32>("x")?, call.output::<f32>("out")?);
+            for at in 0..rows * columns {
+                out[at] = -x[first + at / columns * down + at % columns * across];
+            }
+            Ok(())
+        })?;
+    let cpu = Device::cpu();
+    let x = Tensor::arange(&cpu, 0, 12, 1, DType::F32)?.reshape([4, 3])?;
+    let x = x.slice(1..)?.transpose(0, 1)?;
+    let launch = by_strides.launch().input("x", &x).invocations([3, 3, 1]);
+    let want = [3.0f32, 6.0, 9.0, 4.0, 7.0, 10.0, 5.0, 8.0, 11.0].map(|x| -x);
+    same(&launch.run()?, &want)?;
+    let kernel_runs = !context.is_cpu() && context.adapter.info.backend != "Gl";
+    if kernel_runs {
+        let check = |kernel: &Kernel| {
+            let shapes: [(&str, &[usize]); 1] = [("x", &[5, 7])];
+            kernel.check(context.device(), &shapes, Tolerance::EXACT, |launch| {
+                launch.invocations([7, 5, 1])
+            })
+        };
+        check(&by_strides)?;
+        // It sees what holds for rows alone.
+        let rows_alone = source.replace("id.x) * params.x_stride_1", "id.x)");
+        let rows_alone = Kernel::wgsl("rows_alone", &rows_alone)?
+            .strided()
+            .shape("out", |inputs: &[&Shape]| Ok(inputs[0].clone()))
+            .twin(|call| {
+                let x = call.input::<f32>("x")?.iter();
+                let out = call.output::<f32>("out")?.iter_mut();
+                out.zip(x).for_each(|(out, x)| *out = -x);
+                Ok(())
+            })?;
+        is_refused(check(&rows_alone), &["by its twin"]);
+    }
     let cube = Tensor::ones(context.device(), [2, 2, 2], DType::F32)?;
     let row = Tensor::ones(context.device(), [2], DType::F32)?;
     let launch = |x| minus.launch().input("x", x).invocations([2, 2, 1]).run();

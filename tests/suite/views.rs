@@ -461,7 +461,7 @@ fn high_ranks(context: &Context) -> Result<()> {
 fn without_elements(context: &Context) -> Result<()> {
     let device = context.device();
     for shape in [vec![0usize], vec![3, 0], vec![0, 5, 2], vec![2, 0, 0]] {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let empty = Tensor::zeros(device, &shape, dtype)?;
             assert_eq!((empty.shape().dims(), empty.elements()), (&shape[..], 0));
             if dtype != DType::Bool {

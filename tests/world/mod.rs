@@ -312,6 +312,10 @@ impl World {
                 self.fill(&block, place);
                 self.blocks.push(block);
                 self.peak_allocated = self.peak_allocated.max(self.allocated());
+                let retries = after.events.retries - before.events.retries;
+                let regions = after.counts.regions.allocated - before.counts.regions.allocated;
+                assert!(retries <= 1);
+                assert!(copies.moves == 0 || regions > 0 || retries == 1);
                 if before.largest_free >= place.bytes && !broken_up {
                     assert_eq!(after.reserved, before.reserved, "a hole was there");
                     assert_eq!(copies.moves, 0, "a hole was there");

@@ -72,6 +72,11 @@ impl NpyMatrix {
         })
     }
 
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.place.shape
+    }
+
     /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.place.dtype
@@ -156,6 +161,16 @@ impl NpyMatrixMut {
                 dtype,
             },
         })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.place.shape
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.place.dtype
     }
 }
 

@@ -106,7 +106,8 @@ fn open(failing: &Failing, reader: &mut (impl Read + Seek), whole: bool) -> Resu
     let header = header::parse(&text).map_err(failing.says())?;
 
     let dtype = DType::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .find(|&dtype| kind(dtype) == Some(&header.kind))
         .ok_or_else(|| {
             failing.problem(format!(

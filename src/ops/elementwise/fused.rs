@@ -74,7 +74,8 @@ impl Tensor {
     }
 
     /// An expression of this tensor's elements, and of other tensors, in this tensor's memory where nobody
-    /// else holds it and the result fits, else in new memory.
+    /// else holds it and the result fits, else in new memory. The tensor is used up, also by a call that fails
+    /// ([`Tensor::fused_assign`] keeps it).
     ///
     /// ```
     /// use orlop::{Device, Tensor};

@@ -24,8 +24,8 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
         let body = body(copy_code(dtype), true);
         turned(&mut all, &body, (&[storage; 2], &[dtype; 2]), ranks);
     }
-    for from in DType::ALL {
-        for to in DType::ALL.into_iter().filter(|&to| to != from) {
+    for &from in DType::ALL {
+        for to in DType::ALL.iter().copied().filter(|&to| to != from) {
             if let Some(form) = Form::of("cast", &Expression::cast(to), &[from], None) {
                 form.list(&mut all);
                 let body = body(form.code, false);
@@ -34,7 +34,7 @@ pub(in crate::ops) fn specialisations(ranks: u32) -> Vec<KernelKey> {
         }
     }
     for &function in Function::ALL {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let mut inputs: SmallVec<[DType; 4]> =
                 std::iter::repeat_n(dtype, function.operands()).collect();
             inputs[..function.first_alike()].fill(DType::Bool);
@@ -325,7 +325,7 @@ mod tests {
         let listed: FxHashSet<KernelKey> = specialisations(2).into_iter().collect();
         let mut asked = FxHashSet::default();
         for &function in Function::ALL.iter().filter(|of| of.operands() == 2) {
-            for dtype in DType::ALL {
+            for &dtype in DType::ALL {
                 for shape in [&[4000][..], &[61, 63]] {
                     for view in [false, true] {
                         asked.extend(keys(function, dtype, shape.into(), view)?);

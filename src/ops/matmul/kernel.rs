@@ -327,7 +327,11 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut all: Vec<KernelKey> = pack::specialisations().collect();
     all.extend(reduces());
     for &kernel in MatmulKernel::all() {
-        for dtype in DType::ALL.into_iter().filter(|&dtype| kernel.takes(dtype)) {
+        for dtype in DType::ALL
+            .iter()
+            .copied()
+            .filter(|&dtype| kernel.takes(dtype))
+        {
             for (nth, &(element, result)) in names(dtype).iter().enumerate() {
                 // Of forms that differ from others in loads, stores or types alone, a few of each.
                 let all_forms = match kernel.kind {

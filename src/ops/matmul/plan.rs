@@ -512,7 +512,11 @@ pub(super) mod tests {
         ];
         for capabilities in adapters() {
             // Products of bool are refused before.
-            for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
+            for dtype in DType::ALL
+                .iter()
+                .copied()
+                .filter(|&dtype| dtype != DType::Bool)
+            {
                 for (m, n) in sizes
                     .iter()
                     .flat_map(|&m| sizes.iter().map(move |&n| (m, n)))

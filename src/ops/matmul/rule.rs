@@ -38,7 +38,7 @@ pub enum Activation {
 
 impl Activation {
     /// Every activation.
-    pub const ALL: [Activation; 4] = [
+    pub const ALL: &[Activation] = &[
         Activation::None,
         Activation::Relu,
         Activation::Gelu,

@@ -191,9 +191,9 @@ const UNLIMITED: u64 = 1 << 30;
 /// target may be written then; the device holds nothing of it.
 pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     device: &Device,
-    a: &mut impl MatrixSource<T>,
-    b: &mut impl MatrixSource<T>,
-    c: &mut impl MatrixTarget<T>,
+    a: &mut (impl MatrixSource<T> + ?Sized),
+    b: &mut (impl MatrixSource<T> + ?Sized),
+    c: &mut (impl MatrixTarget<T> + ?Sized),
 ) -> Result<Streamed> {
     let ([m, k], [inner, n]) = (a.shape(), b.shape());
     let mismatch = |left: [usize; 2], right: [usize; 2], rule| {
@@ -346,9 +346,9 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
     fn run(
         &mut self,
         [m, k, n]: [usize; 3],
-        a: &mut impl MatrixSource<T>,
-        b: &mut impl MatrixSource<T>,
-        c: &mut impl MatrixTarget<T>,
+        a: &mut (impl MatrixSource<T> + ?Sized),
+        b: &mut (impl MatrixSource<T> + ?Sized),
+        c: &mut (impl MatrixTarget<T> + ?Sized),
     ) -> Result<()> {
         self.streamed.tile = self.tile;
         let [tile_m, tile_k, tile_n] = self.tile;
@@ -407,7 +407,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
     /// A tile on the device, in the type that sums are kept in.
     fn upload(
         &mut self,
-        source: &mut impl MatrixSource<T>,
+        source: &mut (impl MatrixSource<T> + ?Sized),
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> Result<Tensor> {
@@ -436,7 +436,7 @@ impl<T: Element + bytemuck::Pod> Run<'_, T> {
         }
     }
 
-    fn finish(&mut self, coming: Coming<T>, c: &mut impl MatrixTarget<T>) -> Result<()> {
+    fn finish(&mut self, coming: Coming<T>, c: &mut (impl MatrixTarget<T> + ?Sized)) -> Result<()> {
         let elements = coming.elements.wait()?;
         self.wrote = true;
         self.streamed.downloaded += size_of_val(&elements[..]) as u64;

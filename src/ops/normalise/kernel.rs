@@ -154,7 +154,8 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut all = Vec::new();
     for what in Norm::ALL {
         let dtypes = DType::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .filter(|&dtype| dtype.is_float() && what.reduction().in_kernels(dtype));
         for element in dtypes {
             for (weight, bias) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -109,7 +109,8 @@ impl Tensor {
     }
 
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with mean and variance (of everything,
-    /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in order. `epsilon` is an
+    /// without correction) along `axes`. `weight` and `bias` have the sizes of these axes, in the tensor's
+    /// order, whatever order they are named in. `epsilon` is an
     /// f64 or f32, rounded to f32 unless the tensor is of f64. On a GPU such tensors go to the CPU for one that is not 0 and
     /// below 1e-23 or above what f32 holds.
     ///
@@ -206,7 +207,7 @@ fn spread(
 ) -> Result<Tensor> {
     let sizes: Shape = along.axes.iter().map(|&axis| x.shape()[axis]).collect();
     if given.shape() != &sizes {
-        let rule = "weight and bias have the sizes of the axes along which is normalised";
+        let rule = "weight and bias have the sizes of the axes along which is normalised, in the tensor's order";
         return Err(Error::shape_mismatch(op, &sizes, given.shape(), rule));
     }
     if given.dtype() != x.dtype() {

@@ -54,6 +54,15 @@ impl<A: Into<Axis> + Copy> From<&Vec<A>> for Axes {
     }
 }
 
+impl<A: Into<Axis>> From<Vec<A>> for Axes {
+    fn from(axes: Vec<A>) -> Self {
+        Axes {
+            named: Some(axes.into_iter().map(Into::into).collect()),
+            keep: false,
+        }
+    }
+}
+
 impl<A: Into<Axis>, const N: usize> From<[A; N]> for Axes {
     fn from(axes: [A; N]) -> Self {
         Axes {

@@ -161,7 +161,8 @@ pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
     let mut names = Vec::new();
     for what in Reduction::KERNELS {
         for element in DType::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .filter(|&dtype| what.in_kernels(dtype))
         {
             let result = what.result(element);
@@ -298,7 +299,7 @@ mod tests {
                 for axes in (0..1 << layout.rank()).map(|bits| chosen(layout.rank(), bits)) {
                     let cases = Reduction::KERNELS
                         .into_iter()
-                        .flat_map(|what| DType::ALL.map(|dtype| (what, dtype)));
+                        .flat_map(|what| DType::ALL.iter().map(move |&dtype| (what, dtype)));
                     for (what, dtype) in cases.filter(|(what, dtype)| what.in_kernels(*dtype)) {
                         for launch in planned(what, &layout, &axes, dtype, &capabilities) {
                             for bound in &launch.operands {

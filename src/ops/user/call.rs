@@ -14,7 +14,8 @@ use crate::layout::Layout;
 use crate::shape::Shape;
 
 /// One launch of a program's own kernel, as its CPU twin sees it: inputs and outputs by the names
-/// of their variables in the WGSL, row-major and without gaps, and the scalars.
+/// of their variables in the WGSL, row-major and without gaps, and the scalars. Of a kernel that is
+/// [`strided`](super::KernelBuilder::strided) `NAME_offset` is 0 here, and `NAME_stride_0`, .. are those of rows.
 pub struct KernelCall<'a> {
     pub(super) kernel: &'static str,
     pub(super) source: &'a Source,
@@ -108,7 +109,7 @@ impl<'a> KernelCall<'a> {
             .outputs
             .iter()
             .find(|(output, ..)| *output == name)
-            .ok_or_else(|| unknown(self.kernel, "output", name))?;
+            .ok_or_else(|| unknown(self.kernel, self.source, What::Output, name))?;
         let bytes = bytes.take().ok_or_else(|| {
             Error::invalid(self.kernel, format!("the output `{name}` was taken before"))
         })?;
@@ -121,7 +122,8 @@ impl<'a> KernelCall<'a> {
     /// [`Error::InvalidArgument`] when the kernel has no such output.
     pub fn output_shape(&self, name: &str) -> Result<&Shape> {
         let found = self.outputs.iter().find(|(output, ..)| *output == name);
-        let (_, shape, _) = found.ok_or_else(|| unknown(self.kernel, "output", name))?;
+        let (_, shape, _) =
+            found.ok_or_else(|| unknown(self.kernel, self.source, What::Output, name))?;
         Ok(shape)
     }
 
@@ -144,7 +146,7 @@ impl<'a> KernelCall<'a> {
             .members
             .iter()
             .find(|member| member.name == name);
-        let member = member.ok_or_else(|| unknown(self.kernel, "scalar", name))?;
+        let member = member.ok_or_else(|| unknown(self.kernel, self.source, What::Scalar, name))?;
         if T::DTYPE != member.dtype {
             return Err(Error::read_dtype(self.kernel, member.dtype, T::DTYPE));
         }
@@ -167,7 +169,7 @@ impl<'a> KernelCall<'a> {
 
     fn find_input(&self, name: &str) -> Result<&(&'a str, &'a Shape, Bytes<'a>)> {
         let found = self.inputs.iter().find(|(input, ..)| *input == name);
-        found.ok_or_else(|| unknown(self.kernel, "input", name))
+        found.ok_or_else(|| unknown(self.kernel, self.source, What::Input, name))
     }
 
     fn check<T: Element + bytemuck::Pod>(&self, name: &str) -> Result<()> {
@@ -185,6 +187,41 @@ impl<'a> KernelCall<'a> {
     }
 }
 
-pub(super) fn unknown(kernel: &'static str, what: &str, name: &str) -> Error {
-    Error::invalid(kernel, format!("the kernel has no {what} `{name}`"))
+/// The typed error for a name that the kernel's WGSL has not, with those that it has.
+pub(super) fn unknown(kernel: &'static str, source: &Source, what: What, name: &str) -> Error {
+    let bindings = source.bindings.iter();
+    let names: Vec<&str> = match what {
+        What::Scalar => source.members.iter().map(|one| one.name.as_str()).collect(),
+        What::Input | What::Output => bindings
+            .filter(|binding| binding.is_input == (what == What::Input))
+            .map(|binding| binding.name.as_str())
+            .collect(),
+    };
+    let names = match names.is_empty() {
+        true => "it has none".to_owned(),
+        false => format!("it has `{}`", names.join("`, `")),
+    };
+    let what = what.name();
+    Error::invalid(
+        kernel,
+        format!("the kernel has no {what} `{name}`: {names}"),
+    )
+}
+
+/// What a launch gives a kernel by name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Input,
+    Output,
+    Scalar,
+}
+
+impl What {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            What::Input => "input",
+            What::Output => "output",
+            What::Scalar => "scalar",
+        }
+    }
 }

@@ -31,7 +31,8 @@ const ROUNDS: u64 = 3;
 impl Kernel {
     /// Compares the kernel on a device with its twin, on random inputs: of the standard normal
     /// distribution for floats, whole numbers from -100 to 100 (0 to 200 for `u32`) for others.
-    /// `shapes` are those of the inputs, by name; `with` gives what else a launch needs.
+    /// `shapes` are those of the inputs, by name; `with` gives what else a launch needs. A kernel that is
+    /// [`strided`](super::KernelBuilder::strided) gets them turned round, and not from the start, in some rounds.
     ///
     /// ```
     /// # use orlop::{Device, Kernel, Tolerance};
@@ -71,7 +72,11 @@ impl Kernel {
                 let binding = bindings.iter().find(|binding| binding.name == name);
                 let dtype = binding.map_or(DType::F32, |binding| binding.dtype);
                 let seed = round * shapes.len() as u64 + at as u64;
-                launch = launch.input(name, &random(shape, dtype, seed)?);
+                let input = match self.strided && round % 2 == 1 {
+                    true => random_view(device, shape, dtype, seed)?,
+                    false => random(shape, dtype, seed)?,
+                };
+                launch = launch.input(name, &input);
             }
             with(launch).check(device, tolerance)?;
         }
@@ -148,6 +153,19 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     let cpu = Device::cpu();
     let tensor = cpu.scope(|| tensor.to(&cpu)?.cast(DType::F64))?;
     tensor.to_vec::<f64>()
+}
+
+/// Columns instead of rows, behind others that are not asked for.
+fn random_view(device: &Device, shape: &[usize], dtype: DType, seed: u64) -> Result<Tensor> {
+    let Some((last, others)) = shape.split_last() else {
+        return random(shape, dtype, seed);
+    };
+    let turned: Vec<usize> = std::iter::once(last + 1)
+        .chain(others.iter().rev().copied())
+        .collect();
+    let axes: Vec<usize> = (0..shape.len()).rev().collect();
+    let there = random(&turned, dtype, seed)?.to(device)?;
+    there.slice(1..)?.permute(&axes)
 }
 
 fn random(shape: &[usize], dtype: DType, seed: u64) -> Result<Tensor> {

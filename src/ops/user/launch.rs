@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Kernel;
-use super::call::unknown;
+use super::call::{What, unknown};
 use super::op::{self, About, Output, Role, UserOp, lies_well};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
@@ -275,22 +275,21 @@ impl<'k> KernelLaunch<'k> {
     fn operands(&self) -> Result<SmallVec<[&Tensor; 4]>> {
         let kernel = self.kernel.name;
         let bindings = &self.kernel.source.bindings;
-        let is_there = |name: &str, is_input| {
+        let is_there = |name: &str, what| {
+            let is_input = what == What::Input;
             let mut bindings = bindings.iter();
             bindings.any(|binding| binding.is_input == is_input && binding.name == name)
         };
-        let inputs = self.inputs.iter().map(|(name, _)| (name, true, "input"));
-        let outputs = self.outputs.iter().map(|(name, _)| (name, false, "output"));
+        let inputs = self.inputs.iter().map(|(name, _)| (name, What::Input));
+        let outputs = self.outputs.iter().map(|(name, _)| (name, What::Output));
         let mut named: Vec<&String> = Vec::new();
-        for (name, is_input, what) in inputs.chain(outputs) {
-            if !is_there(name, is_input) {
-                return Err(unknown(kernel, what, name));
+        for (name, what) in inputs.chain(outputs) {
+            if !is_there(name, what) {
+                return Err(unknown(kernel, &self.kernel.source, what, name));
             }
             if named.contains(&name) {
-                return Err(Error::invalid(
-                    kernel,
-                    format!("the {what} `{name}` is given twice"),
-                ));
+                let problem = format!("the {} `{name}` is given twice", what.name());
+                return Err(Error::invalid(kernel, problem));
             }
             named.push(name);
         }
@@ -459,7 +458,7 @@ impl<'k> KernelLaunch<'k> {
         let members = &kernel.source.members;
         for (at, (name, _)) in self.scalars.iter().enumerate() {
             if !members.iter().any(|member| member.name == *name) {
-                return Err(unknown(kernel.name, "scalar", name));
+                return Err(unknown(kernel.name, &kernel.source, What::Scalar, name));
             }
             if self.scalars[..at].iter().any(|(other, _)| other == name) {
                 return Err(Error::invalid(

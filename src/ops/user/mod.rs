@@ -277,7 +277,7 @@ impl KernelBuilder {
     /// called `NAME_offset`, `NAME_size_0`, `NAME_stride_0`, .. say how, in elements (strides may
     /// be negative, as `i32`; those of broadcast dimensions are 0). The rank must be the one that
     /// the members ask for. An array of a fixed length gets its elements in order, from the first.
-    /// Outputs are row-major as ever.
+    /// Outputs are row-major as ever. The twin gets inputs row-major and without gaps as well, and offsets and strides that say so.
     pub fn strided(mut self) -> Self {
         self.strided = true;
         self
@@ -317,7 +317,12 @@ impl KernelBuilder {
         };
         for (at, (name, _)) in self.rules.iter().enumerate() {
             if !is_output(name) {
-                return Err(call::unknown(self.name, "output", name));
+                return Err(call::unknown(
+                    self.name,
+                    &self.source,
+                    call::What::Output,
+                    name,
+                ));
             }
             if self.rules[..at].iter().any(|(other, _)| other == name) {
                 let problem = format!("the output `{name}` has two rules for its shape");

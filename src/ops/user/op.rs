@@ -288,8 +288,17 @@ impl Op for UserOp<'_> {
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let source = &self.kernel.source;
-        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout).collect();
-        let words = self.params(&layouts, None);
+        // It gets them without gaps, so offsets and strides are those of rows.
+        let dense: SmallVec<[Layout; 4]> = match self.kernel.strided {
+            true => self
+                .shapes
+                .iter()
+                .cloned()
+                .map(Layout::contiguous)
+                .collect(),
+            false => SmallVec::new(),
+        };
+        let words = self.params(&dense.iter().collect::<SmallVec<[&Layout; 4]>>(), None);
         let mut given = SmallVec::new();
         let mut outputs = SmallVec::new();
         let first = match self.keeps {
