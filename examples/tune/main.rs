@@ -173,7 +173,7 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     table.extend(base);
     let text = format!(
-        "# Kernels for matrix products that took less time than the planned ones when orlop's example `tune`\n# measured them: at least {} % of it was to be saved. Those of --base are as they were.\n\n{}",
+        "# Kernels for matrix products, measured by orlop's example `tune`: at least {} % of the planned one's time\n# was to be saved. Those of --base are as they were.\n\n{}",
         args.margin,
         table.to_toml(),
     );

@@ -32,6 +32,16 @@ const LONGEST: usize = 1 << 20;
 const SMALL_ALONE: usize = 24 * 24 * 24;
 /// Bytes of a right operand that the first cache holds for a small product: it is not packed.
 const SMALL_RIGHT: usize = 32 << 10;
+/// Rows of a piece of a larger product for the loops of [`Small`].
+const PIECE: usize = 24;
+/// They have it where it has so many rows and columns, and terms so few that packing costs more than they do;
+const MANY: [usize; 2] = [64, 32];
+const FEW_TERMS: usize = 24;
+/// or where threads share so many multiply-adds, so many columns and A by rows, and B has little more bytes than the first
+/// cache.
+const SHARED: usize = 128 * 128 * 128;
+const SHARED_COLUMNS: usize = 64;
+const SHARED_RIGHT: usize = 64 << 10;
 
 /// Bytes of a column of rows up to which `gemm` packs them instead of the columns of a matrix of columns.
 const NARROW: usize = 256;
@@ -84,20 +94,18 @@ pub(crate) fn multiply<T: GemmElement>(
         if k > longest_run(k) {
             return in_parts(c, a, b, size, longest_run(k), on_all_cores);
         }
-        return T::small(Small {
-            c,
-            a: a.elements,
-            a_row: a.row as usize,
-            a_column: a.column as usize,
-            b: b.elements,
-            b_row: b.row as usize,
-            m,
-            k,
-            n,
-        });
+        return small(c, a, b, size);
     }
     if times_few(c, a, b, size, on_all_cores) {
         return;
+    }
+    let is_shared = on_all_cores && size.work() > ALONE && parallel::width() > 1;
+    if has_lines && suits_pieces(size, size_of::<T>(), is_shared && a.column == 1) {
+        let pieces = c.chunks_mut(PIECE * n).enumerate();
+        return parallel::share(is_shared, pieces, |(at, c)| {
+            let m = c.len() / n;
+            small(c, a.from(at * PIECE, 0), b, Size { m, ..size });
+        });
     }
     // `gemm` adds up its parts of k in a row, and takes a single row or column of neighbours for a vector.
     let longest = match m == 1 || n == 1 {
@@ -107,7 +115,6 @@ pub(crate) fn multiply<T: GemmElement>(
     if k > longest {
         return in_parts(c, a, b, size, longest, on_all_cores);
     }
-    let is_shared = on_all_cores && size.work() > ALONE && parallel::width() > 1;
     let target = Target {
         start: c.as_mut_ptr(),
         row: n,
@@ -139,6 +146,30 @@ pub(crate) fn multiply<T: GemmElement>(
         }),
         None => target.call(a, b, k, whole, false, Parallelism::None),
     }
+}
+
+/// By the loops of [`Small`].
+fn small<T: GemmElement>(c: &mut [T], a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size) {
+    T::small(Small {
+        c,
+        a: a.elements,
+        a_row: a.row as usize,
+        a_column: a.column as usize,
+        b: b.elements,
+        b_row: b.row as usize,
+        m: size.m,
+        k: size.k,
+        n: size.n,
+    });
+}
+
+/// Whether those are faster, in pieces of rows: `by_rows` A lies so, and threads share them.
+fn suits_pieces(size: Size, bytes: usize, by_rows: bool) -> bool {
+    let Size { m, k, n } = size;
+    let right = k.saturating_mul(n).saturating_mul(bytes);
+    let is_middling = size.work() <= SHARED && n >= SHARED_COLUMNS && right <= SHARED_RIGHT;
+    let is_many = m >= MANY[0] && n >= MANY[1];
+    simd::has_vectors() && is_many && (k <= FEW_TERMS || by_rows && is_middling)
 }
 
 fn is_narrow<T>(m: usize) -> bool {
@@ -370,6 +401,14 @@ mod tests {
             [300, 100, 16],
             [70, 256, 193],
             [200, 1280, 800],
+            // Pieces of rows: of few terms, and shared ones.
+            [64, 24, 32],
+            [72, 1, 45],
+            [301, 9, 1500],
+            [67, 24, 4000],
+            [101, 101, 101],
+            [64, 255, 64],
+            [97, 128, 127],
         ] {
             let values = |count: usize, turn: usize| -> Vec<f32> {
                 (0..count)

@@ -146,12 +146,16 @@ impl<R: Read + Seek> SafeTensors<R> {
         let failing = Failing::new("SafeTensors::load", &self.file);
         let info = self.metadata.info(name).ok_or_else(|| {
             let names = self.metadata.offset_keys();
-            let some = names.iter().take(FEW).map(|name| format!("`{name}`"));
-            let some = some.collect::<Vec<_>>().join(", ");
-            let (count, more) = (names.len(), if names.len() > FEW { ", .." } else { "" });
-            failing.problem(format!(
-                "it has no tensor `{name}`; it has {count}: {some}{more}"
-            ))
+            let some = names.iter().take(FEW);
+            let some: Vec<_> = some
+                .map(|name| format!("`{}`", name.escape_debug()))
+                .collect();
+            let has = match names.len() {
+                0 => "none".to_owned(),
+                count @ ..=FEW => format!("{count}: {}", some.join(", ")),
+                count => format!("{count}: {}, ..", some.join(", ")),
+            };
+            failing.problem(format!("it has no tensor `{name}`; it has {has}"))
         })?;
         let dtype = DType::ALL
             .iter()
@@ -261,9 +265,11 @@ fn write(
             Ok(((*name).to_owned(), info))
         })
         .collect();
-    let texts: BTreeMap<_, _> = metadata.iter().copied().collect();
-    if texts.len() < metadata.len() {
-        return Err(failing.problem("two texts of its metadata have one name"));
+    let mut texts = BTreeMap::new();
+    for &(name, text) in metadata {
+        if texts.insert(name, text).is_some() {
+            return Err(failing.problem(format!("two texts of its metadata are named `{name}`")));
+        }
     }
     let says = |error: &dyn std::error::Error| failing.problem(error.to_string());
     let tensors = Metadata::new(None, infos?).map_err(|error| says(&error))?;
@@ -282,7 +288,7 @@ fn write(
     if header.len() as u64 > HEADER {
         let bytes = header.len();
         return Err(failing.problem(format!(
-            "its header would have {bytes} bytes, above the format's {HEADER}: fewer tensors, or shorter names"
+            "its header would have {bytes} bytes, above the format's {HEADER}: fewer tensors, shorter names, or less metadata"
         )));
     }
     writer

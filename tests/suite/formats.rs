@@ -50,7 +50,10 @@ fn busy_writer(context: &Context) -> Result<()> {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             let one = Tensor::ones(&self.0, [8], DType::F32).and_then(|one| one.to_vec::<f32>());
             assert_eq!(one.unwrap(), [1.0; 8]);
-            self.1.fill(4.0).unwrap();
+            // At the header nothing is read yet.
+            if !self.2.is_empty() {
+                self.1.fill(4.0).unwrap();
+            }
             self.2.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -67,7 +70,8 @@ fn busy_writer(context: &Context) -> Result<()> {
     // What it writes comes after what was read before it.
     let data: Vec<f32> = bytemuck::pod_collect_to_vec(&busy.2[busy.2.len() - (12 << 20)..]);
     let first = data.partition_point(|&x| x == 3.0);
-    assert!(first > 0 && data[first..].iter().all(|&x| x == 4.0));
+    assert_eq!(first, 1 << 20, "a piece of 4 MiB");
+    assert!(data[first..].iter().all(|&x| x == 4.0));
     Ok(())
 }
 
@@ -503,7 +507,7 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
         assert!(bytes == same);
     }
     let error = write_safetensors(Vec::new(), &all, &[text[0], text[0]]).unwrap_err();
-    assert!(matches!(error, Error::File(_)), "{error}");
+    assert!(error.to_string().contains("named `step`"), "{error}");
     let error = file.load(&device, "vieww").unwrap_err().to_string();
     assert!(
         error.contains("`vieww`; it has 5") && error.contains("`view`"),

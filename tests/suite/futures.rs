@@ -321,12 +321,6 @@ fn beside_a_timer<T>(what: &str, begin: impl FnOnce() -> Pending<T>) -> Result<T
         called.get(),
         ticks.len()
     );
-    // Blocked for the whole it would tick at both ends alone.
-    assert!(
-        whole < 20 * TICK || ticks.len() >= 5,
-        "{what}: {} ticks in {whole:?}",
-        ticks.len()
-    );
     // Machines are busy: what must not be is a thread that waits for the whole.
     assert!(
         longest < Duration::from_millis(50) + whole / 2,

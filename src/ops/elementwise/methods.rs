@@ -88,8 +88,8 @@ macro_rules! in_place {
 
                 #[doc = concat!("[`Tensor::", stringify!($method), "`] in this tensor's memory where ")]
                 /// nobody else holds it and the result fits, else in new memory. Functions without such a form of their own:
-                /// [`Tensor::into_fused`]. The tensor is used up, also by a call that fails: one that may is
-                #[doc = concat!("[`Tensor::", stringify!($assign), "`], which keeps it.")]
+                /// [`Tensor::into_fused`]. The tensor is used up, also by a call that fails; where that matters
+                #[doc = concat!("[`Tensor::", stringify!($assign), "`] keeps it.")]
                 ///
                 /// # Errors
                 /// As [`Tensor::add`].

@@ -155,14 +155,20 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_vec::<f64>()
 }
 
-/// Columns instead of rows, behind others that are not asked for.
+/// Columns instead of rows, behind one that is not asked for, where there is room for that.
 fn random_view(device: &Device, shape: &[usize], dtype: DType, seed: u64) -> Result<Tensor> {
-    let Some((last, others)) = shape.split_last() else {
-        return random(shape, dtype, seed);
+    let turned: Vec<usize> = match shape.split_last() {
+        Some((last, others)) => std::iter::once(last.saturating_add(1))
+            .chain(others.iter().rev().copied())
+            .collect(),
+        None => Vec::new(),
     };
-    let turned: Vec<usize> = std::iter::once(last + 1)
-        .chain(others.iter().rev().copied())
-        .collect();
+    let elements = |sizes: &[usize]| Shape::from(sizes).elements();
+    let bytes = (elements(&turned) as u64).saturating_mul(dtype.size() as u64);
+    // The kernel is bound to all of it.
+    if elements(shape) == 0 || turned.is_empty() || bytes > device.capabilities().indexed_bytes() {
+        return random(shape, dtype, seed);
+    }
     let axes: Vec<usize> = (0..shape.len()).rev().collect();
     let there = random(&turned, dtype, seed)?.to(device)?;
     there.slice(1..)?.permute(&axes)
