@@ -162,6 +162,16 @@ impl Capabilities {
         (flops / flops_per_second).max(bytes / bytes_per_second)
     }
 
+    /// How many times as long as of f32 the operations of a dtype take, about: GPUs that are made for pictures have a unit for f64
+    /// beside 32 or 64 for f32.
+    pub(crate) fn slowness(&self, dtype: DType) -> f64 {
+        match (dtype, self.kind) {
+            (DType::F64, DeviceKind::Cpu | DeviceKind::Software) => 1.0,
+            (DType::F64, _) => 32.0,
+            _ => 1.0,
+        }
+    }
+
     /// True when kernels on the device can compute with `dtype`.
     pub fn computes(&self, dtype: DType) -> bool {
         match dtype {

@@ -47,11 +47,14 @@ impl Layout {
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
-        // Without elements there is nothing to step over, and sizes may be anything.
-        let mut step = isize::from(shape.elements() > 0);
+        let mut step = 1;
         for (stride, &size) in strides.iter_mut().zip(shape.dims()).rev() {
             *stride = step;
             step = step.saturating_mul(signed(size));
+        }
+        if step == 0 {
+            // Without elements there is nothing to step over, and sizes may be anything.
+            strides.fill(0);
         }
         Self {
             shape,
@@ -95,14 +98,12 @@ impl Layout {
 
     /// True when the elements lie row-major without gaps (from any offset).
     pub fn is_contiguous(&self) -> bool {
-        if self.elements() == 0 {
-            return true;
-        }
         let mut step = 1isize;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
             if size != 1 {
                 if stride != step {
-                    return false;
+                    // Without elements there is nothing that lies apart.
+                    return self.elements() == 0;
                 }
                 // Of shapes that nothing holds too.
                 step = step.saturating_mul(signed(size));

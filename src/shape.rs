@@ -36,10 +36,9 @@ impl Shape {
 
     /// Number of elements: 1 for a scalar, 0 when any size is 0; `None` when it overflows `usize`.
     pub fn checked_elements(&self) -> Option<usize> {
-        if self.0.contains(&0) {
-            return Some(0);
-        }
-        self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+        let product = self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        // What comes before a 0 may overflow.
+        product.or_else(|| self.0.contains(&0).then_some(0))
     }
 
     /// Number of elements, saturating. Shapes of tensors never overflow.
@@ -52,24 +51,35 @@ impl Shape {
     /// # Errors
     /// [`Error::TooLarge`] when it overflows `isize`, which bounds every address.
     pub(crate) fn count(&self, op: &'static str) -> Result<usize> {
-        self.checked_elements()
-            .filter(|&count| isize::try_from(count).is_ok())
-            .ok_or_else(|| {
-                // The exact count may not fit any integer: say at least this much.
-                let asked = self
-                    .0
-                    .iter()
-                    .fold(1u128, |n, &d| n.saturating_mul(d as u128));
-                Error::too_large(
-                    op,
-                    format!("a tensor of shape {self}"),
-                    asked,
-                    isize::MAX as u64,
-                    "elements",
-                    "the address space",
-                    "check the shape",
-                )
-            })
+        match self.checked_elements() {
+            Some(count) if isize::try_from(count).is_ok() => Ok(count),
+            _ => Err(self.too_large(op)),
+        }
+    }
+
+    #[cold]
+    fn too_large(&self, op: &'static str) -> Error {
+        // The exact count may not fit any integer: say at least this much.
+        let sizes = self.0.iter();
+        let asked = sizes.fold(1u128, |n, &d| n.saturating_mul(d as u128));
+        Error::too_large(
+            op,
+            format!("a tensor of shape {self}"),
+            asked,
+            isize::MAX as u64,
+            "elements",
+            "the address space",
+            "check the shape",
+        )
+    }
+
+    /// The same with another last size.
+    pub(crate) fn with_last(&self, size: usize) -> Shape {
+        let mut shape = self.clone();
+        if let Some(last) = shape.0.last_mut() {
+            *last = size;
+        }
+        shape
     }
 
     /// The shape that `self` and `other` broadcast to by NumPy's rule: aligned at the last

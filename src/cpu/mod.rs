@@ -19,7 +19,7 @@ pub(crate) mod transpose;
 mod vectors;
 pub(crate) mod whole;
 
-pub(crate) use arena::{HostBlock, HostPin, HostPool};
+pub(crate) use arena::{HostBlock, HostPin, HostPool, ReadBytes};
 pub(crate) use copy::{copy, copy_block, copy_run, fill, gather};
 pub(crate) use simd::{Loops, vectorised};
 

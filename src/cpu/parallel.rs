@@ -137,17 +137,16 @@ pub(crate) fn share<I: Iterator<Item: Send> + Send>(
     items: I,
     work: impl Fn(I::Item) + Sync,
 ) {
+    if !is_much {
+        return items.for_each(work);
+    }
     let items = Mutex::new(items);
     let next = || items.lock().next();
-    let all = || {
+    everywhere(&|| {
         while let Some(item) = next() {
             work(item);
         }
-    };
-    match is_much {
-        true => everywhere(&all),
-        false => all(),
-    }
+    });
 }
 
 /// Walks the elements of several layouts of one shape together, in row-major order, as blocks of

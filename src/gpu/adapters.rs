@@ -56,6 +56,10 @@ pub(crate) fn adapters() -> &'static [Adapter] {
         }
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
         descriptor.backends &= backends;
+        if cfg!(windows) && std::env::var_os("WGPU_DEBUG").is_none() {
+            // With it DX12's compilers optimise nothing, and so in each program that is built for its developers.
+            descriptor.flags.remove(wgpu::InstanceFlags::DEBUG);
+        }
         let wanted = descriptor.backends;
         let instance = wgpu::Instance::new(descriptor);
         let found = pollster::block_on(instance.enumerate_adapters(wanted));
@@ -177,7 +181,12 @@ pub(super) fn describe(
         // What is made are whole quanta, and what is bound whole windows.
         max_buffer_bytes: limits.max_buffer_size / QUANTUM * QUANTUM,
         max_binding_bytes: whole_windows(limits.max_storage_buffer_binding_size),
-        max_bindings: limits.max_storage_buffers_per_shader_stage,
+        // Beside them there is room for a uniform.
+        max_bindings: limits.max_storage_buffers_per_shader_stage.min(
+            limits
+                .max_buffers_and_acceleration_structures_per_shader_stage
+                .saturating_sub(1),
+        ),
         max_workgroups: limits.max_compute_workgroups_per_dimension,
         // Kernels may put all of a workgroup into one dimension.
         max_invocations: limits

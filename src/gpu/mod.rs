@@ -93,6 +93,9 @@ pub(crate) struct GpuOptions {
 /// close to what the pool reserved. Larger buffers get memory of their own.
 const DRIVER_BLOCKS: std::ops::Range<u64> = (1 << 20)..(8 << 20);
 
+/// Bindings of all bind groups that there are at a time, at most: those that are kept, in flight and a program's own.
+const DESCRIPTORS: u32 = 1 << 16;
+
 pub(crate) struct Gpu {
     name: String,
     pub(crate) capabilities: Capabilities,
@@ -115,6 +118,9 @@ pub(crate) struct Gpu {
     queue: wgpu::Queue,
     adapter: wgpu::Adapter,
     serial: Option<&'static Serial>,
+    /// Waits are wgpu's own, which hold a lock that presenting and `destroy` need: on a lent device others do. On Metal wgpu 30
+    /// takes a wait for a loss where another thread has just seen that the work is done (`pending_command_buffers`).
+    waits_in_wgpu: bool,
     /// Set while dropping: after every wgpu object, so that it outlives them.
     dropping: Option<Hold>,
     counted: Option<exit::Counted>,
@@ -138,11 +144,14 @@ impl Gpu {
             wanted |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
             experimental_features = hal::experimental_features();
         }
+        let mut limits = adapter.adapter.limits();
+        // DX12 takes a heap of so many descriptors at once, of some 32 bytes each; others do not ask.
+        limits.max_non_sampler_bindings = limits.max_non_sampler_bindings.min(DESCRIPTORS);
         let label = options.name.clone();
         let descriptor = wgpu::DeviceDescriptor {
             label: Some(&label),
             required_features: adapter.adapter.features() & wanted,
-            required_limits: adapter.adapter.limits(),
+            required_limits: limits,
             experimental_features,
             memory_hints: wgpu::MemoryHints::Manual {
                 suballocated_device_memory_block_size: DRIVER_BLOCKS,
@@ -242,6 +251,7 @@ impl Gpu {
         let limit = options.wait_timeout;
         pipelines.conversions =
             halves::conversions(adapter, &device, &queue, &pipelines, &health, limit);
+        let waits_in_wgpu = serial.is_none() && !health.is_lent() && adapter.backend != "Metal";
         let gpu = Arc::new(Self {
             pipelines,
             stream: Mutex::new(Stream::new(
@@ -270,6 +280,7 @@ impl Gpu {
             queue,
             adapter: adapter.adapter.clone(),
             serial,
+            waits_in_wgpu,
             name: options.name,
             dropping: None,
             counted: settles.then(|| exit::Counted::new(serial.is_some())),

@@ -489,6 +489,8 @@ fn encode(
             }
             pass.set_bind_group(0, operands, &[]);
             match kernel.space {
+                // Layouts without them have no place for them: wgpu 30 panics there on Metal and DX12.
+                ParamsSpace::Immediate if words.is_empty() => {}
                 ParamsSpace::Immediate => {
                     pass.set_immediates(0, bytemuck::cast_slice(&batch.words[words.clone()]));
                 }

@@ -60,13 +60,10 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits (on GL, on a lent device and before a deadline: looks once); true when the submission has run.
+    /// Waits (on GL, on Metal, on a lent device and before a deadline: looks once); true when the submission has run.
     fn poll(&self, submission: &Submission, deadline: Deadline) -> bool {
         let first = self.counted.as_ref().filter(|counted| counted.is_first());
-        // wgpu keeps a lock while it waits that presenting needs, and `destroy`; who waits for it keeps all others
-        // from submitting.
-        let is_ours = self.serial.is_none() && !self.health.is_lent();
-        if is_ours && deadline.is_endless() && first.is_none() {
+        if self.waits_in_wgpu && deadline.is_endless() && first.is_none() {
             // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
             // device ends the wait, and drivers give up on work that hangs.
             let waited = self.poll_device(wgpu::PollType::Wait {

@@ -22,22 +22,32 @@ use crate::turns::Turn;
 /// # Errors
 /// `Unsupported` for mixed operands without a scope when any of their devices is strict.
 pub(crate) fn home(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
-    match scope::innermost() {
-        Some(device) => Ok(device),
-        None => home_of(op, operands),
-    }
+    let scoped = scope::innermost();
+    home_of(op, operands, scoped.as_ref()).cloned()
 }
 
-fn home_of(op: &'static str, operands: &[&Tensor]) -> Result<Device> {
+/// The same, borrowed; `named` is what the caller or a scope names, if any.
+///
+/// # Errors
+/// As [`home`].
+pub(super) fn home_of<'a>(
+    op: &'static str,
+    operands: &[&'a Tensor],
+    named: Option<&'a Device>,
+) -> Result<&'a Device> {
+    if let Some(named) = named {
+        return Ok(named);
+    }
     let home = operands
         .iter()
+        .copied()
         .find(|tensor| !tensor.device().is_cpu())
-        .or(operands.first())
-        .map(|tensor| tensor.device())
+        .or(operands.first().copied())
+        .map(Tensor::device)
         .ok_or_else(|| Error::invalid(op, "no operand and no device"))?;
     let help = "move one of them with to(&device), name a device with device.scope(...), or open it with Placement::Soft";
     check_travel(op, home, operands.iter().copied(), help)?;
-    Ok(home.clone())
+    Ok(home)
 }
 
 /// Whether operands may travel to where an existing tensor is written, whatever the scope.
@@ -138,16 +148,21 @@ pub(super) struct Arrivals {
     /// Bytes that travelled.
     pub bytes: u64,
     /// The devices that some of them left, each once.
-    pub left: SmallVec<[Device; 2]>,
+    pub left: Vec<Device>,
 }
 
 impl Arrivals {
-    /// The operands, in their order.
-    pub(super) fn operands<'a>(&'a self, inputs: &[&'a Tensor]) -> SmallVec<[&'a Tensor; 4]> {
-        let moved = self.moved.iter().map(Option::as_ref);
-        let moved = moved.chain(std::iter::repeat(None));
-        let each = inputs.iter().zip(moved);
-        each.map(|(&input, moved)| moved.unwrap_or(input)).collect()
+    /// The operands, in their order; `None` where none travelled.
+    pub(super) fn operands<'a>(
+        &'a self,
+        inputs: &[&'a Tensor],
+    ) -> Option<SmallVec<[&'a Tensor; 4]>> {
+        if self.moved.is_empty() {
+            return None;
+        }
+        let each = inputs.iter().zip(&self.moved);
+        let each = each.map(|(&input, moved)| moved.as_ref().unwrap_or(input));
+        Some(each.collect())
     }
 }
 
@@ -160,7 +175,7 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     let mut arrivals = Arrivals {
         moved: Vec::new(),
         bytes: 0,
-        left: SmallVec::new(),
+        left: Vec::new(),
     };
     if inputs.iter().all(|tensor| tensor.device() == target) {
         return Ok(arrivals);

@@ -6,12 +6,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::op::{HostInput, HostOutput, Op, Operand, Problem};
-use super::place;
-use crate::cpu::HostBlock;
+use super::{place, scope};
+use crate::cpu::{HostBlock, ReadBytes};
 use crate::device::{Device, PlacementEvent, Storage, log_placement};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::{Blocks, GpuBlock, Held, Kernels};
+use crate::gpu::{Blocks, Gpu, GpuBlock, Held, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::memory::order;
@@ -53,13 +53,14 @@ fn travel(
     let (shape, dtype, size) = inferred(op, inputs, &specs, into)?;
 
     // 2. Place: at home, or on the CPU with a reason.
-    let home = match named {
-        Some(device) => device.clone(),
-        None => place::home(name, inputs)?,
+    let scoped = match named {
+        Some(_) => None,
+        None => scope::innermost(),
     };
+    let home = place::home_of(name, inputs, named.or(scoped.as_ref()))?;
     let capabilities = home.capabilities();
     for (spec, input) in specs.iter_mut().zip(inputs) {
-        if *input.device() != home {
+        if input.device() != home {
             // What it will have there.
             spec.storage_bytes = Storage::rounded(place::bytes_of_span(input));
         }
@@ -70,9 +71,13 @@ fn travel(
         // Nothing is computed, but somewhere it must live.
         (!capabilities.holds(dtype)).then(|| place::lacks(dtype))
     };
+    let fallback;
     let target = match &reason {
-        None => home.clone(),
-        Some(reason) => place::fallback(name, &home, reason)?,
+        None => home,
+        Some(reason) => {
+            fallback = place::fallback(name, home, reason)?;
+            &fallback
+        }
     };
     target.check_size(name, size)?;
     if target != home && home.capabilities().holds(dtype) {
@@ -83,94 +88,95 @@ fn travel(
         let layout = Layout::contiguous(shape);
         let empty = Tensor::new(target.clone(), Storage::Empty, layout, dtype);
         if reason.is_some() {
-            let places = (named, &home, &target);
-            observe(name, places, &empty, reason, 0, &[]);
+            observe(name, (named, home, target), &empty, reason, 0, &[]);
         }
         return Ok(into.cloned().unwrap_or(empty));
     }
     // Read, changed elsewhere and written back: one at a time, so that none undoes another.
     let _alone = into
-        .filter(|into| *into.device() != target)
+        .filter(|into| into.device() != target)
         .and_then(block)
         .map(|block| block.write_elsewhere());
-    let arrivals = place::bring(name, inputs, &target)?;
-    let operands = &arrivals.operands(inputs)[..];
+    let arrivals = place::bring(name, inputs, target)?;
+    let brought = arrivals.operands(inputs);
+    let operands = brought.as_deref().unwrap_or(inputs);
     let mut moved = arrivals.bytes;
     let elsewhere = match into {
-        Some(into) if *into.device() != target => {
-            let (copy, bytes) = place::part_on(name, into, &target)?;
+        Some(into) if into.device() != target => {
+            let (copy, bytes) = place::part_on(name, into, target)?;
             moved += bytes + into.bytes();
             Some(copy)
         }
         _ => None,
     };
 
-    // 3. Plan: what the device would refuse is refused before anything is allocated.
+    // 3. Plan, 4. allocate, and 5. record.
     let layout = Layout::contiguous(shape);
     let existing = elsewhere.as_ref().or(into);
-    let output_layout = existing.map_or(&layout, |tensor| tensor.layout());
-    let output = Operand {
-        layout: output_layout,
-        dtype,
-        storage_bytes: match existing {
-            Some(existing) => existing.storage().bytes(),
-            None => Storage::rounded(size as u64),
-        },
+    let mut result = match (target.gpu(), existing) {
+        (Some(gpu), _) => launched(op, target, gpu, operands, existing, &layout, dtype)?,
+        (None, Some(existing)) => existing.clone(),
+        (None, None) => Tensor::new(target.clone(), target.allocate(size as u64)?, layout, dtype),
     };
-    let planned = |spare| plan(op, &target, operands, output, existing.is_none(), spare);
-    let launches = planned(true)?;
-
-    // 4. Allocate, and 5. record.
-    let output = match launches {
-        Some(prepared) => {
-            let fresh = |block| {
-                let storage = Storage::Gpu(block);
-                Tensor::new(target.clone(), storage, layout.clone(), dtype)
-            };
-            let launched = |prepared: &(Launches, Kernels)| {
-                let bytes = size as u64;
-                launch(name, &target, prepared, operands, existing, bytes, &fresh)
-            };
-            let scratch =
-                |(launches, _): &(Launches, Kernels)| scratch_bytes(launches, operands.len());
-            match launched(&prepared) {
-                // With less scratch there may be room.
-                Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false) {
-                    Ok(Some(lean)) if scratch(&lean) < scratch(&prepared) => launched(&lean)?,
-                    _ => return Err(Error::OutOfMemory(full)),
-                },
-                launched => launched?,
-            }
-        }
-        None => {
-            let output = match existing {
-                Some(existing) => existing.clone(),
-                None => Tensor::new(target.clone(), target.allocate(size as u64)?, layout, dtype),
-            };
-            twin(op, operands, &output)?;
-            output
-        }
-    };
+    if target.is_cpu() {
+        // Which runs it at once.
+        twin(op, operands, &result)?;
+    }
 
     // Results of fallbacks return home, unless home cannot hold them.
-    let result = match (&elsewhere, write) {
-        (Some(written), Some((into, copy))) => {
-            write_back(name, written, into, copy)?;
-            into.clone()
-        }
-        _ if target != home && home.capabilities().holds(dtype) => {
-            moved += output.bytes();
-            place::move_to(name, &output, &home)?
-        }
-        _ => output,
-    };
+    if let (Some(written), Some((into, copy))) = (&elsewhere, write) {
+        write_back(name, written, into, copy)?;
+        result = into.clone();
+    } else if target != home && home.capabilities().holds(dtype) {
+        moved += result.bytes();
+        result = place::move_to(name, &result, home)?;
+    }
 
     // 6. Observe.
     if reason.is_some() || !arrivals.left.is_empty() {
-        let places = (named, &home, &target);
+        let places = (named, home, target);
         observe(name, places, &result, reason, moved, &arrivals.left);
     }
     Ok(result)
+}
+
+/// Plans an op for a GPU and records it there, into what exists or into a new tensor.
+///
+/// # Errors
+/// What the device refuses, before anything is allocated; `OutOfMemory`, `DeviceLost`.
+fn launched(
+    op: &dyn Op,
+    target: &Device,
+    gpu: &Arc<Gpu>,
+    inputs: &[&Tensor],
+    existing: Option<&Tensor>,
+    layout: &Layout,
+    dtype: DType,
+) -> Result<Tensor> {
+    let bytes = (layout.elements() * dtype.size()) as u64;
+    let output = Operand {
+        layout: existing.map_or(layout, |tensor| tensor.layout()),
+        dtype,
+        storage_bytes: match existing {
+            Some(existing) => existing.storage().bytes(),
+            None => Storage::rounded(bytes),
+        },
+    };
+    let planned = |spare| plan(op, gpu, inputs, output, existing.is_none(), spare);
+    let fresh = |block| Tensor::new(target.clone(), Storage::Gpu(block), layout.clone(), dtype);
+    let launched = |prepared: &(Launches, Kernels)| {
+        launch(op.name(), target, prepared, inputs, existing, bytes, &fresh)
+    };
+    let scratch = |(launches, _): &(Launches, Kernels)| scratch_bytes(launches, inputs.len());
+    let prepared = planned(true)?;
+    match launched(&prepared) {
+        // With less scratch there may be room.
+        Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false) {
+            Ok(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean),
+            _ => Err(Error::OutOfMemory(full)),
+        },
+        launched => launched,
+    }
 }
 
 /// Brings what was written elsewhere back into a tensor's own elements, and into no other that lies between
@@ -269,18 +275,15 @@ pub(crate) fn check(op: &dyn Op, inputs: &[&Tensor], into: Option<&Tensor>) -> R
     inferred(op, inputs, &operands_of(inputs), into).map(drop)
 }
 
-/// The launches on a GPU, checked against its limits and compiled; nothing on the CPU.
+/// The launches on a GPU, checked against its limits and compiled.
 fn plan(
     op: &dyn Op,
-    target: &Device,
+    gpu: &Arc<Gpu>,
     inputs: &[&Tensor],
     output: Operand<'_>,
     fresh: bool,
     spare: bool,
-) -> Result<Option<(Launches, Kernels)>> {
-    let Some(gpu) = target.gpu() else {
-        return Ok(None);
-    };
+) -> Result<(Launches, Kernels)> {
     let slots = slots(inputs);
     let problem = Problem {
         inputs: operands_of(inputs),
@@ -289,7 +292,7 @@ fn plan(
         spare,
         slots,
     };
-    let launches = op.plan(&problem, target.capabilities())?;
+    let launches = op.plan(&problem, &gpu.capabilities)?;
     let scratch = scratch_bytes(&launches, problem.inputs.len());
     let operands = problem.inputs.iter().chain([&problem.output]);
     let storage_bytes: SmallVec<[u64; 4]> = operands
@@ -297,7 +300,7 @@ fn plan(
         .chain([scratch])
         .collect();
     let kernels = gpu.prepare(op.name(), &launches, &storage_bytes)?;
-    Ok(Some((launches, kernels)))
+    Ok((launches, kernels))
 }
 
 /// Operands that are compared one with another.
@@ -421,26 +424,33 @@ fn twin(op: &dyn Op, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
     let mut blocks: SmallVec<[&Arc<HostBlock>; 4]> =
         inputs.iter().copied().filter_map(host_block).collect();
     order::sort(&mut blocks, |block| (place(block) as u64, 0));
-    blocks.dedup_by_key(|block| place(block));
-    let (first, last) = blocks.split_at(blocks.partition_point(|read| place(read) < place(block)));
-    let mut read: SmallVec<[_; 4]> = first.iter().map(|block| block.read()).collect();
-    let mut bytes = block.write();
-    read.extend(last.iter().map(|block| block.read()));
-    let bytes_of = |tensor| {
-        let block = host_block(tensor)?;
-        let at = blocks.binary_search_by_key(&place(block), |other| place(other));
-        read.get(at.ok()?).map(|bytes| &bytes[..])
-    };
-    let inputs: SmallVec<[HostInput<'_>; 4]> = inputs
-        .iter()
-        .map(|tensor| HostInput {
-            bytes: bytes_of(tensor).unwrap_or_default(),
+    let mut read: SmallVec<[(usize, ReadBytes<'_>); 4]> = SmallVec::new();
+    let mut written = None;
+    for &other in &blocks {
+        let at = place(other);
+        if read.last().is_some_and(|&(last, _)| last == at) {
+            continue;
+        }
+        if at > place(block) {
+            written.get_or_insert_with(|| block.write());
+        }
+        read.push((at, other.read()));
+    }
+    let mut bytes = written.unwrap_or_else(|| block.write());
+    let mut operands: SmallVec<[HostInput<'_>; 4]> = SmallVec::new();
+    for tensor in inputs {
+        let found = host_block(tensor).and_then(|block| {
+            let at = read.binary_search_by_key(&place(block), |&(at, _)| at);
+            read.get(at.ok()?)
+        });
+        operands.push(HostInput {
+            bytes: found.map_or(&[][..], |(_, bytes)| &bytes[..]),
             layout: tensor.layout(),
             dtype: tensor.dtype(),
-        })
-        .collect();
+        });
+    }
     op.twin(
-        &inputs,
+        &operands,
         &mut HostOutput {
             bytes: &mut bytes,
             layout: output.layout(),

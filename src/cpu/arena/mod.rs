@@ -8,10 +8,11 @@
 
 mod region;
 
-use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
+
+use rustc_hash::FxHashMap;
 
 use crate::background::Background;
 use crate::faults::FaultHook;
@@ -138,7 +139,7 @@ pub(crate) struct HostBlock {
 #[derive(Default)]
 struct Still<'a> {
     owners: &'a [Weak<HostBlock>],
-    held: HashMap<BlockId, StillBlock>,
+    held: FxHashMap<BlockId, StillBlock>,
     /// Handles on blocks that are not held: each may be the last by now, and dropping that takes
     /// the pool's lock.
     passed: Vec<Arc<HostBlock>>,
@@ -153,6 +154,9 @@ struct StillBlock {
 impl Still<'_> {
     /// Lets blocks go while the pool is locked: who locks it next and moves blocks too would take them for used ones.
     fn let_go(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
         for (_, StillBlock { start, block }) in self.held.drain() {
             drop(start);
             self.passed.push(block);

@@ -107,20 +107,20 @@ impl Expression {
         later.any(|&read| usize::from(read) == node)
     }
 
-    /// The dtype of each node.
+    /// The dtype of each node, from those of inputs.
     ///
     /// # Errors
     /// Operands of different dtypes, a function that has no meaning for its operands' dtype.
     pub(super) fn types(
         &self,
         op: &'static str,
-        inputs: &[DType],
+        input: &dyn Fn(usize) -> Option<DType>,
         old: Option<DType>,
     ) -> Result<Types> {
         let mut known: SmallVec<[Option<DType>; 6]> = SmallVec::new();
         for node in &self.nodes {
             let dtype = match *node {
-                Node::Input(input) => inputs.get(usize::from(input)).copied(),
+                Node::Input(at) => input(usize::from(at)),
                 Node::Old => old,
                 Node::Scalar(_) => None,
                 Node::Cast(to, operand) => {
@@ -154,10 +154,11 @@ impl Expression {
             };
             known.push(dtype);
         }
-        known
-            .into_iter()
-            .collect::<Option<Types>>()
-            .ok_or_else(|| Error::invalid(op, "an operand is missing"))
+        let mut types = Types::new();
+        for dtype in &known {
+            types.push(dtype.ok_or_else(|| Error::invalid(op, "an operand is missing"))?);
+        }
+        Ok(types)
     }
 
     /// What its functions take.

@@ -104,8 +104,8 @@ impl Tensor {
         build: impl for<'e> FnOnce(&'e Fusion, Expr<'e>) -> Expr<'e>,
     ) -> Result<Tensor> {
         let (mut call, mut inputs) = Fusion::of_old(op, self.dtype(), build)?;
-        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(Tensor::dtype).collect();
-        let types = call.expression.types(op, &dtypes, Some(self.dtype()))?;
+        let dtype = |at: usize| inputs.get(at).map(Tensor::dtype);
+        let types = call.expression.types(op, &dtype, Some(self.dtype()))?;
         if types.last() == Some(&self.dtype()) && can_be_taken_over(op, &self, inputs.iter())? {
             call.assign_to(&self, &inputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
             return Ok(self);

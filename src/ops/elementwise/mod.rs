@@ -17,6 +17,8 @@ mod turned;
 mod twin;
 mod write;
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
@@ -155,15 +157,16 @@ impl Elementwise {
     /// Runs it on tensors that broadcast to one shape.
     pub(super) fn run(mut self, inputs: &[&Tensor]) -> Result<Tensor> {
         // Checked in `infer` too, but the views below need the shape.
-        let shape = self.shape(inputs.iter().map(|input| input.shape()))?;
+        let shape = broadcast(self.name, inputs.iter().map(|input| input.shape()))?;
         let numbers = self.numbers_as_tensors(inputs, None)?;
-        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().copied().chain(&numbers).collect();
-        if inputs.iter().all(|input| *input.shape() == shape) {
-            return self.run_in_order(&inputs);
+        if numbers.is_empty() && matches!(shape, Cow::Borrowed(_)) {
+            return self.run_in_order(inputs);
         }
         let views = inputs
             .iter()
-            .map(|input| input.broadcast_to(&shape))
+            .copied()
+            .chain(&numbers)
+            .map(|input| input.broadcast_to(&*shape))
             .collect::<Result<SmallVec<[Tensor; 4]>>>()?;
         self.run_in_order(&views.iter().collect::<SmallVec<[&Tensor; 4]>>())
     }
@@ -181,28 +184,20 @@ impl Elementwise {
         order.restored(&road::run(self, &views)?)
     }
 
-    /// What inputs, and what is written into, broadcast to.
-    fn shape<'a>(&self, mut inputs: impl Iterator<Item = &'a Shape>) -> Result<Shape> {
-        let first = match &self.into {
-            Some((shape, _)) => Some(shape.clone()),
-            None => inputs.next().cloned(),
-        };
-        inputs.try_fold(first.unwrap_or_default(), |shape, input| {
-            shape.broadcast(input, self.name)
-        })
-    }
-
     /// Kernels take words, and no number of f64 fits one: there such numbers become inputs, equal ones the same.
     fn numbers_as_tensors(
         &mut self,
         inputs: &[&Tensor],
         into: Option<&Tensor>,
     ) -> Result<Vec<Tensor>> {
+        if self.numbers.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut dtypes = inputs.iter().copied().chain(into).map(Tensor::dtype);
         let mut nodes = self.expression.nodes.iter();
         let is_wide = dtypes.any(|dtype| dtype == DType::F64)
             || nodes.any(|node| matches!(node, Node::Cast(DType::F64, _)));
-        if self.numbers.is_empty() || !is_wide {
+        if !is_wide {
             return Ok(Vec::new());
         }
         let home = match into {
@@ -211,7 +206,7 @@ impl Elementwise {
                 Ok(home) => home,
                 // What is wrong with arguments comes before where they live.
                 Err(mixed) => {
-                    self.types(inputs.iter().map(|input| input.dtype()))?;
+                    self.types(&|at| inputs.get(at).map(|input| input.dtype()))?;
                     return Err(mixed);
                 }
             },
@@ -220,7 +215,7 @@ impl Elementwise {
         if home.is_cpu() || !home.capabilities().holds(DType::F64) {
             return Ok(Vec::new());
         }
-        let types = self.types(inputs.iter().map(|input| input.dtype()))?;
+        let types = self.types(&|at| inputs.get(at).map(|input| input.dtype()))?;
         let elements = self.elements(&types)?;
         let mut tensors = Vec::new();
         let mut bits: SmallVec<[[u32; 2]; 4]> = SmallVec::new();
@@ -242,10 +237,9 @@ impl Elementwise {
         Ok(tensors)
     }
 
-    fn types(&self, inputs: impl Iterator<Item = DType>) -> Result<Types> {
-        let inputs: SmallVec<[DType; 4]> = inputs.collect();
+    fn types(&self, input: &dyn Fn(usize) -> Option<DType>) -> Result<Types> {
         let into = self.into.as_ref().map(|(_, dtype)| *dtype);
-        self.expression.types(self.name, &inputs, into)
+        self.expression.types(self.name, input, into)
     }
 
     /// The numbers as elements of what they are combined with.
@@ -283,6 +277,20 @@ impl Elementwise {
     }
 }
 
+/// What shapes broadcast to: borrowed where all are the same.
+fn broadcast<'a>(
+    op: &'static str,
+    mut shapes: impl Iterator<Item = &'a Shape>,
+) -> Result<Cow<'a, Shape>> {
+    let Some(first) = shapes.next() else {
+        return Ok(Cow::Owned(Shape::default()));
+    };
+    shapes.try_fold(Cow::Borrowed(first), |all, shape| match *all == *shape {
+        true => Ok(all),
+        false => all.broadcast(shape, op).map(Cow::Owned),
+    })
+}
+
 /// The same elements: one load does for both.
 fn is_same(a: &Tensor, b: &Tensor) -> bool {
     a.shares_storage(b) && a.layout() == b.layout()
@@ -294,13 +302,15 @@ impl Op for Elementwise {
     }
 
     fn infer(&self, inputs: &[Operand<'_>]) -> Result<(Shape, DType)> {
-        let types = self.types(inputs.iter().map(|input| input.dtype))?;
+        let types = self.types(&|at| inputs.get(at).map(|input| input.dtype))?;
         self.elements(&types)?;
-        let shape = self.shape(inputs.iter().map(|input| input.layout.shape()))?;
+        let written = self.into.as_ref().map(|(shape, _)| shape);
+        let inputs = inputs.iter().map(|input| input.layout.shape());
+        let shape = broadcast(self.name, written.into_iter().chain(inputs))?;
         let dtype = types
             .last()
             .ok_or_else(|| Error::invalid(self.name, "an expression without a result"))?;
-        Ok((shape, *dtype))
+        Ok((shape.into_owned(), *dtype))
     }
 
     fn missing(
@@ -320,7 +330,8 @@ impl Op for Elementwise {
         if inputs.len() >= most {
             return Some(format!("its kernels bind {most} tensors"));
         }
-        let types = self.types(inputs.iter().map(|input| input.dtype)).ok()?;
+        let types = self.types(&|at| inputs.get(at).map(|input| input.dtype));
+        let types = types.ok()?;
         let mut nodes = self.expression.nodes.iter().zip(&types);
         nodes.find_map(|(node, &dtype)| {
             let (of, name) = match *node {
@@ -346,7 +357,7 @@ impl Op for Elementwise {
 
     fn plan(&self, problem: &Problem<'_>, capabilities: &Capabilities) -> Result<Launches> {
         let inputs: SmallVec<[DType; 4]> = problem.inputs.iter().map(|input| input.dtype).collect();
-        let types = self.types(inputs.iter().copied())?;
+        let types = self.types(&|at| inputs.get(at).copied())?;
         let old = self.into.as_ref().map(|(_, dtype)| *dtype);
         let code = self.expression.code(&types, &inputs, old);
         Body {
@@ -362,7 +373,7 @@ impl Op for Elementwise {
     }
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
-        let types = self.types(inputs.iter().map(|input| input.dtype))?;
+        let types = self.types(&|at| inputs.get(at).map(|input| input.dtype))?;
         let numbers = self.elements(&types)?;
         twin::evaluate(&self.expression, &types, &numbers, inputs, output);
         Ok(())

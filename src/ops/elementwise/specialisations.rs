@@ -252,7 +252,8 @@ impl Form {
         inputs: &[DType],
         old: Option<DType>,
     ) -> Option<Self> {
-        let types = expression.types(name, inputs, old).ok()?;
+        let types = expression.types(name, &|at| inputs.get(at).copied(), old);
+        let types = types.ok()?;
         let is_lacking = |node: &Node| match *node {
             Node::Apply(function, operands) => {
                 let of = types[usize::from(operands[function.first_alike()])];

@@ -163,12 +163,15 @@ enum Role {
     /// In the loop of the next one that is computed, which alone reads it.
     Flows,
     /// With those before it from this one on.
-    Ends(usize),
+    Ends(u8),
+}
+
+fn is_computed(node: &Node) -> bool {
+    matches!(node, Node::Apply(..) | Node::Cast(..))
 }
 
 /// Chains of plain functions of floats: from nodes to the next one that is computed.
 fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
-    let is_computed = |node: &Node| matches!(node, Node::Apply(..) | Node::Cast(..));
     let is_plain = |node: &Node| match *node {
         Node::Apply(function, operands) => {
             types[usize::from(operands[0])].is_float() && chain::is_plain(function)
@@ -201,7 +204,7 @@ fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
             true => Role::Flows,
             false => {
                 start = None;
-                Role::Ends(first)
+                Role::Ends(first as u8)
             }
         });
     }
@@ -282,8 +285,7 @@ impl<'a> Machine<'a> {
                     Location::Output
                 }
                 Node::Apply(..) | Node::Cast(..) => {
-                    let register = free.pop().unwrap_or_else(|| machine.register());
-                    Location::Register(register)
+                    Location::Register(free.pop().unwrap_or_else(|| machine.register()))
                 }
             };
             machine.places.push(place);
@@ -291,18 +293,15 @@ impl<'a> Machine<'a> {
             let reads = node.reads();
             for (index, &read) in reads.iter().enumerate() {
                 let source = usize::from(read);
-                let is_computed =
-                    matches!(expression.nodes[source], Node::Apply(..) | Node::Cast(..));
-                let is_done =
-                    !reads[..index].contains(&read) && !expression.reads_after(at, source);
-                if let (true, true, Location::Register(register)) =
-                    (is_computed, is_done, machine.places[source])
+                if let Location::Register(register) = machine.places[source]
+                    && is_computed(&expression.nodes[source])
+                    && !reads[..index].contains(&read)
+                    && !expression.reads_after(at, source)
                 {
                     held.push(register);
                 }
             }
-            let is_computed = matches!(node, Node::Apply(..) | Node::Cast(..));
-            if is_computed && machine.roles[at] != Role::Flows {
+            if is_computed(node) && machine.roles[at] != Role::Flows {
                 free.append(&mut held);
             }
         }
@@ -498,11 +497,12 @@ impl<'a> Machine<'a> {
         if let Role::Ends(start) = self.roles[at] {
             return match Kind::of(self.types[at]) {
                 Kind::F64 => {
-                    let chain = self.chain(start, at, from, count, |number| number);
+                    let chain = self.chain(usize::from(start), at, from, count, |number| number);
                     chain.run(cast_slice_mut(out));
                 }
                 _ => {
-                    let chain = self.chain(start, at, from, count, |number| number as f32);
+                    let chain =
+                        self.chain(usize::from(start), at, from, count, |number| number as f32);
                     chain.run(cast_slice_mut(out));
                 }
             };

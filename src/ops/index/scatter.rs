@@ -545,6 +545,9 @@ impl Walk<'_> {
             window: Some(windows[which]),
         };
         let added = (lines.len() * entries.len()) as f64;
+        // Each invocation goes through the index, or those of a workgroup do together.
+        let walks = (each * parts) as f64 / if is_shared { SHARED as f64 } else { 1.0 };
+        let walked = walks * entries.len() as f64;
         Ok(Launch {
             kernel: key(self.dtype, self.signed, self.dims.len() as u32, is_shared),
             operands: smallvec![bound(1, INDEX), bound(2, SOURCE), bound(0, OUT)],
@@ -556,7 +559,7 @@ impl Walk<'_> {
                 workgroup,
                 capabilities.max_workgroups,
             )?],
-            flops: 2.0 * added,
+            flops: 2.0 * added + 8.0 * walked,
             bytes: added * (3.0 * bytes[0] as f64 + 4.0),
         })
     }

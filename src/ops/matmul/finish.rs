@@ -67,9 +67,12 @@ impl<'a, T: Term> Finisher<'a, T> {
         let [_, _, added @ ..] = inputs else {
             return None;
         };
+        if finish == Finish::NONE {
+            return None;
+        }
         let layouts: Vec<&Layout> = added.iter().map(|input| input.layout).collect();
         let walk = (!added.is_empty()).then(|| parallel::Walk::new(&layouts));
-        (finish != Finish::NONE).then(|| Self {
+        Some(Self {
             finish,
             strides: walk
                 .as_ref()

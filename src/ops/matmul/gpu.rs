@@ -27,7 +27,8 @@ impl Product {
             .min(MAX_TILES);
         let time = |sizes: &[usize]| {
             let work = self.work(sizes, kernel);
-            let seconds = capabilities.seconds(work.flops, work.bytes);
+            let flops = work.flops * capabilities.slowness(self.dtype);
+            let seconds = capabilities.seconds(flops, work.bytes);
             let room = match kernel.kind {
                 KernelKind::Texel if self.in_texels(sizes).is_none() => 2.0,
                 _ => 0.0,
@@ -279,7 +280,7 @@ impl Product {
             operands,
             texels: copies,
             dispatches: smallvec![Dispatch { words, groups }],
-            flops: work.flops,
+            flops: work.flops * capabilities.slowness(self.dtype),
             bytes: work.bytes,
         })
     }
@@ -520,13 +521,15 @@ mod tests {
                 [3, 100_000_000, 5],
                 [40_000, 8, 40_000],
             ] {
-                for (dtype, turned) in [DType::F32, DType::F16].into_iter().flat_map(|dtype| {
+                let dtypes = [DType::F32, DType::F16, DType::F64];
+                for (dtype, turned) in dtypes.into_iter().flat_map(|dtype| {
                     [[false, false], [true, false], [false, true]].map(|turned| (dtype, turned))
                 }) {
                     let story = || format!("{sizes:?} {turned:?} {dtype} {capabilities:?}");
                     let launches = planned(&capabilities, sizes, turned, dtype).unwrap();
                     let flops: f64 = launches.iter().map(|launch| launch.flops).sum();
                     let all = sizes.iter().map(|&size| size as f64).product::<f64>() * 2.0;
+                    let all = all * capabilities.slowness(dtype);
                     assert!((flops / all - 1.0).abs() < 1e-9, "{}", story());
                     let adds_up = |launch: &Launch| launch.kernel.template == "matmul/reduce";
                     let is_split = launches.iter().any(adds_up);

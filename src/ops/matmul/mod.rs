@@ -189,7 +189,10 @@ impl Op for Matmul {
         inputs: &[Operand<'_>],
         output: DType,
     ) -> Option<String> {
-        if self.0 != Finish::NONE && capabilities.kind != DeviceKind::Cpu {
+        if capabilities.kind == DeviceKind::Cpu {
+            return None;
+        }
+        if self.0 != Finish::NONE {
             if output == DType::F64 && capabilities.holds(output) {
                 let name = self.0.activation.name();
                 return Some(format!("it has no {name} of f64 in kernels"));
@@ -202,9 +205,7 @@ impl Op for Matmul {
         }
         match output {
             // Kernels have them two to a word.
-            DType::F16 | DType::BF16 if capabilities.kind != DeviceKind::Cpu => {
-                sums_above_a_binding(self.0, capabilities, inputs, output)
-            }
+            DType::F16 | DType::BF16 => sums_above_a_binding(self.0, capabilities, inputs, output),
             _ => road::missing_dtype(capabilities, inputs, output),
         }
     }

@@ -406,7 +406,7 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
     }
     check_number(a.dtype)?;
     let (left, right) = (a.layout.shape(), b.layout.shape());
-    let ([batch @ .., m, inner], [right_batch @ .., k, n]) = (left.dims(), right.dims()) else {
+    let ([batch @ .., _, inner], [right_batch @ .., k, n]) = (left.dims(), right.dims()) else {
         return Err(Error::invalid("matmul", "takes two operands"));
     };
     let mismatch = |rule| Error::shape_mismatch("matmul", left, right, rule);
@@ -416,7 +416,7 @@ pub(super) fn infer(finish: Finish, inputs: &[Operand<'_>]) -> Result<(Shape, DT
     if batch != right_batch {
         return Err(mismatch(BATCH));
     }
-    let shape: Shape = batch.iter().chain([m, n]).copied().collect();
+    let shape = left.with_last(*n);
     check_work("matmul", shape.count("matmul")?, *inner)?;
     if let Some(other) = added.iter().find(|other| other.layout.shape() != &shape) {
         let rule = "what is added has the shape of the product";
