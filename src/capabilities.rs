@@ -163,11 +163,11 @@ impl Capabilities {
     }
 
     /// How many times as long as of f32 the operations of a dtype take, about: GPUs that are made for pictures have a unit for f64
-    /// beside 32 or 64 for f32.
+    /// beside 16 to 64 for f32, those for computing beside two.
     pub(crate) fn slowness(&self, dtype: DType) -> f64 {
         match (dtype, self.kind) {
             (DType::F64, DeviceKind::Cpu | DeviceKind::Software) => 1.0,
-            (DType::F64, _) => 32.0,
+            (DType::F64, _) => 16.0,
             _ => 1.0,
         }
     }

@@ -56,7 +56,8 @@ pub(crate) fn adapters() -> &'static [Adapter] {
         }
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
         descriptor.backends &= backends;
-        if cfg!(windows) && std::env::var_os("WGPU_DEBUG").is_none() {
+        let is_for_dx12 = cfg!(windows) && descriptor.backends.contains(wgpu::Backends::DX12);
+        if is_for_dx12 && std::env::var_os("WGPU_DEBUG").is_none() {
             // With it DX12's compilers optimise nothing, and so in each program that is built for its developers.
             descriptor.flags.remove(wgpu::InstanceFlags::DEBUG);
         }
@@ -146,9 +147,12 @@ pub(super) fn describe(
         _ => return None,
     };
     let flags = adapter.get_downlevel_capabilities().flags;
-    if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
-        || limits.max_storage_buffers_per_shader_stage < 4
-    {
+    // Beside them there has to be room for a uniform. 0: none but the storage buffers are counted.
+    let max_bindings = match limits.max_buffers_and_acceleration_structures_per_shader_stage {
+        0 => limits.max_storage_buffers_per_shader_stage,
+        most => limits.max_storage_buffers_per_shader_stage.min(most - 1),
+    };
+    if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) || max_bindings < 4 {
         return None;
     }
     let kind = match info.device_type {
@@ -181,12 +185,7 @@ pub(super) fn describe(
         // What is made are whole quanta, and what is bound whole windows.
         max_buffer_bytes: limits.max_buffer_size / QUANTUM * QUANTUM,
         max_binding_bytes: whole_windows(limits.max_storage_buffer_binding_size),
-        // Beside them there is room for a uniform.
-        max_bindings: limits.max_storage_buffers_per_shader_stage.min(
-            limits
-                .max_buffers_and_acceleration_structures_per_shader_stage
-                .saturating_sub(1),
-        ),
+        max_bindings,
         max_workgroups: limits.max_compute_workgroups_per_dimension,
         // Kernels may put all of a workgroup into one dimension.
         max_invocations: limits

@@ -163,11 +163,13 @@ pub(super) fn wait_until_told(
     told: impl Fn() -> bool,
 ) -> Result<bool> {
     let started = Instant::now();
+    // On Metal a wait may take it for lost: see `Gpu::waits_in_wgpu`.
+    let may_wait = device.adapter_info().backend != wgpu::Backend::Metal;
     let mut looks = 0;
     while looks < LOOKS_AFTER {
         // Before the poll: what is told by the deadline is seen, however short the limit is.
         let in_time = deadline.check(&health.device, "opening the device");
-        let waits = deadline.is_endless() && started.elapsed() >= LOOKED_FOR;
+        let waits = may_wait && deadline.is_endless() && started.elapsed() >= LOOKED_FOR;
         let poll = match waits {
             true => wgpu::PollType::wait_indefinitely(),
             // One that waits would keep a device's owner from presenting: see `Gpu::poll`.

@@ -82,8 +82,9 @@ impl Lent {
                     &info.name,
                     format!(
                         "it was opened without compute shaders, or with {} storage buffers a \
-                         stage where 4 are needed; request wgpu::Limits::default()",
-                        limits.max_storage_buffers_per_shader_stage
+                         stage, {} buffers in all, where 4 and a uniform are needed; request wgpu::Limits::default()",
+                        limits.max_storage_buffers_per_shader_stage,
+                        limits.max_buffers_and_acceleration_structures_per_shader_stage
                     ),
                 )
             })?;

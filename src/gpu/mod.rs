@@ -93,8 +93,9 @@ pub(crate) struct GpuOptions {
 /// close to what the pool reserved. Larger buffers get memory of their own.
 const DRIVER_BLOCKS: std::ops::Range<u64> = (1 << 20)..(8 << 20);
 
-/// Bindings of all bind groups that there are at a time, at most: those that are kept, in flight and a program's own.
-const DESCRIPTORS: u32 = 1 << 16;
+/// Bindings of all bind groups that DX12 has room for at a time: of those that are kept (some 2,000), in flight and a program's
+/// own. Where there are more it loses the device.
+const DESCRIPTORS: u32 = 1 << 18;
 
 pub(crate) struct Gpu {
     name: String,

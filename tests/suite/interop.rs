@@ -374,6 +374,19 @@ fn refused_devices(context: &Context) -> Result<()> {
     assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
     assert!(error.to_string().contains("storage buffers"), "{error}");
     weak.assert_undisturbed();
+    // Without room for a uniform beside them.
+    let weak = Owner::with(
+        context,
+        &wgpu::DeviceDescriptor {
+            required_limits: wgpu::Limits {
+                max_buffers_and_acceleration_structures_per_shader_stage: 4,
+                ..wgpu::Limits::default()
+            },
+            ..Default::default()
+        },
+    );
+    let error = weak.lend().unwrap_err().to_string();
+    assert!(error.contains("4 buffers in all"), "{error}");
     for (binding, lacking) in [
         (0, "max_storage_buffer_binding_size of 0"),
         (1 << 20, "max_compute_invocations_per_workgroup of 0"),
