@@ -495,6 +495,13 @@ impl Gpu {
         self.device.destroy();
     }
 
+    /// Submissions that have not run yet, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> u64 {
+        let submissions = self.stream.lock().submissions();
+        submissions - self.progress.count()
+    }
+
     /// All of its locks: who needs the device waits, whatever for.
     #[cfg(test)]
     pub(crate) fn take_locks(&self) -> impl Sized + '_ {

@@ -453,9 +453,7 @@ pub(super) mod tests {
                         other => return other.unwrap(),
                     }
                     // What was given up has its staging until it has run.
-                    let gpu = device.gpu().unwrap();
-                    let submissions = gpu.stream.lock().submissions();
-                    let in_flight = submissions - gpu.progress.count();
+                    let in_flight = device.gpu().unwrap().in_flight();
                     assert!(in_flight <= IN_FLIGHT as u64 + 1, "{info}: {in_flight}");
                     tries += 1;
                     // At once for a while: what was given up comes meanwhile.
