@@ -350,11 +350,7 @@ macro_rules! floats {
                 row: usize,
                 column: usize,
             ) {
-                let width = if PART {
-                    product.n - column
-                } else {
-                    (V * S::$lanes).min(product.n - column)
-                };
+                let width = (V * S::$lanes).min(product.n - column);
                 // Where the last vector starts, and all before it end.
                 let before = (V - 1) * S::$lanes;
                 let last = if PART { 0 } else { width - S::$lanes };

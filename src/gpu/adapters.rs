@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::hal;
 use super::halves::Conversions;
+use super::lent;
 use crate::capabilities::{Capabilities, CooperativeMatrices, DeviceKind};
 use crate::dtype::DType;
 use crate::launch::WINDOW_ALIGNMENT;
@@ -68,7 +69,11 @@ pub(crate) fn adapters() -> &'static [Adapter] {
             .into_iter()
             .filter_map(|adapter| {
                 let (features, limits) = (adapter.features(), adapter.limits());
-                describe(adapter, features, &limits)
+                // With less most kernels are none: the CPU does it all.
+                match lent::missing(&limits) {
+                    None => describe(adapter, features, &limits),
+                    Some(_) => None,
+                }
             })
             .collect();
         order::sort(&mut all, |adapter| {

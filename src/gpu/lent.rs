@@ -25,9 +25,9 @@ pub(crate) struct Lent {
     queue: wgpu::Queue,
 }
 
-/// Limits that a device needs at least, with what it has: of compute what WebGPU's least adapters have, as the templates
-/// count on it.
-fn least(limits: &wgpu::Limits) -> [(&'static str, u64, u64); 6] {
+/// The first limit that is lower than a device needs, with what there is and what is needed: of compute what WebGPU's least
+/// adapters have, as the templates count on it.
+pub(super) fn missing(limits: &wgpu::Limits) -> Option<(&'static str, u64, u64)> {
     let least = wgpu::Limits::downlevel_defaults();
     macro_rules! compute {
         ($($limit:ident),*) => {
@@ -52,12 +52,14 @@ fn least(limits: &wgpu::Limits) -> [(&'static str, u64, u64); 6] {
         groups,
         memory,
     ]
+    .into_iter()
+    .find(|(_, there, needed)| there < needed)
 }
 
 impl Lent {
     /// # Errors
     /// `DeviceUnavailable` when its backend is none of orlop's, or it has no compute shaders with four storage buffers, or
-    /// less than [`least`].
+    /// less of a limit than it needs.
     pub(crate) fn new(
         adapter: &wgpu::Adapter,
         device: &wgpu::Device,
@@ -88,10 +90,7 @@ impl Lent {
                     ),
                 )
             })?;
-        if let Some((limit, there, needed)) = least(&limits)
-            .into_iter()
-            .find(|(_, there, needed)| there < needed)
-        {
+        if let Some((limit, there, needed)) = missing(&limits) {
             return Err(unavailable(
                 &adapter.name,
                 format!(

@@ -163,7 +163,7 @@ const UNLIMITED: u64 = 1 << 30;
 /// [`MatrixTarget`]; operands also closures with a shape. It multiplies on `device`, inside of scopes of
 /// others too.
 ///
-/// It uses at most three quarters of what the device's budget leaves (1 GiB without one), in tiles that are no larger than a
+/// It uses at most three quarters of what the device's budget leaves (1 GiB without one) and the adapter says it has, in tiles that are no larger than a
 /// buffer of the adapter; as many rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows.
 /// Where few rows of all of `a`'s columns do not fit, those are cut, too: then `a` goes up once for each band of columns of
 /// `b`. On a device whose tensors may go to the host ([`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost)) some
@@ -214,7 +214,10 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
     let statistics = device.memory();
     let left = match statistics.limit {
         Some(limit) => {
-            let free = limit.saturating_sub(statistics.allocated);
+            // A budget may be above what there is; what regions have beside tensors is there.
+            let there = device.adapter_ledger().memory_free.unwrap_or(u64::MAX);
+            let there = there.saturating_add(statistics.reserved - statistics.allocated);
+            let free = limit.saturating_sub(statistics.allocated).min(there);
             let spillable = device.gpu().map_or(0, |gpu| gpu.spillable());
             // Not all that may go to the host has to: tiles of half as much are as fast.
             free.max(free.saturating_add(spillable) / 2)
