@@ -572,6 +572,85 @@ fn regions_stay_few_where_holes_fit_nothing() -> Result<(), Box<Full>> {
     Ok(())
 }
 
+/// Where an adapter makes no region as large as the budget, requests of one size have all of it, but for what is less than one.
+#[test]
+fn budgets_of_many_regions_are_used_up() -> Result<(), Box<Full>> {
+    const BUDGET: u64 = 24 << 30;
+    for growth in [Growth::Budget, Growth::Proportional] {
+        for size in [1100, 1024, 700, 512, 256, 1] {
+            let config = PoolConfig {
+                limit: Some(BUDGET),
+                max_region: (1 << 31) - 1,
+                growth,
+            };
+            let mut pool = Pool::new(Device::new(), config);
+            let mut blocks = 0;
+            while pool.allocate(size * MIB).is_ok() {
+                blocks += 1;
+            }
+            let most = BUDGET / MIB / size;
+            assert!(
+                blocks == most,
+                "{growth:?}: {blocks} of {most} blocks of {size} MiB"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A request beyond what a source ever gave leaves the pool's ways as they were; one within that does not.
+#[test]
+fn a_request_beyond_reason_changes_no_policy() -> Result<(), Box<Full>> {
+    let trades = |pool: &mut Pool<Device>| -> Result<bool, Box<Full>> {
+        pool.trim();
+        let idle = pool.allocate(16 * MIB)?;
+        assert!(pool.free(idle));
+        let small = pool.allocate(MIB)?;
+        let reserved = pool.statistics().reserved;
+        assert!(pool.free(small));
+        Ok(reserved == MIB)
+    };
+    let mut pool = Pool::new(Device::with_capacity(64 * MIB), NO_LIMIT);
+    assert!(trades(&mut pool)?);
+    let absurd = pool.allocate(1 << 30).expect_err("more than there is");
+    assert!(
+        matches!(absurd.reason, FullReason::Refused(_)),
+        "{absurd:?}"
+    );
+    assert!(trades(&mut pool)?, "memory is as it was");
+    // Now another program has what this one had.
+    pool.trim();
+    pool.source_mut().capacity = 8 * MIB;
+    pool.allocate(16 * MIB).expect_err("no longer there");
+    pool.source_mut().capacity = 64 * MIB;
+    assert!(!trades(&mut pool)?, "memory is short");
+    Ok(())
+}
+
+/// A program that repeats itself has come to regions that stay: they do after it has asked for more than its budget, too.
+#[test]
+fn a_request_over_the_budget_unsettles_nothing() -> Result<(), Box<Full>> {
+    let mut pool = Pool::new(Device::new(), with_limit(64 * MIB));
+    let step = |pool: &mut Pool<Device>| -> Result<u64, Box<Full>> {
+        for bytes in [16 * MIB, MIB, 20 * MIB, 300 << 10] {
+            let first = pool.allocate(bytes)?;
+            let second = pool.allocate(bytes / 2)?;
+            assert!(pool.free(first) && pool.free(second));
+        }
+        Ok(pool.statistics().counts.regions.allocated)
+    };
+    let mut before = 0;
+    for _ in 0..1000 {
+        before = step(&mut pool)?;
+    }
+    assert_eq!(step(&mut pool)?, before, "regions stay");
+    pool.allocate(65 * MIB).expect_err("over the budget");
+    for _ in 0..10 {
+        assert_eq!(step(&mut pool)?, before);
+    }
+    Ok(())
+}
+
 /// What fits a free chunk is not refused because the budget was lowered meanwhile.
 #[test]
 fn a_lowered_budget_leaves_what_is_there() -> Result<(), Box<Full>> {

@@ -218,6 +218,26 @@ impl Drop for GpuBlock {
     }
 }
 
+/// Keeps a block in device memory until it is dropped: operands until their op is recorded.
+pub(crate) struct Held(Arc<GpuBlock>);
+
+impl Held {
+    pub(crate) fn new(block: &Arc<GpuBlock>) -> Self {
+        block.hold();
+        Self(Arc::clone(block))
+    }
+
+    pub(crate) fn block(&self) -> &Arc<GpuBlock> {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;

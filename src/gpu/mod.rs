@@ -32,12 +32,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use adapters::{Adapter, adapters};
-pub(crate) use block::GpuBlock;
+pub(crate) use block::{GpuBlock, Held};
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory};
 pub(crate) use halves::Conversions;
 pub(crate) use lent::Lent;
-pub(crate) use spill::{Access, Held, Pin};
+pub(crate) use spill::{Access, Pin};
 
 use crate::background::Background;
 use crate::capabilities::{Capabilities, CooperativeMatrices};
@@ -321,6 +321,21 @@ impl Gpu {
         Ok(block)
     }
 
+    /// [`Gpu::allocate_in`] for what an op is faster with: nothing is spilled for it.
+    ///
+    /// # Errors
+    /// As [`Gpu::allocate`]; an `OutOfMemory` that nobody reads where tensors would have to go.
+    pub(crate) fn allocate_spare(
+        self: &Arc<Self>,
+        access: &Access<'_>,
+        bytes: u64,
+    ) -> Result<Arc<GpuBlock>> {
+        if self.spills() && self.memory.lock().room(false) < bytes {
+            return Err(full_for_now(&self.name, Request::tagged(bytes)));
+        }
+        self.allocate_in(access, bytes)
+    }
+
     /// A chunk, for a block that comes `back` from the host if one does: the ladder of the pool, and above it the
     /// rungs that wait for the device.
     ///
@@ -334,7 +349,7 @@ impl Gpu {
     ) -> Result<BlockId> {
         if self.crowded.load(Ordering::Relaxed) {
             // Else the adapter holds much more than is reserved.
-            self.finish("allocation", self.deadline())?;
+            self.wait_for_returned()?;
         }
         self.health.check()?;
         let mut has_waited = false;
@@ -345,6 +360,9 @@ impl Gpu {
                 Err(reason) => reason,
             };
             self.health.check()?;
+            if reason == FullReason::OverBudget && self.has_larger_share() {
+                continue;
+            }
             let refused = matches!(reason, FullReason::Refused(_));
             // With access that others share it is tried again anyway.
             if refused && !has_waited && !matches!(access, Access::Shared(..)) {
@@ -381,7 +399,7 @@ impl Gpu {
             }
         };
         let mut full = self.memory.lock().failed(request, reason);
-        if self.spill.is_some() {
+        if self.spills() {
             // What may go went: it is no advice.
             full.spillable = 0;
         }
@@ -394,6 +412,16 @@ impl Gpu {
             }
         }
         Err(error)
+    }
+
+    /// Whether others on the adapter leave more to devices without a budget than before: it is this one's from now on.
+    fn has_larger_share(&self) -> bool {
+        let mut pool = self.memory.lock();
+        let share = pool.source().claim().grown_share();
+        if share.is_some() {
+            pool.set_limit(share);
+        }
+        share.is_some()
     }
 
     /// Counts a use of a block.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::Gpu;
 use super::health::{self, Caught, Health};
 use crate::error::{DeviceFailure, Error, Result};
 use crate::faults::{Fault, FaultHook, INJECTED};
@@ -93,6 +94,8 @@ pub(crate) struct Regions {
     went_back: u64,
     /// Of them those that are the adapter's again, since somebody waited for what used them.
     settled: u64,
+    /// Submissions that are the last to use what went back before them, and how much that was in all; the oldest first.
+    leaving: VecDeque<(u64, u64)>,
     /// The others are too many: the next allocation waits first.
     pub crowded: Arc<AtomicBool>,
 }
@@ -126,6 +129,7 @@ impl Regions {
             kept: Kept::default(),
             went_back: 0,
             settled: 0,
+            leaving: VecDeque::new(),
             crowded: Arc::default(),
         };
         if extra != RegionUsages::default() {
@@ -267,13 +271,77 @@ impl Regions {
     /// What had gone back by then, in [`Regions::went_back`], is the adapter's again. Several may wait for the same bytes.
     pub(crate) fn settled_up_to(&mut self, went_back: u64) {
         self.settled = self.settled.max(went_back);
+        self.leaving.retain(|(_, others)| *others > went_back);
         self.count_unsettled();
     }
 
-    fn count_unsettled(&self) {
+    /// What has gone back is used by submissions up to this one, and forgotten by all that would keep it.
+    pub(super) fn leaves_with(&mut self, submission: u64) {
+        self.leaving.push_back((submission, self.went_back));
+    }
+
+    /// A submission has run, and all before it.
+    pub(super) fn settled_with(&mut self, submission: u64) {
+        while let Some(&(last, went_back)) = self.leaving.front()
+            && last <= submission
+        {
+            self.settled = self.settled.max(went_back);
+            self.leaving.pop_front();
+        }
+        self.count_unsettled();
+    }
+
+    /// The first submission that has to run for what is unsettled not to be too much.
+    pub(super) fn awaited(&self) -> Option<u64> {
+        let is_enough = |&&(_, settled): &&(u64, u64)| !self.is_crowded(settled);
+        let first = || self.leaving.iter().find(is_enough);
+        self.is_crowded(self.settled)
+            .then(first)?
+            .map(|(submission, _)| *submission)
+    }
+
+    fn is_crowded(&self, settled: u64) -> bool {
         let most = (self.held / UNSETTLED_SHARE).max(UNSETTLED_BYTES);
-        let crowded = self.went_back - self.settled > most;
+        self.went_back - settled > most
+    }
+
+    fn count_unsettled(&self) {
+        let crowded = self.is_crowded(self.settled);
         self.crowded.store(crowded, Ordering::Relaxed);
+    }
+}
+
+impl Gpu {
+    /// Waits for the submissions that keep too much of what went back, not for those after them.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn wait_for_returned(&self) -> Result<()> {
+        let (awaited, last) = {
+            let _hold = self.hold();
+            let mut stream = self.stream.lock();
+            let awaited = {
+                let mut pool = self.memory.lock();
+                stream.forget_returned(&mut pool);
+                let regions = pool.source_mut();
+                regions.settled_with(self.progress.count());
+                regions.awaited()
+            };
+            let Some(awaited) = awaited else {
+                return Ok(());
+            };
+            let mut last = stream.submission_of(awaited);
+            if last.as_ref().is_none_or(|last| last.number < awaited) {
+                stream.submit()?;
+                last = stream.submission_of(awaited);
+            }
+            (awaited, last)
+        };
+        if let Some(last) = last {
+            self.wait_submission("allocation", &last, self.deadline())?;
+        }
+        self.memory.lock().source_mut().settled_with(awaited);
+        Ok(())
     }
 }
 
@@ -353,6 +421,50 @@ mod tests {
             regions.held = held;
             assert!(regions.let_go(), "{info}");
             assert_eq!(regions.kept.bytes, 0, "{info}");
+        }
+    }
+
+    /// Who needs memory waits for what used the regions that went back, not for what came after.
+    #[test]
+    fn what_came_after_is_not_waited_for() {
+        for info in Device::list().unwrap() {
+            let device = Device::builder().select(&info.selector).build().unwrap();
+            let Some(gpu) = device.gpu() else { continue };
+            let _hold = gpu.hold();
+            let mut pool = gpu.memory.lock();
+            let regions = pool.source_mut();
+            assert_eq!(regions.awaited(), None, "{info}");
+            let mut goes_back = |submission| {
+                let region = regions.create(KEPT_LEAST + 1024).unwrap();
+                regions.destroy(region);
+                assert!(regions.crowded.load(Ordering::Relaxed), "{info}");
+                regions.leaves_with(submission);
+            };
+            goes_back(3);
+            goes_back(5);
+            regions.leaves_with(8);
+            assert_eq!(regions.awaited(), Some(5), "{info}");
+            regions.settled_with(4);
+            assert_eq!(regions.awaited(), Some(5), "{info}");
+            regions.settled_with(5);
+            assert_eq!(regions.awaited(), None, "{info}");
+            assert!(!regions.crowded.load(Ordering::Relaxed), "{info}");
+            assert_eq!(regions.leaving.len(), 1, "{info}");
+            regions.settled_up_to(regions.went_back());
+            assert_eq!(regions.leaving.len(), 0, "{info}");
+            drop(pool);
+            drop(_hold);
+            // On the way of a request: the open batch goes, whatever is in it.
+            let a = Tensor::full(&device, [64, 64], 1.0, DType::F32).unwrap();
+            {
+                let _hold = gpu.hold();
+                let mut pool = gpu.memory.lock();
+                let region = pool.source_mut().create(KEPT_LEAST + 1024).unwrap();
+                pool.source_mut().destroy(region);
+            }
+            let b = a.add(&a).unwrap();
+            assert!(!gpu.crowded.load(Ordering::Relaxed), "{info}");
+            drop(b);
         }
     }
 

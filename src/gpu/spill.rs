@@ -15,11 +15,11 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::Gpu;
-use super::block::{GpuBlock, Source};
+use super::block::{GpuBlock, Held, Source};
 use super::wait::WriteOrder;
 use crate::error::{Error, Result};
 use crate::memory::order;
-use crate::memory::{Bytes, Request};
+use crate::memory::{Bytes, QUANTUM, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -55,8 +55,9 @@ pub(crate) enum Access<'a> {
     Free,
     /// Beside other ops: nothing is spilled.
     Shared(RwLockReadGuard<'a, ()>),
-    /// No other op is at it: all may be spilled but the blocks of this one.
-    Alone(RwLockWriteGuard<'a, ()>, &'a [&'a Arc<GpuBlock>]),
+    /// No other op is at it: all may be spilled but the blocks of this one, and so many bytes may be on the host beside
+    /// those that come back.
+    Alone(RwLockWriteGuard<'a, ()>, &'a [&'a Arc<GpuBlock>], u64),
 }
 
 impl Access<'_> {
@@ -72,18 +73,18 @@ impl Access<'_> {
     fn operands(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
-            Access::Alone(_, blocks) => distinct(blocks).map(|block| block.bytes()).sum(),
+            Access::Alone(_, blocks, _) => distinct(blocks).map(|block| block.bytes()).sum(),
         }
     }
 
-    /// Bytes on the host that will be in device memory once the op's blocks are.
-    fn returning(&self) -> u64 {
+    /// Most bytes on the host at this moment: those of the op's blocks that are there will be in device memory.
+    fn most_on_host(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
-            Access::Alone(_, blocks) => distinct(blocks)
+            Access::Alone(_, blocks, beside) => distinct(blocks)
                 .filter(|block| !block.is_resident())
                 .map(|block| block.bytes())
-                .sum(),
+                .fold(*beside, u64::saturating_add),
         }
     }
 }
@@ -159,26 +160,6 @@ pub(super) enum Spilled {
     Nothing,
 }
 
-/// Keeps a block in device memory until it is dropped: operands until their op is recorded.
-pub(crate) struct Held(Arc<GpuBlock>);
-
-impl Held {
-    pub(crate) fn new(block: &Arc<GpuBlock>) -> Self {
-        block.hold();
-        Self(Arc::clone(block))
-    }
-
-    pub(crate) fn block(&self) -> &Arc<GpuBlock> {
-        &self.0
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.let_go();
-    }
-}
-
 /// Keeps a block where it is in device memory until it is dropped.
 pub(crate) struct Pin(Arc<GpuBlock>);
 
@@ -236,7 +217,9 @@ impl Gpu {
                 .try_write_for(limit)
                 .ok_or_else(|| self.waited_for_others(limit))?,
         };
-        let access = Access::Alone(alone, blocks);
+        // There is more where a block could not come back after others had made room for it: these change places with it yet.
+        let beside = spill.most.max(spill.bytes());
+        let access = Access::Alone(alone, blocks, beside);
         let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
         for block in blocks {
             self.bring_back(block, &access)?;
@@ -290,6 +273,11 @@ impl Gpu {
         })
     }
 
+    /// Whether tensors may go to the host.
+    pub(crate) fn spills(&self) -> bool {
+        self.spill.is_some()
+    }
+
     /// Bytes that could go to the host now: in blocks that are not pinned, as many as the host may hold more.
     pub(crate) fn spillable(&self) -> u64 {
         self.spill.as_ref().map_or(0, |spill| {
@@ -314,13 +302,11 @@ impl Gpu {
         let Some(spill) = &self.spill else {
             return Ok(Spilled::Nothing);
         };
-        let most = spill.most.saturating_add(access.returning());
+        let most = access.most_on_host();
         let place = || most.saturating_sub(spill.bytes());
-        let needed = || {
-            let room = self.memory.lock().room(refused);
-            request.bytes.saturating_sub(room)
-        };
-        if !self.memory.lock().could_hold(request.bytes) {
+        let bytes = request.bytes.max(1).next_multiple_of(QUANTUM);
+        let needed = || bytes.saturating_sub(self.memory.lock().room(refused));
+        if !self.memory.lock().could_hold(bytes) {
             // What is pinned stays in the way, whatever goes.
             return Ok(Spilled::Nothing);
         }

@@ -298,13 +298,12 @@ impl Staging {
         })
     }
 
-    /// A slot that is used once, for `bytes` bytes at least.
-    pub(crate) fn slot_of_its_own(
+    /// Makes a slot that is used once, for so many bytes at least: where no lock is held, since it takes as long as they are many.
+    pub(crate) fn slots_of_their_own(
         &self,
-        device: &wgpu::Device,
-        bytes: u64,
-    ) -> Result<UploadSlot, Caught> {
-        UploadSlot::create(device, bytes, self.backend, &self.faults)
+    ) -> impl Fn(&wgpu::Device, u64) -> Result<UploadSlot, Caught> + use<> {
+        let (backend, faults) = (self.backend, self.faults.clone());
+        move |device, bytes| UploadSlot::create(device, bytes, backend, &faults)
     }
 
     /// A large slot whose copy is recorded: back once the batch is done.

@@ -113,6 +113,8 @@ impl Stream {
     pub(crate) fn forget_returned(&mut self, pool: &mut OwnedPool<Regions, GpuBlock>) {
         if std::mem::take(&mut pool.source_mut().returned) {
             self.bindings.retain(|region| pool.region(region).is_some());
+            // What is recorded may use it.
+            pool.source_mut().leaves_with(self.submissions + 1);
         }
     }
 
@@ -368,6 +370,15 @@ impl Stream {
     /// The latest submission that may still run.
     pub(crate) fn last_submission(&self) -> Option<Submission> {
         self.in_flight.back().cloned()
+    }
+
+    /// The first submission in flight that all up to this one have run with.
+    pub(crate) fn submission_of(&self, number: u64) -> Option<Submission> {
+        let number = number.min(self.submissions);
+        let mut in_flight = self.in_flight.iter();
+        in_flight
+            .find(|submission| submission.number >= number)
+            .cloned()
     }
 
     /// The oldest of at least `count` submissions that may still run.

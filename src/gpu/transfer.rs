@@ -60,13 +60,9 @@ impl Gpu {
         }
         let (slot, written) = {
             let _hold = self.hold();
-            let slot = {
-                let stream = self.stream.lock();
-                stream
-                    .staging
-                    .slot_of_its_own(&self.device, data.len() as u64)
-            };
-            let slot = slot.map_err(|caught| self.staging_failed(caught))?;
+            let make = self.stream.lock().staging.slots_of_their_own();
+            let slot = make(&self.device, data.len() as u64)
+                .map_err(|caught| self.staging_failed(caught))?;
             let written = slot.write(0, data);
             staging::unmap(&self.device, &slot.buffer);
             (slot, written)

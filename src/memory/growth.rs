@@ -134,6 +134,11 @@ impl Growth {
         if demand.needed > most {
             return None;
         }
+        // Where the budget allows more than one region, no end is left that is too small for another request as large.
+        let most = match demand.headroom > demand.max_region {
+            true => most / demand.needed * demand.needed,
+            false => most,
+        };
         let wanted = match self {
             Growth::Proportional | Growth::Preallocate { .. } | Growth::PreallocateBytes { .. } => {
                 Some(demand.proportional(demand.smallest()))

@@ -177,7 +177,8 @@ pub enum WhenFull {
     /// memory, and come back when they are used.
     SpillToHost {
         /// Most bytes of host memory for them; `None` for as many as the system gives. For the moment
-        /// in which tensors change places it may be as much more as those that come back.
+        /// in which tensors change places it may be as much more as those that come back (and stays so where one
+        /// then cannot).
         most: Option<u64>,
     },
 }
@@ -219,30 +220,39 @@ impl<S: RegionSource> Pool<S> {
         }
         let region = self.next_region(bytes);
         let reserved = self.account.reserved();
-        self.remaking
-            .grows(in_use, reserved.saturating_add(region.unwrap_or(bytes)));
-        let mut outcome = self.grow(bytes, region);
-        let refused = outcome.is_err();
+        // What no budget allows is not had.
+        if let Some(region) = region {
+            self.remaking.grows(in_use, reserved.saturating_add(region));
+        }
+        let mut is_short = false;
+        let mut outcome = self.grow(bytes, region, &mut is_short);
+        let failed = outcome.is_err();
         // Third rung: idle regions go back, where that can make room, and a new region is tried again.
-        let returned = refused && self.returning_idle_makes_room(bytes);
+        let returned = failed && self.returning_idle_makes_room(bytes);
         if returned {
             self.return_idle();
-            outcome = self.grow(bytes, self.next_region(bytes));
+            outcome = self.grow(bytes, self.next_region(bytes), &mut is_short);
         }
         // Fourth rung: blocks move together.
         let mut moved = false;
         if let (Err(reason), Some(mover)) = (&outcome, mover) {
             let refused = matches!(reason, FullReason::Refused(_));
+            let before = self.account.reserved();
             moved = self.make_hole(bytes, refused, mover);
             if moved {
                 outcome = Ok(());
-            } else if self.headroom() >= bytes {
+            } else if self.headroom() >= bytes && self.account.reserved() < before {
                 // Regions went back, and their memory may be free only later: that is a refusal.
-                outcome = self.grow(bytes, self.next_region(bytes));
+                outcome = self.grow(bytes, self.next_region(bytes), &mut is_short);
             }
         }
         if returned || moved {
             self.account.retried();
+        }
+        // A request beyond all that the source has ever given says nothing of how short memory is.
+        let is_new = reserved.saturating_add(bytes) > self.most_reserved;
+        if is_short && (outcome.is_ok() || !is_new) {
+            self.remaking.refused();
         }
         if let Err(reason) = outcome {
             // Regions may have gone, and blocks moved.
@@ -293,8 +303,13 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Takes a new region from the source for a request of `bytes`. A source that refuses the size
-    /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`.
-    fn grow(&mut self, bytes: u64, wanted: Option<u64>) -> Result<(), FullReason> {
+    /// that growth wants is asked for half of it, and so on, and at last for exactly `bytes`. `is_short` where it refuses any.
+    fn grow(
+        &mut self,
+        bytes: u64,
+        wanted: Option<u64>,
+        is_short: &mut bool,
+    ) -> Result<(), FullReason> {
         let mut size = wanted.ok_or(FullReason::OverBudget)?;
         loop {
             match self.source.create(size) {
@@ -303,7 +318,7 @@ impl<S: RegionSource> Pool<S> {
                     return Ok(());
                 }
                 Err(refused) => {
-                    self.remaking.refused();
+                    *is_short = true;
                     if size == bytes {
                         return Err(FullReason::Refused(refused.0));
                     }

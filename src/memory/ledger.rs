@@ -24,6 +24,8 @@ struct Seat {
     entry: Entry,
     /// Bytes that are divided among all seats, where they are.
     divided: Option<u64>,
+    /// Most of them that it has without a promise.
+    most: u64,
     /// True once the device is lost: its memory is gone though handles on it live.
     lapsed: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -119,7 +121,8 @@ impl Ledger {
     ) -> Result<Claim, Overcommitted> {
         let mut seats = self.seats();
         let budget = divided(counted(&seats).collect(), total, asked, most)?;
-        Ok(self.enter(&mut seats, Some(budget), asked.is_some(), Some(total)))
+        let divided = Some((total, most));
+        Ok(self.enter(&mut seats, Some(budget), asked.is_some(), divided))
     }
 
     fn enter(
@@ -127,7 +130,7 @@ impl Ledger {
         seats: &mut Vec<Seat>,
         budget: Option<u64>,
         promised: bool,
-        divided: Option<u64>,
+        divided: Option<(u64, u64)>,
     ) -> Claim {
         let taken = |number: &u64| seats.iter().any(|seat| seat.entry.number == *number);
         let number = (1..).find(|number| !taken(number)).unwrap_or(u64::MAX);
@@ -139,7 +142,8 @@ impl Ledger {
         };
         seats.push(Seat {
             entry,
-            divided,
+            divided: divided.map(|(total, _)| total),
+            most: divided.map_or(u64::MAX, |(_, most)| most),
             lapsed: None,
         });
         Claim {
@@ -261,6 +265,18 @@ impl Claim {
         seat.entry.budget = Some(asked);
         seat.entry.promised = true;
         Ok(())
+    }
+
+    /// The budget that the device has from now on, where it was promised none and others were promised more than now.
+    pub(crate) fn grown_share(&self) -> Option<u64> {
+        let mut seats = self.ledger.seats();
+        let promised = spoken(counted(&seats)).promised;
+        let own = seats.iter_mut().find(|s| s.entry.number == self.number);
+        let seat = own.filter(|seat| !seat.entry.promised)?;
+        let share = shareable(seat.divided?).saturating_sub(promised);
+        let share = share.min(seat.most);
+        let has_grown = seat.entry.budget.is_some_and(|budget| budget < share);
+        has_grown.then(|| *seat.entry.budget.insert(share))
     }
 
     /// From when `lapsed` says so on, the device counts no more. It is asked under the ledger's
@@ -426,6 +442,33 @@ mod tests {
         let bound = self::ledger().join(None);
         bound.change_budget(u64::MAX).unwrap();
         assert_eq!(bound.budget(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn shares_grow_when_promises_end() {
+        let ledger = ledger();
+        let promised = claim(&ledger, Some(6 * GIB)).unwrap();
+        let (shared, most) = (claim(&ledger, None).unwrap(), 5 * GIB);
+        let lent = ledger.claim(TOTAL, None, most).unwrap();
+        assert_eq!(shared.budget(), Some(3 * GIB));
+        assert_eq!((shared.grown_share(), promised.grown_share()), (None, None));
+        promised.change_budget(5 * GIB).unwrap();
+        assert_eq!(shared.grown_share(), Some(4 * GIB));
+        assert_eq!(
+            (shared.grown_share(), shared.budget()),
+            (None, Some(4 * GIB))
+        );
+        drop(promised);
+        assert_eq!(shared.grown_share(), Some(9 * GIB));
+        assert_eq!(lent.grown_share(), Some(most), "what others left");
+        // A promise that comes later takes nothing away but what regions may be made of.
+        let _later = claim(&ledger, Some(8 * GIB)).unwrap();
+        assert_eq!(
+            (shared.grown_share(), shared.budget()),
+            (None, Some(9 * GIB))
+        );
+        assert!(shared.take(2 * GIB).is_err());
+        assert_eq!(self::ledger().join(None).grown_share(), None);
     }
 
     #[test]

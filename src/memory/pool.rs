@@ -73,6 +73,8 @@ pub struct Pool<S: RegionSource> {
     pub(super) best_fit: BestFit<S::Region>,
     pub(super) account: Account,
     pub(super) remaking: Remaking,
+    /// Most bytes that were ever reserved.
+    pub(super) most_reserved: u64,
 }
 
 impl<S: RegionSource> Pool<S> {
@@ -89,6 +91,7 @@ impl<S: RegionSource> Pool<S> {
             best_fit: BestFit::new(),
             account: Account::default(),
             remaking: Remaking::default(),
+            most_reserved: 0,
         };
         pool.preallocate();
         pool
@@ -210,7 +213,7 @@ impl<S: RegionSource> Pool<S> {
     /// Free bytes, and what the budget still allows, unless the source refuses it.
     pub(crate) fn room(&self, refused: bool) -> u64 {
         let more = if refused { 0 } else { self.headroom() };
-        self.account.free().saturating_add(more)
+        self.account.free().saturating_add(round_down(more))
     }
 
     /// Whether a region is without a block.
@@ -471,6 +474,7 @@ impl<S: RegionSource> Pool<S> {
         let region = self.best_fit.open_region(region, bytes);
         let address = self.best_fit.address(region);
         self.account.region_opened(address, bytes);
+        self.most_reserved = self.most_reserved.max(self.account.reserved());
         region
     }
 

@@ -1,6 +1,7 @@
 //! What room there would be if blocks moved or went.
 
 use super::best_fit::{Piece, RegionId};
+use super::growth::round_down;
 use super::pool::{Pool, RegionSource};
 
 impl<S: RegionSource> Pool<S> {
@@ -12,10 +13,10 @@ impl<S: RegionSource> Pool<S> {
         runs.max().unwrap_or(0)
     }
 
-    /// Whether all that is not pinned would leave room for `bytes` if it went: between pins, or in a region made anew
-    /// from those that hold none.
+    /// Whether all that is not pinned would leave room for `bytes`, a multiple of the quantum, if it went: between pins, or
+    /// in a region made anew from those that hold none.
     pub(crate) fn could_hold(&self, bytes: u64) -> bool {
-        let mut anew = self.headroom();
+        let mut anew = round_down(self.headroom());
         for (region, size) in self.best_fit.regions() {
             let run = self.longest_run(region, bytes, |_| true);
             if run >= bytes {

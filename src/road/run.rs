@@ -164,15 +164,25 @@ fn launched(
     };
     let planned = |spare| plan(op, gpu, inputs, output, existing.is_none(), spare);
     let fresh = |block| Tensor::new(target.clone(), Storage::Gpu(block), layout.clone(), dtype);
-    let launched = |prepared: &(Launches, Kernels)| {
-        launch(op.name(), target, prepared, inputs, existing, bytes, &fresh)
+    let launched = |prepared: &(Launches, Kernels), is_spare| {
+        let memory = (bytes, is_spare);
+        launch(
+            op.name(),
+            target,
+            prepared,
+            inputs,
+            existing,
+            memory,
+            &fresh,
+        )
     };
     let scratch = |(launches, _): &(Launches, Kernels)| scratch_bytes(launches, inputs.len());
     let prepared = planned(true)?;
-    match launched(&prepared) {
+    match launched(&prepared, true) {
         // With less scratch there may be room.
         Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false) {
-            Ok(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean),
+            Ok(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean, false),
+            _ if gpu.spills() => launched(&prepared, false),
             _ => Err(Error::OutOfMemory(full)),
         },
         launched => launched,
@@ -342,15 +352,15 @@ fn scratch_bytes(launches: &Launches, output: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// Takes memory for the output (unless it is there) and for scratch, which is free again once all is
-/// recorded, and records launches on them and on the inputs, all in device memory.
+/// Takes memory for the output (unless it is there), of so many bytes, and for scratch, which is free again once all is
+/// recorded and may be spare, and records launches on them and on the inputs, all in device memory.
 fn launch(
     op: &'static str,
     target: &Device,
     (launches, kernels): &(Launches, Kernels),
     inputs: &[&Tensor],
     existing: Option<&Tensor>,
-    bytes: u64,
+    (bytes, is_spare): (u64, bool),
     fresh: &impl Fn(Arc<GpuBlock>) -> Tensor,
 ) -> Result<Tensor> {
     let missing = || Error::invalid(op, "an operand has no memory");
@@ -367,18 +377,21 @@ fn launch(
     let gpu = target.gpu().ok_or_else(missing)?;
     let written = existing.and_then(block);
     gpu.with_access(&operands, written, |access| {
-        let allocate = |bytes: u64| {
-            let block = gpu.allocate_in(access, bytes)?;
+        let allocate = |bytes: u64, is_spare| {
+            let block = match is_spare {
+                true => gpu.allocate_spare(access, bytes),
+                false => gpu.allocate_in(access, bytes),
+            }?;
             target.record_call_site(&Storage::Gpu(Arc::clone(&block)));
             Ok::<_, Error>(block)
         };
         let output = match existing {
             Some(_) => None,
-            None => Some(Held::new(&allocate(bytes)?)),
+            None => Some(Held::new(&allocate(bytes, false)?)),
         };
         let scratch = match scratch {
             0 => None,
-            bytes => Some(allocate(bytes)?),
+            bytes => Some(allocate(bytes, is_spare)?),
         };
         let taken = output.as_ref().map(Held::block);
         let blocks: Blocks<'_> = operands

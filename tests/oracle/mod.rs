@@ -169,24 +169,31 @@ impl Oracle {
             return Ok(found);
         }
         let size = self.size(bytes, live, max_region);
+        let Some(mut size) = size else {
+            return Err(FullReason::OverBudget);
+        };
         if let Some((most, reserved)) = self.remaking.settled
-            && self.statistics().reserved + size.unwrap_or(bytes) > reserved
+            && self.statistics().reserved + size > reserved
         {
             self.remaking.fails(live <= most);
             self.remaking.outgrown(live);
         }
-        let Some(mut size) = size else {
-            return Err(FullReason::OverBudget);
-        };
+        let mut is_short = false;
         loop {
             match self.device.create(size) {
                 Ok(number) => {
                     self.regions.push(OracleRegion::new(number, size));
+                    if is_short {
+                        self.remaking = Remaking::refused();
+                    }
                     break;
                 }
                 Err(refused) => {
-                    self.remaking = Remaking::refused();
+                    is_short = true;
                     if size == bytes {
+                        if self.statistics().reserved + bytes <= self.peak_reserved {
+                            self.remaking = Remaking::refused();
+                        }
                         return Err(FullReason::Refused(refused.0));
                     }
                     size = (size / 2 / QUANTUM * QUANTUM).max(bytes);
@@ -205,8 +212,12 @@ impl Oracle {
         let ahead = live.saturating_add(live / 20);
         let smallest = if held > ahead { 64 << 10 } else { 256 << 10 };
         let step = ahead.saturating_sub(held).max(smallest).max(held / 256);
-        let most = max_region.min(headroom * QUANTUM);
-        (bytes <= most).then(|| ((step / bytes).max(1) * bytes).min(most))
+        let most = match headroom * QUANTUM > max_region {
+            true => max_region / bytes * bytes,
+            false => headroom * QUANTUM,
+        };
+        (bytes <= max_region.min(headroom * QUANTUM))
+            .then(|| ((step / bytes).max(1) * bytes).min(most))
     }
 
     /// Counts what goes back to keep regions whole.

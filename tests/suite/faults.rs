@@ -25,6 +25,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("faults::while_it_moves", Scope::Gpu, while_it_moves),
         Test::new("faults::on_the_way_out", Scope::Gpu, on_the_way_out),
         Test::new("faults::on_the_way_back", Scope::Gpu, on_the_way_back),
+        Test::new(
+            "faults::back_to_a_full_host",
+            Scope::Gpu,
+            back_to_a_full_host,
+        ),
         Test::new("faults::between_launches", Scope::Gpu, between_launches),
         Test::new("faults::are_counted", Scope::Device, are_counted),
         Test::new("faults::refused_ones_wait", Scope::Gpu, refused_ones_wait),
@@ -343,6 +348,58 @@ fn on_the_way_back(context: &Context) -> Result<()> {
     }
     assert!(failures > 0);
     assert_eq!(device.memory().allocated + device.memory().spilled, 0);
+    Ok(())
+}
+
+/// A tensor cannot come back after another has made room for it, and the host has more than it may: all are of use yet.
+fn back_to_a_full_host(context: &Context) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let faults = Faults::new();
+    let device = context
+        .builder()
+        .faults(&faults)
+        .growth(Growth::PreallocateBytes { bytes: MIB })
+        .memory_limit(MIB)
+        .when_full(WhenFull::SpillToHost { most: Some(MIB) })
+        .build()?;
+    let tensors: Vec<_> = (0..8u32)
+        .map(|value| Tensor::full(&device, 64 << 10, value, DType::U32))
+        .collect::<Result<_>>()?;
+    device.synchronize()?;
+    assert_eq!(device.memory().spilled, MIB);
+    let (mut was_over, mut value) = (false, 8);
+    for nth in 1.. {
+        let before = faults.injected();
+        faults.fail(Fault::Copy, nth);
+        let filled = tensors[0].slice(..1)?.fill(7);
+        let is_injected = faults.injected() > before;
+        let _ = device.synchronize();
+        faults.disarm();
+        was_over |= device.memory().spilled > MIB;
+        // It may take the room that was made.
+        let more = Tensor::full(&device, 64 << 10, 9, DType::U32);
+        for tensor in &tensors {
+            value += 1;
+            tensor.slice(..1)?.fill(value)?;
+        }
+        for (value, tensor) in (value - 7..).zip(&tensors) {
+            same(&tensor.slice(..1)?, &[value])?;
+        }
+        for (value, tensor) in (0u32..).zip(&tensors) {
+            same(&tensor.slice(1..)?, &vec![value; (64 << 10) - 1])?;
+        }
+        drop(more);
+        // The first is on the host again.
+        tensors[5].slice(..1)?.fill(value - 2)?;
+        while device.memory().spilled < MIB {
+            drop(Tensor::full(&device, 128 << 10, 9, DType::U32)?);
+        }
+        if !is_injected {
+            filled?;
+            break;
+        }
+    }
+    assert!(was_over, "no copy failed on the way back");
     Ok(())
 }
 

@@ -26,6 +26,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("kernels::turns_of_vectors", Scope::Gpu, turns_of_vectors),
         Test::new("kernels::without_copies", Scope::Gpu, without_copies),
         Test::new("kernels::told_once", Scope::Gpu, told_once),
+        Test::new(
+            "kernels::nothing_goes_for_scratch",
+            Scope::Gpu,
+            nothing_goes_for_scratch,
+        ),
         Test::new("kernels::told_within", Scope::Gpu, told_within),
         Test::new("kernels::planned_apart", Scope::Gpu, planned_apart),
         Test::new("kernels::refused", Scope::Device, refused),
@@ -459,6 +464,26 @@ fn told_once(context: &Context) -> Result<()> {
     let whole = plans.iter().filter(|(problem, _)| problem.k == 2048);
     assert_eq!(whole.count(), 1, "{plans:?}");
     assert!(plans.iter().all(|(_, plan)| plan.split == 1), "{plans:?}");
+    Ok(())
+}
+
+/// Nothing goes to the host for scratch that a product can do without.
+fn nothing_goes_for_scratch(context: &Context) -> Result<()> {
+    // As above, beside a tensor that could go.
+    let spills = WhenFull::SpillToHost { most: None };
+    let device = one_region(context, (1024 + 64 + 256) << 10, spills)?;
+    let other = Tensor::ones(&device, [256, 256], DType::F32)?;
+    let a = Tensor::ones(&device, [64, 2048], DType::F32)?;
+    let b = Tensor::ones(&device, [2048, 64], DType::F32)?;
+    let (product, plans) = with_matmul_split(8, || explain_matmuls(|| a.matmul(&b)));
+    assert_eq!(product?.to_vec::<f32>()?, [2048.0; 64 * 64]);
+    assert!(plans.iter().all(|(_, plan)| plan.split == 1), "{plans:?}");
+    assert_eq!(device.memory().events.spills, 0);
+    drop(other);
+    // Where it has a place it is taken.
+    let (product, plans) = with_matmul_split(8, || explain_matmuls(|| a.matmul(&b)));
+    assert_eq!(product?.to_vec::<f32>()?, [2048.0; 64 * 64]);
+    assert!(plans.iter().any(|(_, plan)| plan.split == 8), "{plans:?}");
     Ok(())
 }
 

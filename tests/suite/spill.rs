@@ -110,6 +110,18 @@ fn nothing_goes_in_vain(context: &Context) -> Result<()> {
         (before.allocated, before.spilled, before.events.spills)
     );
     assert_eq!(after.events.failures, before.events.failures + 1);
+    // Nor for a request that a budget holds, but not in whole quanta.
+    let odd = context
+        .builder()
+        .memory_limit(100_000)
+        .when_full(SPILL)
+        .build()?;
+    let small: Vec<_> = (0..8)
+        .map(|_| Tensor::ones(&odd, [1 << 10], DType::U32))
+        .collect::<Result<_>>()?;
+    Tensor::zeros(&odd, [25_000], DType::U32).expect_err("100,096 bytes");
+    assert_eq!(odd.memory().events.spills, 0);
+    drop(small);
     // As much as it may hold.
     let fits = Tensor::zeros(&device, [256 << 8], DType::U32)?;
     assert_eq!(device.memory().events.spills, 2);
