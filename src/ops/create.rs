@@ -86,7 +86,8 @@ impl Tensor {
 
     /// `start`, `start + step`, ... below `end` (above it for a negative step): one dimension of
     /// `ceil((end - start) / step)` elements, each computed as `start + i * step` in f64 and
-    /// rounded once, so the same on every device.
+    /// rounded once, so the same on every device. As with NumPy, where that quotient is rounded up the last one may be
+    /// `end`: 1.0 to 1.3 by 0.1 are four.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a step of 0, for a start, end or step that is not finite, or a value that an

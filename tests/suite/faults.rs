@@ -367,7 +367,7 @@ fn back_to_a_full_host(context: &Context) -> Result<()> {
         .collect::<Result<_>>()?;
     device.synchronize()?;
     assert_eq!(device.memory().spilled, MIB);
-    let (mut was_over, mut value) = (false, 8);
+    let (mut was_over, mut value) = (false, 8u32);
     for nth in 1.. {
         let before = faults.injected();
         faults.fail(Fault::Copy, nth);

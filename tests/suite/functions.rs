@@ -1191,6 +1191,17 @@ fn fusions(context: &Context) -> Result<()> {
     let wide = fused(|e| ((e.input(&a).cast(DType::F64) + 1e9 - 1e9) * 0.1).cast(DType::F32))?;
     let is_near = |(got, &x): (f32, &f32)| (f64::from(got) - f64::from(x) * 0.1).abs() < 1e-6;
     assert!(wide.to_vec::<f32>()?.into_iter().zip(&x).all(is_near));
+    // Rounded on the way, to f32 and from integers.
+    let tenth = Tensor::from_slice(device, &[0.1f64, -0.1, 3.0], [3])?;
+    let on_the_way = fused(|e| e.input(&tenth).cast(DType::F32).cast(DType::F64))?;
+    let want = [0.1f32, -0.1, 3.0].map(f64::from);
+    assert_eq!(on_the_way.to_vec::<f64>()?, want);
+    let odd = Tensor::from_slice(device, &[16_777_217i32, -16_777_217, 5], [3])?;
+    let on_the_way = fused(|e| e.input(&odd).cast(DType::F32).cast(DType::F64))?;
+    assert_eq!(
+        on_the_way.to_vec::<f64>()?,
+        [16_777_216.0, -16_777_216.0, 5.0]
+    );
     let below = fused(|e| e.input(&a).cast(DType::F64).lt(0.1))?.to_vec::<bool>()?;
     assert!(
         below

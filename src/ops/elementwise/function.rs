@@ -307,6 +307,10 @@ pub(super) fn cast_code(from: DType, to: DType, value: &str) -> String {
         }
         (Kind::F64, Kind::Bool) => format!("B_of_D({value})"),
         (_, Kind::Bool) => format!("!({value} == {f}())"),
+        // A minimum of bits that changes no number: compilers take what was rounded to f32 for what it was before.
+        (Kind::F32, Kind::F64) => {
+            format!("D(bitcast<F>(min(bitcast<U>({value}), U(0xfffffffeu))))")
+        }
         (Kind::F32 | Kind::F64, Kind::I32 | Kind::U32) => format!("{t}_of_{f}({value})"),
         _ => format!("{t}({value})"),
     }

@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// A tensor or a number: what elementwise functions take beside their first tensor. A number has the
-/// dtype of the tensor that it is combined with, and travels with the launch.
+/// dtype of the tensor that it is combined with, and travels with the launch (of f64 as a tensor of one element, which counts
+/// as one that a kernel binds).
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<'a> {
     /// A tensor that broadcasts.

@@ -91,7 +91,7 @@ struct Normalise {
 /// that lie in another order.
 impl Tensor {
     /// `exp(x)` over the sum of `exp` along `axes`, without overflow on the way. NaN in a row makes it
-    /// all NaN, and so does an infinity, or nothing but minus infinity.
+    /// all NaN, and so does plus infinity, or nothing but minus infinity (which masks elements else).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for integers, and for an axis that does not exist or is named twice;
