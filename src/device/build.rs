@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device, ledger};
-use crate::background::no_thread;
 use crate::error::{Error, Result};
 use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
@@ -319,14 +318,14 @@ impl DeviceBuilder {
     /// drivers a good part of a second.
     ///
     /// # Errors
-    /// As [`DeviceBuilder::build`].
+    /// As [`DeviceBuilder::build`]; [`Error::OutOfMemory`] of the host where the system gives no thread.
     pub fn build_async(self) -> Pending<Device> {
         let op = "build_async";
         let (promise, pending) = promise(op, None);
         let opens = thread::Builder::new().name("orlop open".to_owned());
         match opens.spawn(move || promise.keep(self.build())) {
             Ok(_) => pending,
-            Err(error) => Pending::ready(Err(no_thread(op, &error))),
+            Err(error) => Pending::ready(Err(Error::no_thread(op, &error))),
         }
     }
 
