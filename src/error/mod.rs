@@ -110,12 +110,14 @@ pub struct DTypeMismatch {
 }
 
 /// Why dtypes have to go together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum DTypeRule {
     /// Operands have one dtype.
     Same,
     /// What the first has to be, where it is an operand like no other.
     Operand(&'static str),
+    /// What an input of a program's kernel has to be, by its name.
+    Input(Box<str>),
     /// Elements are read as what they are.
     Read,
 }
@@ -139,6 +141,10 @@ impl fmt::Display for DTypeMismatch {
             DTypeRule::Operand(rule) => write!(
                 f,
                 "{op}: {rule}, not {left}; convert it with `cast(DType::{right:?})`"
+            ),
+            DTypeRule::Input(name) => write!(
+                f,
+                "{op}: the input `{name}` is {left}, the kernel reads {right}; convert it with `cast(DType::{right:?})`"
             ),
             DTypeRule::Read => write!(
                 f,
@@ -394,6 +400,16 @@ impl Error {
             left,
             right,
             rule: DTypeRule::Operand(rule),
+        }))
+    }
+
+    /// An input of a program's kernel that is of another dtype than what the kernel reads.
+    pub(crate) fn input_dtype(op: &'static str, name: &str, left: DType, right: DType) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left,
+            right,
+            rule: DTypeRule::Input(name.into()),
         }))
     }
 

@@ -63,7 +63,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`fused`] and [`Tensor::add_assign`]; [`Error::InvalidArgument`] when the expression gives another
+    /// As [`fused`] and [`Tensor::add_assign`]; [`Error::DTypeMismatch`] when the expression gives another
     /// dtype.
     pub fn fused_assign(
         &self,
