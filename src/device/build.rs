@@ -237,7 +237,7 @@ impl DeviceBuilder {
     /// [`Device::cpu`], whose pool all share.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
+    /// [`Error::UnknownDevice`] lists the devices there are, and what may hide others; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
     /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
     /// a fraction to preallocate that is not above 0 and at most 1, or where the adapter does not tell its memory, and for
@@ -246,11 +246,11 @@ impl DeviceBuilder {
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
-            let found = find::select(selector, None, devices)?;
+            let found = find::select(selector, None, &self.hides(), devices)?;
             return self.open(found);
         }
         if let Some(selector) = environment(DEVICE).filter(|name| !name.trim().is_empty()) {
-            let found = find::select(&selector, Some(DEVICE), devices)?;
+            let found = find::select(&selector, Some(DEVICE), &self.hides(), devices)?;
             return match found.adapter {
                 Some(_) => self.open(found),
                 None => self.shared_or_own_cpu(),
@@ -309,9 +309,19 @@ impl DeviceBuilder {
             devices = find::visible(VISIBLE, &names, devices)?;
         }
         match &self.visible {
-            Some(names) => find::visible("visible", names, devices),
+            Some(names) => {
+                let hides: Vec<&str> = environment(VISIBLE).map(|_| VISIBLE).into_iter().collect();
+                find::visible("visible", names, &hides, devices)
+            }
             None => Ok(devices),
         }
+    }
+
+    /// The settings that hide devices.
+    fn hides(&self) -> Vec<&'static str> {
+        let environment = environment(VISIBLE).map(|_| VISIBLE);
+        let own = self.visible.as_ref().map(|_| "visible");
+        environment.into_iter().chain(own).collect()
     }
 
     /// [`DeviceBuilder::build`] without blocking: from the call on another thread opens the device, which takes

@@ -198,6 +198,8 @@ pub struct UnknownDevice {
     pub setting: Option<&'static str>,
     /// Selectors and names of the devices that exist.
     pub available: Vec<String>,
+    /// What may keep others from sight: settings that hide them, backends that orlop was built without.
+    pub help: Option<String>,
 }
 
 impl std::error::Error for UnknownDevice {}
@@ -208,7 +210,11 @@ impl fmt::Display for UnknownDevice {
         if let Some(setting) = self.setting {
             write!(f, " of {setting}")?;
         }
-        write!(f, "; there are: {}", self.available.join(", "))
+        write!(f, "; there are: {}", self.available.join(", "))?;
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -333,6 +333,8 @@ fn visible_by_environment() -> Result<()> {
         );
     }
     for unknown in ["nonsense", "gpu:77", "cpu,nonsense", "cpu,,"] {
+        let reason = "; ORLOP_VISIBLE_DEVICES hides what it does not name";
+        assert!(hidden.contains(reason), "{hidden}");
         let best = best_of_a_child(&[(VISIBLE, Some(unknown)), ("ORLOP_DEVICE", Some("cpu"))]);
         for said in [list(unknown), best] {
             assert!(said.contains("error "), "{said}");
@@ -365,6 +367,8 @@ fn visible_by_builder() -> Result<()> {
         .collect();
     let builder = Device::builder().visible(backwards);
     let listed = builder.list()?;
+    let help = error.help.unwrap_or_default();
+    assert!(help.contains("visible hides"), "{help}");
     for (info, old) in listed.iter().zip(others.iter().rev().chain([cpu])) {
         assert_eq!((&info.name, info.backend), (&old.name, old.backend));
         let device = builder.clone().select(&info.selector).build()?;
