@@ -19,7 +19,7 @@ pub struct DeviceInfo {
     pub backend: &'static str,
     /// The driver and its version, where known.
     pub driver: String,
-    /// What it can do, its kind and its limits.
+    /// What it can do, its kind and its limits; of an open device as it was opened: [`Device::capabilities`](crate::Device::capabilities).
     pub capabilities: Capabilities,
     /// Bytes of memory of its own, where it can be known.
     pub memory_total: Option<u64>,

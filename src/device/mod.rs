@@ -131,7 +131,7 @@ impl Device {
     }
 
     fn new(
-        info: DeviceInfo,
+        mut info: DeviceInfo,
         backend: Backend,
         settings: &DeviceBuilder,
         standing: ledger::Standing,
@@ -140,6 +140,10 @@ impl Device {
             name: standing.name(&info),
             info,
             backend,
+        if let Backend::Gpu(gpu) = &backend {
+            // Settings may leave it less than its adapter has.
+            info.capabilities = gpu.capabilities.clone();
+        }
             placement: settings.placement,
             call_sites: settings.call_sites,
             standing,
@@ -149,17 +153,14 @@ impl Device {
         device
     }
 
-    /// What the device is. Free memory is as of the moment it was opened.
+    /// What the device is, with the capabilities that it was opened with. Free memory is as of that moment.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
-    /// What the device can do.
+    /// What the device can do as it was opened: less than its adapter may ([`Device::list`]), where settings say so.
     pub fn capabilities(&self) -> &Capabilities {
-        match &self.0.backend {
-            Backend::Cpu(_) => &self.0.info.capabilities,
-            Backend::Gpu(gpu) => &gpu.capabilities,
-        }
+        &self.0.info.capabilities
     }
 
     /// True for the native CPU.
