@@ -167,10 +167,14 @@ pub struct MatmulPlan {
 
 /// The plan for a product on a device: a pure function, by the table of what was measured on the adapter
 /// ([`Capabilities::matmul_choices`]), else by rules (`docs/matmul.md`). The CPU device has no kernels and asks for
-/// no plan: what is said of its capabilities is said of a GPU with them.
+/// no plan: what is said of its capabilities is said of a GPU with them. There are no products of bool: a plan of one says so
+/// ([`MatmulPlan::why`]), and computes nothing.
 pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     if let Some(plan) = measured(capabilities, problem) {
         return plan;
+    if problem.dtype == DType::Bool {
+        return because(MatmulKernel::NARROW, "there are no products of bool");
+    }
     }
     match capabilities.kind {
         DeviceKind::Software => hardware::cooperative(capabilities, problem)
@@ -386,6 +390,9 @@ pub(super) mod tests {
         assert_eq!((plan.kernel, plan.split), (HARDWARE_TALL, 8));
         assert!(
             plan.to_string().ends_with("measured on the adapter"),
+        let truths = MatmulProblem::new(100, 200, 300, DType::Bool);
+        let none = plan_matmul(&with(&choice), &truths).to_string();
+        assert!(none.ends_with("no products of bool"), "{none}");
             "{plan}"
         );
         // Sums that are not f32 are made in one part, whatever the table says.
