@@ -865,10 +865,7 @@ fn thrice<T: orlop::Element + bytemuck::Pod + std::ops::Add<Output = T>>(
 /// A twin that does something else is found out.
 fn check_compares(context: &Context) -> Result<()> {
     let device = context.device();
-    let within = Tolerance {
-        relative: 1e-6,
-        absolute: 1e-6,
-    };
+    let within = Tolerance::new(1e-6, 1e-6);
     let shapes: [(&str, &[usize]); 2] = [("x", &[3, 777]), ("y", &[3, 777])];
     let wrong = Kernel::wgsl("wrong", SAXPY)?.elementwise().twin(|call| {
         call.output::<f32>("out")?.copy_from_slice(call.input("y")?);
@@ -893,10 +890,10 @@ fn check_compares(context: &Context) -> Result<()> {
 }
 
 fn is_refused<T: std::fmt::Debug>(result: Result<T>, parts: &[&str]) {
-        Err(Error::DTypeMismatch(error)) => error.to_string(),
     let text = match result {
         Err(Error::InvalidArgument(error)) => error.to_string(),
         Err(Error::ShapeMismatch(error)) => error.to_string(),
+        Err(Error::DTypeMismatch(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
     for part in parts {
@@ -927,12 +924,15 @@ fn launches_refused(context: &Context) -> Result<()> {
         &["number `a`"],
     );
     is_refused(
+        only().input("y", &whole).run(),
+        &["`y` is u32", "cast(DType::F32)"],
+    );
     let mistaken = only().input("y", &whole).run();
     assert!(
         matches!(mistaken, Err(Error::DTypeMismatch(_))),
         "{mistaken:?}"
     );
-        only().input("y", &whole).run(),
+    is_refused(only().input("y", &long).run(), &["[4]", "[5]"]);
     // A device that is named beside the inputs' is no hint: it is that one, or an error that names both.
     let other = Device::select("cpu")?;
     let both = [device.to_string(), other.to_string()];
@@ -940,9 +940,6 @@ fn launches_refused(context: &Context) -> Result<()> {
     is_refused(launch().on(&other).run(), &both);
     is_refused(other.scope(|| launch().on(&device).run()), &both);
     same(&launch().on(&device).run()?, &[2.0f32; 4])?;
-        &["`y` is u32", "cast(DType::F32)"],
-    );
-    is_refused(only().input("y", &long).run(), &["[4]", "[5]"]);
     is_refused(launch().output("x", 4).run(), &["no output `x`"]);
     is_refused(launch().output("out", 5).run(), &["[4]", "[5]"]);
     is_refused(launch().output("out", [2, 2]).run(), &["[2, 2]"]);

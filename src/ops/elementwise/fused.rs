@@ -290,6 +290,7 @@ pub struct Expr<'e> {
 
 /// A value of an expression or a number.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ExprArgument<'e> {
     /// A value of the same expression.
     Expr(Expr<'e>),

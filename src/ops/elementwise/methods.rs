@@ -8,6 +8,7 @@ use crate::tensor::Tensor;
 /// A tensor or a number: what elementwise functions take beside their first tensor. A number has the
 /// dtype of the tensor that it is combined with, and travels with the launch.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Argument<'a> {
     /// A tensor that broadcasts.
     Tensor(&'a Tensor),
