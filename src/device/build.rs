@@ -16,7 +16,7 @@ use crate::sync::thread;
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
 /// operands live on several devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Placement {
     /// It runs on the CPU and its result comes back, if the device can hold it; operands travel to
@@ -28,7 +28,7 @@ pub enum Placement {
     Strict,
 }
 
-/// Settings for opening a device, from [`Device::builder`].
+/// Settings for opening a device, from [`Device::builder`]; the default are those of [`Device::best`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceBuilder {
     selector: Option<String>,
@@ -306,7 +306,7 @@ impl DeviceBuilder {
                 "" => Vec::new(),
                 text => text.split(',').map(str::to_owned).collect(),
             };
-            devices = find::visible(VISIBLE, &names, devices)?;
+            devices = find::visible(VISIBLE, &names, &[], devices)?;
         }
         match &self.visible {
             Some(names) => {
@@ -443,6 +443,12 @@ impl DeviceBuilder {
         let (options, standing) = self.options(&info, &lent.adapter, most_of_free(&info))?;
         let gpu = Backend::Gpu(Gpu::lend(lent, options)?);
         Ok(Device::new(info, gpu, &self, standing))
+    }
+}
+
+impl Default for DeviceBuilder {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -165,7 +165,7 @@ impl Full {
 impl std::error::Error for Full {}
 
 /// What a device does when no free chunk holds a request and no region can be had for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenFull {
     /// The request fails.
