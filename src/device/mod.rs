@@ -102,6 +102,10 @@ impl Device {
 
     /// The process's shared CPU device: where work goes that no other device can do. Always there.
     /// For a CPU device with a budget of its own, use `Device::builder().select("cpu")`.
+    ///
+    /// Ops on the CPU share their work out among threads that all CPU devices have: two pools of one for each core, or as many
+    /// as the environment variable `RAYON_NUM_THREADS` says when they begin, which is with the first op that is large enough.
+    /// An op that is called on a thread of a rayon pool runs on that thread alone.
     pub fn cpu() -> Device {
         static HOST: OnceLock<Device> = OnceLock::new();
         HOST.get_or_init(|| Self::new_cpu(DeviceBuilder::new()))
@@ -136,14 +140,14 @@ impl Device {
         settings: &DeviceBuilder,
         standing: ledger::Standing,
     ) -> Device {
-        let device = Device(Arc::new(Inner {
-            name: standing.name(&info),
-            info,
-            backend,
         if let Backend::Gpu(gpu) = &backend {
             // Settings may leave it less than its adapter has.
             info.capabilities = gpu.capabilities.clone();
         }
+        let device = Device(Arc::new(Inner {
+            name: standing.name(&info),
+            info,
+            backend,
             placement: settings.placement,
             call_sites: settings.call_sites,
             standing,

@@ -143,10 +143,10 @@ impl Full {
                 "a higher budget, or smaller pieces"
             }
             (_, true) if is_scattered => {
-                "moving blocks together (`WhenFull::Relocate`), or spilling where that was not enough (enough is free, in pieces)"
+                "moving blocks together (`WhenFull::Relocate`, the default), where that was not tried, or spilling (enough is free, in pieces)"
             }
             (_, false) if is_scattered => {
-                "moving blocks together (`WhenFull::Relocate`; pinned ones stay), or freeing tensors (enough is free, in pieces)"
+                "freeing tensors, or moving blocks together (`WhenFull::Relocate`, the default) where that was not tried; pinned ones stay (enough is free, in pieces)"
             }
             (FullReason::OverBudget, true) => {
                 "freeing tensors, spilling them (`WhenFull::SpillToHost`), or a higher budget"
