@@ -73,10 +73,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         None => Device::best()?,
     };
     let kernel = diffuse()?;
-    let within = Tolerance {
-        relative: 1e-5,
-        absolute: 1e-5,
-    };
+    let within = Tolerance::new(1e-5, 1e-5);
     let checked = kernel.check(&device, &[("heat", &[33, 65])], within, |launch| {
         let launch = launch
             .scalar("rate", 0.2)

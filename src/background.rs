@@ -3,7 +3,6 @@
 //! A program's waker may block or panic. So the thread that works never runs one, nor drops one:
 //! whatever wakers do, reads go on. Only other wakes of the device come after a waker that blocks.
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -29,10 +28,6 @@ struct Threads {
 /// and the device is gone; nobody waits for it.
 pub(crate) struct Wakes(Mutex<Sender<Job>>);
 
-pub(crate) fn no_thread(op: &'static str, error: &io::Error) -> Error {
-    Error::invalid(op, format!("the system gives no thread: {error}"))
-}
-
 impl Wakes {
     pub(crate) fn run(&self, wake: Job) {
         let sent = self.0.lock().send(wake);
@@ -56,7 +51,7 @@ impl Background {
         let mut threads = self.0.lock();
         let there = match threads.take() {
             Some(there) => there,
-            None => Threads::start().map_err(|error| no_thread(op, &error))?,
+            None => Threads::start().map_err(|error| Error::no_thread(op, &error))?,
         };
         let there = threads.insert(there);
         let (promise, pending) = promise(op, Some(Arc::clone(&there.wakes)));

@@ -201,6 +201,7 @@ impl Element for bool {
 ///
 /// Made from any Rust number: `Tensor::full(&device, [2, 2], 1.5, DType::F32)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Scalar {
     /// A float.
     Float(f64),

@@ -184,21 +184,32 @@ pub(crate) const TEXEL_LAYERS: u32 = 8;
 /// An op's work on a GPU: run in order, with nothing else between them.
 pub(crate) type Launches = SmallVec<[Launch; 1]>;
 
+/// What is said of more launches than there may be, and at least how many they are.
+pub(crate) fn too_many(op: &'static str, what: impl Into<String>, launches: usize) -> Error {
+    Error::too_large(
+        op,
+        what,
+        launches as u128,
+        MAX_LAUNCHES as u64,
+        "launches",
+        "of one op",
+        "work on parts of the operands, on copies whose rows lie close together, or on the CPU",
+    )
+}
+
 /// Launches of an op that reads or writes in windows by places of its own (`index`, `position`): more are refused before
 /// they take the host's memory. Other ops are not counted: `concat`, for one, has a launch or more for each operand.
 pub(crate) const MAX_LAUNCHES: usize = 1 << 17;
 
 /// # Errors
-/// `InvalidArgument` when an op already has as many as there may be.
+/// `TooLarge` when an op already has as many as there may be.
 pub(crate) fn check_count(op: &'static str, launches: usize) -> Result<()> {
     match launches < MAX_LAUNCHES {
         true => Ok(()),
-        false => Err(Error::invalid(
+        false => Err(too_many(
             op,
-            format!(
-                "takes more than {MAX_LAUNCHES} launches of kernels: work on parts of the operands, or on copies \
-                 whose rows lie close together"
-            ),
+            "its work on a GPU",
+            launches.saturating_add(1),
         )),
     }
 }

@@ -19,7 +19,7 @@ use crate::shape::{Dims, Shape};
 pub(crate) type Strides = SmallVec<[isize; 6]>;
 
 /// Shape, strides and offset, in elements.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Shape,
     strides: Strides,

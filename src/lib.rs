@@ -48,6 +48,8 @@
 //!   `&Tensor` (`&x * 2.0`, and with its `?` first `&(&x * &y)? * 2.0`).
 //! - An op runs where its operands live, or where [`Device::scope`] says; nothing travels in silence.
 //! - Work on a device happens in program order, from any number of threads.
+//! - The CPU's ops use every core, or as many threads as `RAYON_NUM_THREADS` says; but called on a thread of a rayon pool (in
+//!   `par_iter`, say) each runs on that thread alone: [`Device::cpu`].
 //! - `tracing` events are sent while orlop holds its locks: a subscriber calls nothing of orlop's, or may never return.
 //! - Every failure is a typed [`Error`]; a failed call changes no tensor, but what a program's own twin wrote before it failed and
 //!   what [`matmul_streamed`] or a read was filling.

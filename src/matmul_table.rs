@@ -166,6 +166,13 @@ impl MatmulTable {
         }
     }
 
+    /// The adapters that it has choices for, in the order in which they were put in: the name of each, with its driver, or `None`
+    /// for any driver.
+    pub fn adapters(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let adapters = self.adapters.iter();
+        adapters.map(|known| (known.name.as_str(), known.driver.as_deref()))
+    }
+
     /// The choices for an adapter and its driver: those for this driver first, then those for any,
     /// in the order in which they were put in. The first that matches a product decides.
     pub fn choices(&self, adapter: &str, driver: &str) -> Vec<MatmulChoice> {
@@ -204,6 +211,9 @@ mod tests {
         assert_eq!(found("one", "driver 8"), [*first]);
         assert_eq!(found("other", "driver 7"), [*second]);
         assert_eq!(found("none", "driver 7"), []);
+        let adapters: Vec<_> = table.adapters().collect();
+        let wanted = [("one", None), ("one", Some("driver 7")), ("other", None)];
+        assert_eq!(adapters, wanted);
         for wrong in [
             MatmulChoice {
                 m: RangeInclusive::new(3, 2),

@@ -144,11 +144,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        let op = self.op;
-        self.complete(Err(Error::invalid(
-            op,
-            "its thread ended before the result was there; call it again",
-        )));
+        self.complete(Err(Error::thread_ended(self.op)));
     }
 }
 

@@ -858,10 +858,8 @@ fn tune_refuses_before_it_measures() {
 fn tune_merges_what_agrees() {
     let sizes = [1, 16, 64, 256];
     let batches = [1, 8];
-    let lies = |along_k, width| MatmulOperand {
-        along_k,
-        width,
-        texels: false,
+    let lies = |operand: &mut MatmulOperand, along_k, width| {
+        (operand.along_k, operand.width, operand.texels) = (along_k, width, false);
     };
     let kernels = MatmulKernel::all();
     for seed in 0..200u32 {
@@ -876,17 +874,11 @@ fn tune_merges_what_agrees() {
         for (m, k, n) in (0..64).map(|at| (sizes[at / 16], sizes[at / 4 % 4], sizes[at % 4])) {
             for (batches, a_along_k, width) in [(1, true, 4), (8, true, 4), (8, false, 1)] {
                 let way = way(asked.len() as u32 / (1 + seed % 7));
-                let problem = MatmulProblem {
-                    m,
-                    k,
-                    n,
-                    batches,
-                    dtype: DType::F32,
-                    a: lies(a_along_k, width),
-                    b: lies(false, width),
-                    accumulates: false,
-                    may_pack: true,
-                };
+                let mut problem = MatmulProblem::new(m, k, n, DType::F32);
+                // As they are, a row not turned round.
+                (problem.m, problem.n, problem.batches) = (m, n, batches);
+                lies(&mut problem.a, a_along_k, width);
+                lies(&mut problem.b, false, width);
                 asked.push((problem, way));
             }
         }

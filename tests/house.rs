@@ -432,8 +432,8 @@ fn locks_come_from_one_place() {
 #[test]
 fn every_error_is_named_by_a_test() {
     let sources = sources();
-    let error = sources.iter().find(|source| source.path == "error.rs");
-    let code = &error.expect("src/error.rs").code;
+    let error = sources.iter().find(|source| source.path == "error/mod.rs");
+    let code = &error.expect("src/error/mod.rs").code;
     let start = code.find("pub enum Error {").expect("the enum");
     let body = &code[start..start + code[start..].find("\n}").expect("its end")];
     let variants: Vec<&str> = body

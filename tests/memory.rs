@@ -677,8 +677,8 @@ fn full_says_what_would_help() {
         "out of memory: asked for 1.0 MiB (1048576 bytes), which takes 1.0 MiB, more than the budget leaves; \
          budget 4.0 MiB; 2.0 MiB in use (blocks: 16); 4.0 MiB reserved (regions: 16); 2.0 MiB free, \
          the largest hole 128.0 KiB, 128.0 KiB by moving blocks together; \
-         2.0 MiB not pinned, which spilling could free; what would help: moving blocks together (`WhenFull::Relocate`), \
-         or spilling where that was not enough (enough is free, in pieces)"
+         2.0 MiB not pinned, which spilling could free; what would help: moving blocks together (`WhenFull::Relocate`, the \
+         default), where that was not tried, or spilling (enough is free, in pieces)"
     );
     let help = |full: Box<Full>| {
         full.to_string()

@@ -46,7 +46,7 @@ fn run(steps: u64, most: usize) -> MemorySnapshot {
         .map(|layer| Tag::named(&format!("net/layer{layer}")))
         .collect();
     let take = |pool: &mut Pool<Source>, bytes, tag| {
-        pool.allocate_moving(Request { bytes, tag }, &mut Nothing)
+        pool.allocate_moving(Request::new(bytes, tag), &mut Nothing)
             .ok()
     };
     for bytes in [900, 1300, 700] {
@@ -67,11 +67,7 @@ fn run(steps: u64, most: usize) -> MemorySnapshot {
         if step % (1 + steps / 20) == 0 {
             let block = take(&mut pool, 100 * KIB, leak);
             if let Some(block) = block {
-                let site = CallSite {
-                    function: "net::forward".into(),
-                    file: "src/net.rs".into(),
-                    line: 34,
-                };
+                let site = CallSite::new("net::forward", "src/net.rs", 34);
                 assert!(pool.set_call_site(block, site));
             }
         }

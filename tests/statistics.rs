@@ -157,7 +157,7 @@ impl Model {
         let (name, figures) = &mut self.tags[tag];
         let tag = *name;
         let bytes = requested;
-        match self.pool.allocate(Request { bytes, tag }) {
+        match self.pool.allocate(Request::new(bytes, tag)) {
             Ok(id) => {
                 let rounded = requested.max(1).next_multiple_of(QUANTUM);
                 let amounts = [1, rounded, requested];
@@ -362,7 +362,7 @@ fn full_names_the_largest_holders() {
     let mut pool = Pool::new(source(), config);
     for (tag, quanta) in [("a", 2), ("b", 30), ("c/d", 700), ("", 100), ("e", 1)] {
         let (tag, bytes) = (Tag::named(tag), quanta * QUANTUM);
-        pool.allocate(Request { bytes, tag })
+        pool.allocate(Request::new(bytes, tag))
             .expect("there is room");
     }
     let full = pool.allocate(1 << 20).expect_err("over the budget");
@@ -441,7 +441,7 @@ fn history_and_snapshot_agree() {
         if random.below(100) < 55 && live.len() < 200 {
             let bytes = random.below(20_000);
             let tag = tags[random.below(3) as usize];
-            let request = Request { bytes, tag };
+            let request = Request::new(bytes, tag);
             live.extend(pool.allocate_moving(request, &mut Nothing));
         } else if !live.is_empty() {
             let at = random.below(live.len() as u64) as usize;

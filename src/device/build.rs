@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::find::{self, DeviceInfo, Found};
 use super::{Backend, Device, ledger};
-use crate::background::no_thread;
 use crate::error::{Error, Result};
 use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
@@ -17,7 +16,7 @@ use crate::sync::thread;
 
 /// What happens to an op that the device cannot do (a dtype, a feature, a limit), and to one whose
 /// operands live on several devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Placement {
     /// It runs on the CPU and its result comes back, if the device can hold it; operands travel to
@@ -29,7 +28,7 @@ pub enum Placement {
     Strict,
 }
 
-/// Settings for opening a device, from [`Device::builder`].
+/// Settings for opening a device, from [`Device::builder`]; the default are those of [`Device::best`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceBuilder {
     selector: Option<String>,
@@ -238,7 +237,7 @@ impl DeviceBuilder {
     /// [`Device::cpu`], whose pool all share.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`] lists the devices there are; [`Error::DeviceUnavailable`] when the
+    /// [`Error::UnknownDevice`] lists the devices there are, and what may hide others; [`Error::DeviceUnavailable`] when the
     /// driver refuses; [`Error::OutOfMemory`] when other devices on the adapter leave less than
     /// the budget (see [`DeviceBuilder::memory_limit`]), listing them; [`Error::InvalidArgument`] for
     /// a fraction to preallocate that is not above 0 and at most 1, or where the adapter does not tell its memory, and for
@@ -247,11 +246,11 @@ impl DeviceBuilder {
     pub fn build(self) -> Result<Device> {
         let devices = self.devices()?;
         if let Some(selector) = &self.selector {
-            let found = find::select(selector, None, devices)?;
+            let found = find::select(selector, None, &self.hides(), devices)?;
             return self.open(found);
         }
         if let Some(selector) = environment(DEVICE).filter(|name| !name.trim().is_empty()) {
-            let found = find::select(&selector, Some(DEVICE), devices)?;
+            let found = find::select(&selector, Some(DEVICE), &self.hides(), devices)?;
             return match found.adapter {
                 Some(_) => self.open(found),
                 None => self.shared_or_own_cpu(),
@@ -307,26 +306,36 @@ impl DeviceBuilder {
                 "" => Vec::new(),
                 text => text.split(',').map(str::to_owned).collect(),
             };
-            devices = find::visible(VISIBLE, &names, devices)?;
+            devices = find::visible(VISIBLE, &names, &[], devices)?;
         }
         match &self.visible {
-            Some(names) => find::visible("visible", names, devices),
+            Some(names) => {
+                let hides: Vec<&str> = environment(VISIBLE).map(|_| VISIBLE).into_iter().collect();
+                find::visible("visible", names, &hides, devices)
+            }
             None => Ok(devices),
         }
+    }
+
+    /// The settings that hide devices.
+    fn hides(&self) -> Vec<&'static str> {
+        let environment = environment(VISIBLE).map(|_| VISIBLE);
+        let own = self.visible.as_ref().map(|_| "visible");
+        environment.into_iter().chain(own).collect()
     }
 
     /// [`DeviceBuilder::build`] without blocking: from the call on another thread opens the device, which takes
     /// drivers a good part of a second.
     ///
     /// # Errors
-    /// As [`DeviceBuilder::build`].
+    /// As [`DeviceBuilder::build`]; [`Error::OutOfMemory`] of the host where the system gives no thread.
     pub fn build_async(self) -> Pending<Device> {
         let op = "build_async";
         let (promise, pending) = promise(op, None);
         let opens = thread::Builder::new().name("orlop open".to_owned());
         match opens.spawn(move || promise.keep(self.build())) {
             Ok(_) => pending,
-            Err(error) => Pending::ready(Err(no_thread(op, &error))),
+            Err(error) => Pending::ready(Err(Error::no_thread(op, &error))),
         }
     }
 
@@ -434,6 +443,12 @@ impl DeviceBuilder {
         let (options, standing) = self.options(&info, &lent.adapter, most_of_free(&info))?;
         let gpu = Backend::Gpu(Gpu::lend(lent, options)?);
         Ok(Device::new(info, gpu, &self, standing))
+    }
+}
+
+impl Default for DeviceBuilder {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::{Error, Result, UnknownDevice};
-use crate::gpu::{Adapter, adapter_memory, adapters};
+use crate::gpu::{Adapter, adapter_memory, adapters, features_off};
 
 /// What is known of a device without opening it.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct DeviceInfo {
     pub backend: &'static str,
     /// The driver and its version, where known.
     pub driver: String,
-    /// What it can do, its kind and its limits.
+    /// What it can do, its kind and its limits; of an open device as it was opened: [`Device::capabilities`](crate::Device::capabilities).
     pub capabilities: Capabilities,
     /// Bytes of memory of its own, where it can be known.
     pub memory_total: Option<u64>,
@@ -133,18 +133,20 @@ fn count(all: &mut [Found]) {
 }
 
 /// The devices that `names` leave visible: in their order, counted anew, the CPU always and last.
-/// `setting` is where the names come from.
+/// `setting` is where the names come from, `hides` what hid others before.
 ///
 /// # Errors
 /// `UnknownDevice`, listing those that exist; `InvalidArgument` for one that is named twice.
 pub(super) fn visible(
     setting: &'static str,
     names: &[String],
+    hides: &[&str],
     all: Vec<Found>,
 ) -> Result<Vec<Found>> {
     let mut chosen: Vec<usize> = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        let found = position(name, &all).ok_or_else(|| unknown(name, Some(setting), &all))?;
+        let found =
+            position(name, &all).ok_or_else(|| unknown(name, Some(setting), hides, &all))?;
         if let Some(earlier) = chosen.iter().position(|&other| other == found) {
             return Err(Error::invalid(
                 setting,
@@ -169,26 +171,41 @@ pub(super) fn visible(
     Ok(kept)
 }
 
-fn unknown(asked: &str, setting: Option<&'static str>, all: &[Found]) -> Error {
+fn unknown(asked: &str, setting: Option<&'static str>, hides: &[&str], all: &[Found]) -> Error {
     Error::UnknownDevice(Box::new(UnknownDevice {
         asked: asked.to_owned(),
         setting,
         available: all.iter().map(|found| found.info.to_string()).collect(),
+        help: unseen(hides, &features_off()),
     }))
 }
 
-/// The device that a selector means; `setting` is where it comes from, if not from the call.
+/// What may keep devices from sight.
+fn unseen(hides: &[&str], features: &[&str]) -> Option<String> {
+    let hides = hides
+        .iter()
+        .map(|setting| format!("{setting} hides what it does not name"));
+    let built = (!features.is_empty()).then(|| {
+        let features = features.join("`, `");
+        format!("orlop was built without its features `{features}`, each a backend of this system")
+    });
+    let all: Vec<String> = hides.chain(built).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// The device that a selector means; `setting` is where it comes from, if not from the call, `hides` what hid others.
 ///
 /// # Errors
 /// `UnknownDevice`, listing those that exist.
 pub(super) fn select(
     selector: &str,
     setting: Option<&'static str>,
+    hides: &[&str],
     mut all: Vec<Found>,
 ) -> Result<Found> {
     match position(selector, &all) {
         Some(at) => Ok(all.swap_remove(at)),
-        None => Err(unknown(selector, setting, &all)),
+        None => Err(unknown(selector, setting, hides, &all)),
     }
 }
 
@@ -263,7 +280,7 @@ mod tests {
     fn visible_devices_count_anew_in_their_order() {
         let names = |text: &str| -> Vec<String> { text.split(',').map(str::to_owned).collect() };
         let shown = |text: &str| -> Vec<String> {
-            let kept = visible("visible", &names(text), all()).unwrap();
+            let kept = visible("visible", &names(text), &[], all()).unwrap();
             kept.iter()
                 .map(|found| format!("{} {}", found.info.selector, found.info.name))
                 .collect()
@@ -278,7 +295,7 @@ mod tests {
             ["soft:0 llvmpipe (LLVM 15)", "gpu:0 AMD Radeon 780M", cpu]
         );
         assert_eq!(shown("cpu"), [cpu]);
-        let none = visible("visible", &[], all()).unwrap();
+        let none = visible("visible", &[], &[], all()).unwrap();
         assert_eq!(none[0].info.selector, "cpu");
         assert_eq!(none.len(), 1);
         for (text, part) in [
@@ -286,7 +303,7 @@ mod tests {
             ("gpu:0,", "`` of visible"),
             ("gpu:5", "`gpu:5` of visible; there are: gpu:0 (NVIDIA"),
         ] {
-            let error = visible("visible", &names(text), all()).err().unwrap();
+            let error = visible("visible", &names(text), &[], all()).err().unwrap();
             assert!(error.to_string().contains(part), "{error}");
         }
     }
@@ -327,7 +344,7 @@ mod tests {
             ("intel", None),
             ("", None),
         ] {
-            let selected = select(asked, None, all())
+            let selected = select(asked, None, &[], all())
                 .ok()
                 .map(|found| found.info.selector);
             assert_eq!(selected.as_deref(), found, "{asked}");
@@ -356,11 +373,20 @@ mod tests {
 
     #[test]
     fn unknown_devices_list_the_others() {
-        let Err(error) = select("intel", None, all()) else {
+        let Err(error) = select("intel", None, &["ORLOP_VISIBLE_DEVICES"], all()) else {
             panic!("there is no such device");
         };
         let text = error.to_string();
         assert!(text.contains("`intel`") && text.contains("gpu:1 (AMD Radeon 780M, Vulkan)"));
         assert!(text.contains("cpu"));
+        assert!(text.contains("; ORLOP_VISIBLE_DEVICES hides"), "{text}");
+    }
+
+    #[test]
+    fn what_keeps_devices_from_sight_is_said() {
+        assert_eq!(unseen(&[], &[]), None);
+        let text = unseen(&["visible"], &["vulkan", "gles"]).unwrap();
+        assert!(text.contains("visible hides"), "{text}");
+        assert!(text.contains("`vulkan`, `gles`"), "{text}");
     }
 }

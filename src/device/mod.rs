@@ -102,6 +102,10 @@ impl Device {
 
     /// The process's shared CPU device: where work goes that no other device can do. Always there.
     /// For a CPU device with a budget of its own, use `Device::builder().select("cpu")`.
+    ///
+    /// Ops on the CPU share their work out among threads that all CPU devices have: two pools of one for each core, or as many
+    /// as the environment variable `RAYON_NUM_THREADS` says when they begin, which is with the first op that is large enough.
+    /// An op that is called on a thread of a rayon pool runs on that thread alone.
     pub fn cpu() -> Device {
         static HOST: OnceLock<Device> = OnceLock::new();
         HOST.get_or_init(|| Self::new_cpu(DeviceBuilder::new()))
@@ -131,11 +135,15 @@ impl Device {
     }
 
     fn new(
-        info: DeviceInfo,
+        mut info: DeviceInfo,
         backend: Backend,
         settings: &DeviceBuilder,
         standing: ledger::Standing,
     ) -> Device {
+        if let Backend::Gpu(gpu) = &backend {
+            // Settings may leave it less than its adapter has.
+            info.capabilities = gpu.capabilities.clone();
+        }
         let device = Device(Arc::new(Inner {
             name: standing.name(&info),
             info,
@@ -149,17 +157,14 @@ impl Device {
         device
     }
 
-    /// What the device is. Free memory is as of the moment it was opened.
+    /// What the device is, with the capabilities that it was opened with. Free memory is as of that moment.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
-    /// What the device can do.
+    /// What the device can do as it was opened: less than its adapter may ([`Device::list`]), where settings say so.
     pub fn capabilities(&self) -> &Capabilities {
-        match &self.0.backend {
-            Backend::Cpu(_) => &self.0.info.capabilities,
-            Backend::Gpu(gpu) => &gpu.capabilities,
-        }
+        &self.0.info.capabilities
     }
 
     /// True for the native CPU.

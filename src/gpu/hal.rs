@@ -4,23 +4,38 @@
 //! One of the three places with `unsafe` on the GPU floor: the others are `pipelines.rs` (wgpu's constructor of modules
 //! without checks) and `serial.rs` (C's `atexit`). `tests/house.rs` lists them.
 
+/// The backends that this system may have, and whether the feature of each is on.
+fn ours() -> impl Iterator<Item = (wgpu::Backend, bool)> {
+    let anywhere = !cfg!(target_vendor = "apple") && !cfg!(target_family = "wasm");
+    [
+        (wgpu::Backend::Vulkan, cfg!(feature = "vulkan"), anywhere),
+        (wgpu::Backend::Gl, cfg!(feature = "gles"), anywhere),
+        (
+            wgpu::Backend::Metal,
+            cfg!(feature = "metal"),
+            cfg!(target_vendor = "apple"),
+        ),
+        (wgpu::Backend::Dx12, cfg!(feature = "dx12"), cfg!(windows)),
+        (wgpu::Backend::Noop, true, cfg!(orlop_model)),
+    ]
+    .into_iter()
+    .filter_map(|(backend, is_on, is_here)| is_here.then_some((backend, is_on)))
+}
+
 /// The backends that orlop uses: those of its own features, as the rest of this file knows them. wgpu may have others,
 /// where another crate of the program's asked for them.
 pub(super) fn backends() -> wgpu::Backends {
-    let anywhere = !cfg!(target_vendor = "apple") && !cfg!(target_family = "wasm");
-    [
-        (wgpu::Backends::VULKAN, cfg!(feature = "vulkan") && anywhere),
-        (wgpu::Backends::GL, cfg!(feature = "gles") && anywhere),
-        (
-            wgpu::Backends::METAL,
-            cfg!(all(feature = "metal", target_vendor = "apple")),
-        ),
-        (wgpu::Backends::DX12, cfg!(all(feature = "dx12", windows))),
-        (wgpu::Backends::NOOP, cfg!(orlop_model)),
-    ]
-    .into_iter()
-    .filter_map(|(backend, is_on)| is_on.then_some(backend))
-    .collect()
+    ours()
+        .filter_map(|(backend, is_on)| is_on.then_some(wgpu::Backends::from(backend)))
+        .collect()
+}
+
+/// The features of this crate that are off and would add a backend here.
+pub(crate) fn features_off() -> Vec<&'static str> {
+    ours()
+        .filter(|(_, is_on)| !is_on)
+        .filter_map(|(backend, _)| feature(backend))
+        .collect()
 }
 
 /// The feature of this crate that adds a backend.

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::{GpuBlock, Held};
 pub(crate) use encode::{Blocks, Kernels};
-pub(crate) use hal::{AdapterMemory, adapter_memory};
+pub(crate) use hal::{AdapterMemory, adapter_memory, features_off};
 pub(crate) use halves::Conversions;
 pub(crate) use lent::Lent;
 pub(crate) use spill::{Access, Pin};

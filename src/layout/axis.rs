@@ -8,11 +8,11 @@ use crate::error::{Error, Result};
 use crate::shape::{Dims, Shape};
 
 /// One dimension: counted from the first (`0`, `1`), or, where negative, from the last (`-1`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Axis(Counted);
 
 /// A place counted from the start, or from behind the end: 1 is the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Counted {
     FromStart(usize),
     FromEnd(usize),

@@ -14,7 +14,7 @@ use crate::shape::{Dims, Shape};
 /// goes away. Negative numbers count from the end: -1 is the last element. An end with `=` is an
 /// element that is there. (Where both ends are literals, as in `1..-1`, clippy takes the range for an empty one:
 /// `reversed_empty_ranges` is to be allowed there.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SliceRange {
     start: Counted,
     end: Counted,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, brief};
 use crate::matmul_kernel::MatmulKernel;
 
 impl MatmulTable {
-    /// Reads a table from TOML, as [`MatmulTable::to_toml`] writes it: an `[[adapter]]` has a `name`, may
+    /// Reads a table from TOML, with the feature `matmul-table`, as [`MatmulTable::to_toml`] writes it: an `[[adapter]]` has a `name`, may
     /// have a `driver`, and has `[[adapter.product]]`s with `dtype`, `kernel` and, each where it matters,
     /// `m`, `k`, `n`, `batches` (a number, or `{ from = 33, to = 128 }`, where either end may lack) and
     /// `vectors` (8, 4 or 1), `split` (parts of k, side by side), `a`, `b` (`"rows"` or `"columns"`: how the operand lies).
@@ -31,7 +31,9 @@ impl MatmulTable {
     ///     kernel = "subgroup_tile 48x32 lanes 8"
     ///     "#,
     /// )?;
-    /// let device = orlop::Device::builder().select("cpu").matmul_table(table).build()?;
+    /// assert_eq!(table.choices("llvmpipe (LLVM 15.0.6, 256 bits)", "any driver").len(), 1);
+    /// // Of use where that adapter is opened; nothing elsewhere.
+    /// let device = orlop::Device::builder().matmul_table(table).build()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -66,7 +68,7 @@ impl MatmulTable {
         Ok(table)
     }
 
-    /// The table as TOML, one block an adapter and one a choice, in their order.
+    /// The table as TOML, with the feature `matmul-table`: one block an adapter and one a choice, in their order.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for adapter in &self.adapters {

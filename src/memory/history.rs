@@ -8,6 +8,7 @@ use super::tags::Tag;
 
 /// A place in code that asked for memory; whoever has a pool of its own says which.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct CallSite {
     /// The function.
     pub function: String,
@@ -15,6 +16,17 @@ pub struct CallSite {
     pub file: String,
     /// The line in it, 0 where it is not known.
     pub line: u32,
+}
+
+impl CallSite {
+    /// A function, its source file, or an empty name, and the line in it, or 0.
+    pub fn new(function: impl Into<String>, file: impl Into<String>, line: u32) -> CallSite {
+        CallSite {
+            function: function.into(),
+            file: file.into(),
+            line,
+        }
+    }
 }
 
 impl std::fmt::Display for CallSite {

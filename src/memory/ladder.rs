@@ -143,10 +143,10 @@ impl Full {
                 "a higher budget, or smaller pieces"
             }
             (_, true) if is_scattered => {
-                "moving blocks together (`WhenFull::Relocate`), or spilling where that was not enough (enough is free, in pieces)"
+                "moving blocks together (`WhenFull::Relocate`, the default), where that was not tried, or spilling (enough is free, in pieces)"
             }
             (_, false) if is_scattered => {
-                "moving blocks together (`WhenFull::Relocate`; pinned ones stay), or freeing tensors (enough is free, in pieces)"
+                "freeing tensors, or moving blocks together (`WhenFull::Relocate`, the default) where that was not tried; pinned ones stay (enough is free, in pieces)"
             }
             (FullReason::OverBudget, true) => {
                 "freeing tensors, spilling them (`WhenFull::SpillToHost`), or a higher budget"
@@ -165,7 +165,7 @@ impl Full {
 impl std::error::Error for Full {}
 
 /// What a device does when no free chunk holds a request and no region can be had for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WhenFull {
     /// The request fails.

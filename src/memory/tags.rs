@@ -141,6 +141,7 @@ impl fmt::Display for Tag {
 
 /// What a pool is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Request {
     /// Bytes needed; 0 counts as 1.
     pub bytes: u64,
@@ -149,6 +150,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// So many bytes for something.
+    pub fn new(bytes: u64, tag: Tag) -> Request {
+        Request { bytes, tag }
+    }
+
     /// So many bytes for what this thread's innermost [`tagged`] says.
     pub fn tagged(bytes: u64) -> Request {
         let tag = Tag::current();

@@ -165,7 +165,7 @@ impl Tensor {
                 "to",
                 device.to_string(),
                 road::lacks(self.dtype()),
-                "leave it on the CPU, or cast it first",
+                "leave it where it is, or cast it first",
             ));
         }
         if self.device() != device && self.has_wide_gaps() {

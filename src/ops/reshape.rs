@@ -6,14 +6,14 @@ use crate::tensor::Tensor;
 
 /// The argument of `reshape`: sizes, one of which may be -1 and is then worked out.
 #[derive(Clone, Debug)]
-pub struct Sizes(Vec<i64>);
+pub struct Sizes(Vec<i128>);
 
 macro_rules! sizes_from {
     ($($integer:ty),*) => {$(
         impl From<&[$integer]> for Sizes {
             fn from(sizes: &[$integer]) -> Self {
-                // What does not fit is no shape either: the check below refuses it.
-                Sizes(sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MIN)).collect())
+                // Wide enough for all of these types.
+                Sizes(sizes.iter().map(|&size| size as i128).collect())
             }
         }
         impl<const N: usize> From<[$integer; N]> for Sizes {
@@ -83,7 +83,7 @@ impl Tensor {
         }
     }
 
-    fn resolve(&self, sizes: &[i64]) -> Result<Shape> {
+    fn resolve(&self, sizes: &[i128]) -> Result<Shape> {
         let bad = |why: String| {
             Error::invalid("reshape", format!("{} to {sizes:?}: {why}", self.shape()))
         };
@@ -93,10 +93,12 @@ impl Tensor {
                 "sizes are not negative, and at most one is -1".to_owned()
             ));
         }
+        // What a size of 64 bits is above here, the count below refuses.
+        let size = |size: i128| usize::try_from(size).unwrap_or(usize::MAX);
         let known: Shape = sizes
             .iter()
             .filter(|&&size| size >= 0)
-            .map(|&size| size as usize)
+            .map(|&known| size(known))
             .collect();
         let count = known.count("reshape")?;
         let fill = match (unknown, count) {
@@ -106,7 +108,7 @@ impl Tensor {
         };
         let shape: Shape = sizes
             .iter()
-            .map(|&size| if size == -1 { fill } else { size as usize })
+            .map(|&given| if given == -1 { fill } else { size(given) })
             .collect();
         if shape.checked_elements() != Some(self.elements()) {
             return Err(bad(format!("{} elements do not fit", self.elements())));

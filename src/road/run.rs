@@ -268,7 +268,10 @@ fn inferred(
     let (shape, dtype) = op.infer(specs)?;
     let size = shape.count(op.name())? as u128 * dtype.size() as u128;
     if let Some(into) = into {
-        if into.shape() != &shape || into.dtype() != dtype {
+        if into.dtype() != dtype {
+            return Err(Error::dtype_mismatch(op.name(), into.dtype(), dtype));
+        }
+        if into.shape() != &shape {
             let problem = format!("{dtype} {shape} cannot be written into {into:?}");
             return Err(Error::invalid(op.name(), problem));
         }

@@ -6,7 +6,7 @@
 mod background;
 #[path = "../../src/dtype.rs"]
 mod dtype;
-#[path = "../../src/error.rs"]
+#[path = "../../src/error/mod.rs"]
 mod error;
 #[path = "../../src/faults.rs"]
 mod faults;

@@ -139,6 +139,13 @@ fn info(context: &Context) -> Result<()> {
     assert_eq!(unnumbered(device), info.to_string());
     assert!(format!("{device:?}").contains(&info.selector));
     let capabilities = device.capabilities();
+    assert_eq!(info.capabilities, *capabilities);
+    if !device.is_cpu() {
+        // Settings leave it less than its adapter has, and both say so.
+        let bounded = context.builder().max_binding_bytes(4 << 10).build()?;
+        let found = [bounded.capabilities(), &bounded.info().capabilities];
+        assert_eq!(found.map(|found| found.max_binding_bytes), [4 << 10; 2]);
+    }
     assert_eq!(device.is_cpu(), capabilities.kind == DeviceKind::Cpu);
     assert!(capabilities.max_binding_bytes <= capabilities.max_buffer_bytes);
     assert!(capabilities.max_workgroups >= 65_535 && capabilities.max_bindings >= 4);
@@ -326,6 +333,8 @@ fn visible_by_environment() -> Result<()> {
             hidden.starts_with("error ") && hidden.contains("of ORLOP_DEVICE; there are:"),
             "{hidden}"
         );
+        let reason = "; ORLOP_VISIBLE_DEVICES hides what it does not name";
+        assert!(hidden.contains(reason), "{hidden}");
         let twice = list(&format!("{at},{}", last.selector));
         assert!(
             twice.contains("one device") && twice.contains("once"),
@@ -358,6 +367,8 @@ fn visible_by_builder() -> Result<()> {
         panic!("it is hidden");
     };
     assert_eq!((error.setting, error.available.len()), (None, 1));
+    let help = error.help.unwrap_or_default();
+    assert!(help.contains("visible hides"), "{help}");
     let backwards: Vec<&str> = others
         .iter()
         .rev()

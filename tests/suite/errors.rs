@@ -193,6 +193,12 @@ fn too_large(context: &Context) -> Result<()> {
         }),
         fails(a, &[], || Tensor::arange(device, 0.0, 1e300, 1, DType::F32)),
         fails(a, &["add"], || a.broadcast_to([1 << 61, 3])?.add(a)),
+        fails(a, &["reshape", "18446744073709551615"], || {
+            a.reshape([usize::MAX])
+        }),
+        fails(a, &["reshape", "18446744073709551615"], || {
+            a.reshape(&[usize::MAX, 1][..])
+        }),
     ] {
         assert!(matches!(error, Error::TooLarge(_)), "{error:?}");
     }

@@ -1,6 +1,6 @@
 //! softmax, log_softmax, layer_norm, rms_norm against rows of their own in f64, on any strides.
 
-use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
+use orlop::{DType, Error, Result, Tensor, keepdim, with_hardware_plans};
 
 use crate::adapters::{Context, Variant, always, full, in_turn, runs_hardwares};
 use crate::number::{Number, Value};
@@ -787,6 +787,10 @@ fn arguments(context: &Context) -> Result<()> {
         x.log_softmax([0, 0]),
         whole.softmax(1),
         whole.rms_norm(1, None, 0.0),
+        x.softmax(keepdim(1)),
+        x.log_softmax(keepdim(..)),
+        x.layer_norm(keepdim(1), None, None, 0.0),
+        x.transpose(0, 1)?.rms_norm(keepdim(1), None, 0.0),
     ] {
         let error = refused.expect_err("arguments are wrong");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");

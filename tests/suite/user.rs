@@ -865,10 +865,7 @@ fn thrice<T: orlop::Element + bytemuck::Pod + std::ops::Add<Output = T>>(
 /// A twin that does something else is found out.
 fn check_compares(context: &Context) -> Result<()> {
     let device = context.device();
-    let within = Tolerance {
-        relative: 1e-6,
-        absolute: 1e-6,
-    };
+    let within = Tolerance::new(1e-6, 1e-6);
     let shapes: [(&str, &[usize]); 2] = [("x", &[3, 777]), ("y", &[3, 777])];
     let wrong = Kernel::wgsl("wrong", SAXPY)?.elementwise().twin(|call| {
         call.output::<f32>("out")?.copy_from_slice(call.input("y")?);
@@ -896,6 +893,7 @@ fn is_refused<T: std::fmt::Debug>(result: Result<T>, parts: &[&str]) {
     let text = match result {
         Err(Error::InvalidArgument(error)) => error.to_string(),
         Err(Error::ShapeMismatch(error)) => error.to_string(),
+        Err(Error::DTypeMismatch(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
     for part in parts {
@@ -929,7 +927,19 @@ fn launches_refused(context: &Context) -> Result<()> {
         only().input("y", &whole).run(),
         &["`y` is u32", "cast(DType::F32)"],
     );
+    let mistaken = only().input("y", &whole).run();
+    assert!(
+        matches!(mistaken, Err(Error::DTypeMismatch(_))),
+        "{mistaken:?}"
+    );
     is_refused(only().input("y", &long).run(), &["[4]", "[5]"]);
+    // A device that is named beside the inputs' is no hint: it is that one, or an error that names both.
+    let other = Device::select("cpu")?;
+    let both = [device.to_string(), other.to_string()];
+    let both = [both[0].as_str(), both[1].as_str(), "on("];
+    is_refused(launch().on(&other).run(), &both);
+    is_refused(other.scope(|| launch().on(&device).run()), &both);
+    same(&launch().on(&device).run()?, &[2.0f32; 4])?;
     is_refused(launch().output("x", 4).run(), &["no output `x`"]);
     is_refused(launch().output("out", 5).run(), &["[4]", "[5]"]);
     is_refused(launch().output("out", [2, 2]).run(), &["[2, 2]"]);
@@ -1137,7 +1147,8 @@ fn beyond_a_binding(context: &Context) -> Result<()> {
             .input("x", &x)
             .output("counts", 10)
             .scalar("bins", 10);
-        let made = launch.invocations([5000, 1, 1]).run_all()?;
+        // What it names alone moves no input: that is a scope's.
+        let made = device.scope(|| launch.invocations([5000, 1, 1]).run_all())?;
         same(&made[0], &[500u32; 10])?;
         let event = last(&device);
         assert_eq!(event.op, "histogram");
@@ -1318,7 +1329,24 @@ fn run_into(context: &Context) -> Result<()> {
     let twice = y.slice(0..1)?.broadcast_to([1000])?;
     is_refused(launch().run_into(&twice), &["several places"]);
     is_refused(launch().run_into(&y.slice(1..1000)?), &["[1000]", "[999]"]);
-    is_refused(launch().run_into(&y.cast(DType::I32)?), &["f32", "i32"]);
+    let whole = y.cast(DType::I32)?;
+    is_refused(
+        launch().run_into(&whole),
+        &["f32", "i32", "cast(DType::F32)"],
+    );
+    let mistaken = launch().run_into(&whole);
+    assert!(
+        matches!(mistaken, Err(Error::DTypeMismatch(_))),
+        "{mistaken:?}"
+    );
+    let (here, other) = (device.to_string(), Device::select("cpu")?);
+    is_refused(
+        launch().on(&other).run_into(&y),
+        &[here.as_str(), other.to_string().as_str()],
+    );
+    let nothing = Tensor::zeros(&device, [1000], DType::F32)?;
+    launch().on(&device).run_into(&nothing)?;
+    drop((whole, nothing));
     // Before devices that do not go together.
     let strict = open(context, Placement::Strict)?;
     let elsewhere = Tensor::ones(&Device::select("cpu")?, [1000], DType::F32)?;

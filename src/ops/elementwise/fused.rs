@@ -63,7 +63,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`fused`] and [`Tensor::add_assign`]; [`Error::InvalidArgument`] when the expression gives another
+    /// As [`fused`] and [`Tensor::add_assign`]; [`Error::DTypeMismatch`] when the expression gives another
     /// dtype.
     pub fn fused_assign(
         &self,
@@ -290,6 +290,7 @@ pub struct Expr<'e> {
 
 /// A value of an expression or a number.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ExprArgument<'e> {
     /// A value of the same expression.
     Expr(Expr<'e>),

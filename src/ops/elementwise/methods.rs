@@ -9,6 +9,7 @@ use crate::tensor::Tensor;
 /// dtype of the tensor that it is combined with, and travels with the launch (of f64 as a tensor of one element, which counts
 /// as one that a kernel binds).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Argument<'a> {
     /// A tensor that broadcasts.
     Tensor(&'a Tensor),

@@ -81,7 +81,7 @@ impl Tensor {
     /// rounded once, with copies of the tensor and the source in f32.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] when there is no
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for bool, and when there is no
     /// such axis; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn scatter_add(
         &self,

@@ -11,7 +11,9 @@ use super::rule::Finish;
 use super::texels::{self, Cursor, Placed};
 use crate::capabilities::{Capabilities, LONGEST_LAUNCH};
 use crate::error::{Error, Result};
-use crate::launch::{Bound, Dispatch, Launch, Launches, MAX_LAUNCHES, Window, Words, fold_grid};
+use crate::launch::{
+    Bound, Dispatch, Launch, Launches, MAX_LAUNCHES, Window, Words, fold_grid, too_many,
+};
 use crate::matmul_kernel::{FLAT_THREADS, KernelKind, MatmulKernel, WIDE};
 use crate::road::Problem;
 use crate::shape::Dims;
@@ -441,12 +443,10 @@ impl Product {
         let count = self.nest.count(sizes).unwrap_or(usize::MAX);
         if count > MAX_LAUNCHES {
             let whole = self.nest.sizes();
-            return Err(Error::invalid(
-                OP,
-                format!(
-                    "sizes {whole:?} (batches, m, n, k) take {count} launches of at most {sizes:?}, above {MAX_LAUNCHES}: multiply parts, or copies whose rows lie close together"
-                ),
-            ));
+            let what = format!(
+                "the work of sizes {whole:?} (batches, m, n, k) in launches of at most {sizes:?}"
+            );
+            return Err(too_many(OP, what, count));
         }
         let accumulates = self.splits_k(sizes);
         for panel in self.nest.panels(sizes) {

@@ -62,7 +62,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for inner sizes or batches that do
     /// not go together, [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a scalar operand, or more than
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for bool, a scalar operand, or more than
     /// 2^55 multiply-adds; what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         self.matmul_with(other, &Epilogue::new())

@@ -10,6 +10,7 @@ use crate::matmul_kernel::{FLAT_1, FLAT_2, FLAT_4, FLAT_8, KernelKind, MatmulKer
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MatmulOperand {
     /// Neighbours in memory lie along k; else along m (left) or n (right).
     pub along_k: bool,
@@ -21,9 +22,10 @@ pub struct MatmulOperand {
     pub texels: bool,
 }
 
-/// What a plan needs to know of a product of `[m, k]` and `[k, n]`. For a matrix times a vector, `n`
-/// is 1: a row times a matrix is turned round before.
+/// What a plan needs to know of a product of `[m, k]` and `[k, n]`: [`MatmulProblem::new`], whose fields may then be changed. For
+/// a matrix times a vector, `n` is 1: a row times a matrix is turned round before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MatmulProblem {
     /// Rows of the result.
     pub m: usize,
@@ -167,8 +169,12 @@ pub struct MatmulPlan {
 
 /// The plan for a product on a device: a pure function, by the table of what was measured on the adapter
 /// ([`Capabilities::matmul_choices`]), else by rules (`docs/matmul.md`). The CPU device has no kernels and asks for
-/// no plan: what is said of its capabilities is said of a GPU with them.
+/// no plan: what is said of its capabilities is said of a GPU with them. There are no products of bool: a plan of one says so
+/// ([`MatmulPlan::why`]), and computes nothing.
 pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
+    if problem.dtype == DType::Bool {
+        return because(MatmulKernel::NARROW, "there are no products of bool");
+    }
     if let Some(plan) = measured(capabilities, problem) {
         return plan;
     }
@@ -384,6 +390,9 @@ pub(super) mod tests {
         };
         let plan = plan_matmul(&with(&choice), &problem);
         assert_eq!((plan.kernel, plan.split), (HARDWARE_TALL, 8));
+        let truths = MatmulProblem::new(100, 200, 300, DType::Bool);
+        let none = plan_matmul(&with(&choice), &truths).to_string();
+        assert!(none.ends_with("no products of bool"), "{none}");
         assert!(
             plan.to_string().ends_with("measured on the adapter"),
             "{plan}"

@@ -22,7 +22,7 @@ pub trait MatrixSource<T> {
     /// Writes the elements of these rows and columns into `into`, row by row without gaps.
     ///
     /// # Errors
-    /// The source's own ([`Error::custom`]); they end the product.
+    /// The source's own (`map_err(`[`Error::custom`]`)`); they end the product.
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
 
     /// The elements of whole rows, where they lie in memory one after the other: they are then not
@@ -41,7 +41,7 @@ pub trait MatrixTarget<T> {
     /// once.
     ///
     /// # Errors
-    /// The target's own ([`Error::custom`]); they end the product.
+    /// The target's own (`map_err(`[`Error::custom`]`)`); they end the product.
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()>;
 }
 
@@ -161,7 +161,7 @@ const UNLIMITED: u64 = 1 << 30;
 /// mapped into memory, too), NumPy files (with the feature `npy`: `NpyMatrix`, `NpyMatrixMut`, which read
 /// and write at positions, as the system caches them), or a program's own [`MatrixSource`] and
 /// [`MatrixTarget`]; operands also closures with a shape. It multiplies on `device`, inside of scopes of
-/// others too.
+/// others too; where that cannot and its placement is soft (f64 on many GPUs), on the CPU.
 ///
 /// It uses at most three quarters of what the device's budget leaves (1 GiB without one) and the adapter says it has, in tiles that are no larger than a
 /// buffer of the adapter; as many rows of `a` stay there as fit, so that `a` goes up once and `b` once for each band of rows.
@@ -185,8 +185,9 @@ const UNLIMITED: u64 = 1 << 30;
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] when the three do not go together; [`Error::TooLarge`] for sizes that
-/// overflow, [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even
+/// [`Error::ShapeMismatch`] when the three do not go together; [`Error::DTypeMismatch`] of a file whose elements are no `T`;
+/// [`Error::Unsupported`] on a strict device that has no `T`; [`Error::TooLarge`] for sizes that overflow,
+/// [`Error::InvalidArgument`] for more than 2^55 multiply-adds; [`Error::OutOfMemory`] when not even
 /// tiles of 16 rows and columns fit (or all, where there are fewer); what sources and target say; a wait over its limit, a lost device. Part of the
 /// target may be written then; the device holds nothing of it.
 pub fn matmul_streamed<T: Element + bytemuck::Pod>(

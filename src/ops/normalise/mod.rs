@@ -94,7 +94,8 @@ impl Tensor {
     /// all NaN, and so does plus infinity, or nothing but minus infinity (which masks elements else).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for integers, and for an axis that does not exist or is named twice;
+    /// [`Error::InvalidArgument`] for integers, for an axis that does not exist or is named twice, and for
+    /// [`keepdim`](crate::keepdim), as every dimension stays;
     /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn softmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         normalise(Norm::Softmax, self, axes.into(), [None, None], 0.0)
@@ -153,6 +154,10 @@ fn normalise(
     epsilon: f64,
 ) -> Result<Tensor> {
     let along = axes.of(what.name(), x.shape())?;
+    if along.keep {
+        let problem = "the result has the tensor's shape: name the axes without keepdim()";
+        return Err(Error::invalid(what.name(), problem));
+    }
     // What kernels get, so that all devices have the same.
     let epsilon = match x.dtype() {
         DType::F64 => epsilon,

@@ -98,8 +98,9 @@ impl<'a> KernelCall<'a> {
         Ok(self.find_input(name)?.1)
     }
 
-    /// The elements of an output, to be written: zeros before, unless the kernel says that it
-    /// [overwrites](super::KernelBuilder::overwrites). An output is given once.
+    /// The elements of an output, to be written: zeros before, or anything where the kernel says that it
+    /// [overwrites](super::KernelBuilder::overwrites); under [`run_into`](super::KernelLaunch::run_into) what the tensor holds,
+    /// whatever the kernel says. An output is given once.
     ///
     /// # Errors
     /// As [`KernelCall::input`]; when it was taken before.

@@ -10,6 +10,7 @@ use crate::tensor::Tensor;
 /// How far a kernel may be from its twin: an element `x` for the twin's `y` passes when
 /// `y` is finite and `|x - y| <= absolute + relative |y|`, when both are NaN, or when they are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Tolerance {
     /// A part of the twin's value.
     pub relative: f64,
@@ -19,10 +20,12 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// Every element is the twin's.
-    pub const EXACT: Tolerance = Tolerance {
-        relative: 0.0,
-        absolute: 0.0,
-    };
+    pub const EXACT: Tolerance = Tolerance::new(0.0, 0.0);
+
+    /// A part of the twin's value, and so much in the unit of the elements.
+    pub const fn new(relative: f64, absolute: f64) -> Self {
+        Self { relative, absolute }
+    }
 }
 
 /// Rounds of random inputs.

@@ -1,10 +1,12 @@
 //! A launch of a program's own kernel: its operands, numbers and grid, by name.
 
+mod numbers;
+
 use smallvec::SmallVec;
 
 use super::Kernel;
 use super::call::{What, unknown};
-use super::op::{self, About, Output, Role, UserOp, lies_well};
+use super::op::{self, Output, Role, UserOp, lies_well};
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -49,7 +51,8 @@ impl<'k> KernelLaunch<'k> {
         }
     }
 
-    /// The device, for a kernel without inputs; with inputs it runs where they live.
+    /// The device, for a kernel without inputs. With inputs it runs where they live, or where a scope says, and into a tensor
+    /// where that lives: to name another device is an error.
     pub fn on(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
         self
@@ -97,7 +100,8 @@ impl<'k> KernelLaunch<'k> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operand or number that is missing, unknown or given twice, a grid that is missing
-    /// or that an elementwise kernel was given, an operand of another dtype, and for several outputs ([`KernelLaunch::run_all`]);
+    /// or that an elementwise kernel was given, another device than where it runs ([`KernelLaunch::on`]), and for several
+    /// outputs ([`KernelLaunch::run_all`]); [`Error::DTypeMismatch`] for an input of another dtype than the kernel reads;
     /// [`Error::ShapeMismatch`]; [`Error::Unsupported`] under strict placement for what the device
     /// lacks; what any op can meet.
     pub fn run(&self) -> Result<Tensor> {
@@ -124,7 +128,8 @@ impl<'k> KernelLaunch<'k> {
         let op = self.op(&operands)?;
         if !operands.is_empty() {
             // Those that may not travel are refused before they are copied.
-            road::home(self.kernel.name, &operands)?;
+            let home = road::home(self.kernel.name, &operands)?;
+            self.check_named(&home, "where its inputs live or a scope has it run")?;
         }
         let arrived = self.arrived(operands, None)?;
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
@@ -204,11 +209,12 @@ impl<'k> KernelLaunch<'k> {
     /// ```
     ///
     /// # Errors
-    /// As [`KernelLaunch::run`]; [`Error::InvalidArgument`] for a tensor of another shape or dtype than the
-    /// output's, or one that repeats elements. Nothing is written then, but by a twin that fails
-    /// after it wrote.
+    /// As [`KernelLaunch::run`]; [`Error::InvalidArgument`] for a tensor of another shape than the output's, or one that
+    /// repeats elements; [`Error::DTypeMismatch`] for one of another dtype. Nothing is written then, but by a twin that
+    /// fails after it wrote.
     pub fn run_into(&self, output: &Tensor) -> Result<()> {
         let kernel = self.kernel;
+        self.check_named(output.device(), "where what it writes lives")?;
         output.check_distinct(kernel.name)?;
         let bindings = kernel.source.bindings.iter();
         let mut outputs = bindings.filter(|binding| !binding.is_input);
@@ -240,6 +246,20 @@ impl<'k> KernelLaunch<'k> {
         let whole = output.copy_at_home()?;
         contiguous::write(&op, &inputs, &whole)?;
         output.assign_for(kernel.name, &whole)
+    }
+
+    /// # Errors
+    /// `InvalidArgument` for a device that was named beside the one where it runs.
+    fn check_named(&self, home: &Device, why: &str) -> Result<()> {
+        match &self.device {
+            Some(named) if named != home => Err(Error::invalid(
+                self.kernel.name,
+                format!(
+                    "on({named}) is not {home}, {why}: move them with to(&device), or leave on() out"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn kernel(&self) -> &'k Kernel {
@@ -298,16 +318,8 @@ impl<'k> KernelLaunch<'k> {
             let found = self.inputs.iter().find(|(name, _)| *name == binding.name);
             let (_, tensor) = found.ok_or_else(|| op::not_given(kernel, "input", &binding.name))?;
             if tensor.dtype() != binding.dtype {
-                return Err(Error::invalid(
-                    kernel,
-                    format!(
-                        "the input `{}` is {}, the kernel reads {}: cast(DType::{:?})",
-                        binding.name,
-                        tensor.dtype(),
-                        binding.dtype,
-                        binding.dtype
-                    ),
-                ));
+                let (name, there) = (&binding.name, tensor.dtype());
+                return Err(Error::input_dtype(kernel, name, there, binding.dtype));
             }
             self.check_size(&binding.name, tensor.shape(), binding)?;
             Ok(tensor)
@@ -450,116 +462,6 @@ impl<'k> KernelLaunch<'k> {
                 Ok(groups)
             }
         }
-    }
-
-    /// Writes the numbers into the words, and notes those that are about operands.
-    fn params(&self, op: &mut UserOp<'_>) -> Result<()> {
-        let kernel = self.kernel;
-        let members = &kernel.source.members;
-        for (at, (name, _)) in self.scalars.iter().enumerate() {
-            if !members.iter().any(|member| member.name == *name) {
-                return Err(unknown(kernel.name, &kernel.source, What::Scalar, name));
-            }
-            if self.scalars[..at].iter().any(|(other, _)| other == name) {
-                return Err(Error::invalid(
-                    kernel.name,
-                    format!("`{name}` is given twice"),
-                ));
-            }
-        }
-        for member in members {
-            let given = self.scalars.iter().find(|(name, _)| *name == member.name);
-            let mut operands = kernel.source.bindings.iter().zip(&op.places);
-            let about = operands.find_map(|(binding, &place)| {
-                Some((binding, place, op::about(&member.name, &binding.name)?))
-            });
-            if let Some((name, values)) = given {
-                if let Some((operand, ..)) = about {
-                    let operand = &operand.name;
-                    let problem = format!("`{name}` is given by orlop, from operand `{operand}`");
-                    return Err(Error::invalid(kernel.name, problem));
-                }
-                if values.len() != member.lanes {
-                    let (has, given) = (member.lanes, values.len());
-                    let problem = format!("`{name}` has {has} numbers, the launch gives {given}");
-                    return Err(Error::invalid(kernel.name, problem));
-                }
-                for (lane, value) in values.iter().enumerate() {
-                    let bytes = value.to_bytes(member.dtype).ok_or_else(|| {
-                        let problem =
-                            format!("`{name}` is {}, which cannot hold {value}", member.dtype);
-                        Error::invalid(kernel.name, problem)
-                    })?;
-                    op.words[member.word + lane] = bytes.words()[0];
-                }
-                continue;
-            }
-            let (_, place, about) =
-                about.ok_or_else(|| op::not_given(kernel.name, "number", &member.name))?;
-            self.check_about(&member.name, (member.dtype, member.lanes), op, place, about)?;
-            op.about.push((member.word, place, about));
-        }
-        self.check_ranks(op)
-    }
-
-    /// A strided kernel has as many strides of an input as it handles dimensions.
-    fn check_ranks(&self, op: &UserOp<'_>) -> Result<()> {
-        let inputs = self.kernel.source.bindings.iter().zip(&op.places);
-        for (binding, &place) in inputs {
-            let Role::Input(at) = place else { continue };
-            let strides = op
-                .about
-                .iter()
-                .filter_map(|&(_, of, about)| match (of, about) {
-                    (Role::Input(of), About::Stride(axis)) if of == at => Some(axis + 1),
-                    _ => None,
-                });
-            let (handled, rank) = (strides.max(), op.shapes[at].rank());
-            if let Some(handled) = handled.filter(|&handled| handled != rank) {
-                let problem = format!(
-                    "the kernel has strides of {handled} dimensions for `{}`, which has {rank}",
-                    binding.name
-                );
-                return Err(Error::invalid(self.kernel.name, problem));
-            }
-        }
-        Ok(())
-    }
-
-    /// What a number about an operand says must be so.
-    fn check_about(
-        &self,
-        name: &str,
-        (dtype, lanes): (DType, usize),
-        op: &UserOp<'_>,
-        place: Role,
-        about: About,
-    ) -> Result<()> {
-        let shape = match place {
-            Role::Input(at) => &op.shapes[at],
-            Role::Output(at) => &op.outputs[at].shape,
-        };
-        let problem = match about {
-            _ if dtype == DType::F32 => format!("`{name}` is f32: it is given as u32 or i32"),
-            _ if lanes > 1 => format!("`{name}` is a vector: it is given as one u32 or i32"),
-            About::Size(axis) | About::Stride(axis) if axis >= shape.rank() => {
-                format!("`{name}` asks for axis {axis} of shape {shape}")
-            }
-            About::Size(_) | About::Stride(_) | About::Offset if !self.kernel.strided => {
-                format!("`{name}` is given to kernels that are declared strided()")
-            }
-            About::Offset | About::Stride(_) if matches!(place, Role::Output(_)) => {
-                format!("`{name}`: outputs are row-major from their first element")
-            }
-            About::Length if shape.elements() > u32::MAX as usize && !self.kernel.elementwise => {
-                format!("{} elements overflow `{name}`", shape.elements())
-            }
-            About::Size(axis) if shape.dims()[axis] > u32::MAX as usize => {
-                format!("axis {axis} of shape {shape} overflows `{name}`")
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::invalid(self.kernel.name, problem))
     }
 
     /// The operands as kernels get them: without gaps, each in bytes of its own, none empty, none in the storage

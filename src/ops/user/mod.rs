@@ -283,7 +283,8 @@ impl KernelBuilder {
         self
     }
 
-    /// Every element of every output is written: they need not be zeros before.
+    /// Every element of every output is written: they need not be zeros before. Nothing under [`KernelLaunch::run_into`], whose
+    /// output keeps what it holds.
     pub fn overwrites(mut self) -> Self {
         self.overwrites = true;
         self

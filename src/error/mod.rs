@@ -1,11 +1,15 @@
 //! The one error type: what was asked, what there was, what would help.
 
+mod leaks;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dtype::DType;
 use crate::shape::Shape;
+
+pub use leaks::{Leaks, LiveTensor};
 
 /// Result with orlop's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,7 +23,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # What any op can meet
 ///
 /// Beside what each op says of its arguments: [`Error::OutOfMemory`]; [`Error::TooLarge`] for a result above the largest buffer of the
-/// device; under strict placement [`Error::Unsupported`] for what the device lacks, and for operands on several devices;
+/// device, and for work that takes a GPU more than 2^17 launches of kernels; under strict placement [`Error::Unsupported`] for
+/// what the device lacks, and for operands on several devices;
 /// [`Error::KernelCompile`] from a driver that refuses a kernel;
 /// [`Error::Execution`] when the work that made an operand failed; [`Error::TimedOut`] for a wait above
 /// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout); [`Error::DeviceLost`].
@@ -35,7 +40,7 @@ pub enum Error {
     /// An argument that no device could serve: a bad axis, a slice out of range, wrong length.
     #[error("{0}")]
     InvalidArgument(Box<InvalidArgument>),
-    /// A tensor or shape larger than can be: an overflow, or above a limit of the device.
+    /// A tensor, shape or work larger than can be: an overflow, or above a limit of the device.
     #[error("{0}")]
     TooLarge(Box<TooLarge>),
     /// A device that is not there; lists those that are.
@@ -44,7 +49,7 @@ pub enum Error {
     /// The adapter is there but could not be opened.
     #[error("{0}")]
     DeviceUnavailable(Box<DeviceFailure>),
-    /// The device's budget or the adapter's memory cannot hold the request.
+    /// The device's budget or the adapter's memory cannot hold the request, or the host has no memory or no thread for it.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// The device cannot do this: under strict placement, because it lacks something or operands live on several devices; under
@@ -54,7 +59,7 @@ pub enum Error {
     /// A kernel did not compile.
     #[error("{0}")]
     KernelCompile(Box<KernelCompile>),
-    /// Recorded work failed on the device; what it would have written has no content.
+    /// Recorded work failed on the device, or on a thread of its own; what it would have written has no content.
     #[error("{0}")]
     Execution(Box<Execution>),
     /// A file that cannot be read or written, or is not what its format asks for.
@@ -105,12 +110,14 @@ pub struct DTypeMismatch {
 }
 
 /// Why dtypes have to go together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum DTypeRule {
     /// Operands have one dtype.
     Same,
     /// What the first has to be, where it is an operand like no other.
     Operand(&'static str),
+    /// What an input of a program's kernel has to be, by its name.
+    Input(Box<str>),
     /// Elements are read as what they are.
     Read,
 }
@@ -134,6 +141,10 @@ impl fmt::Display for DTypeMismatch {
             DTypeRule::Operand(rule) => write!(
                 f,
                 "{op}: {rule}, not {left}; convert it with `cast(DType::{right:?})`"
+            ),
+            DTypeRule::Input(name) => write!(
+                f,
+                "{op}: the input `{name}` is {left}, the kernel reads {right}; convert it with `cast(DType::{right:?})`"
             ),
             DTypeRule::Read => write!(
                 f,
@@ -164,13 +175,13 @@ pub struct TooLarge {
     pub op: &'static str,
     /// What is too large.
     pub what: String,
-    /// How much was asked for, in units; `u128::MAX` where it is more than that.
+    /// How much was asked for, in units; `u128::MAX` where it is more than that. Of launches at least so many.
     pub asked: u128,
     /// The limit, in units.
     pub limit: u64,
-    /// What is counted: `bytes`, or `elements` of a shape that no memory could have.
+    /// What is counted: `bytes`, `elements` of a shape that no memory could have, or `launches` of kernels.
     pub unit: &'static str,
-    /// Which limit: an adapter's, or the address space's.
+    /// Which limit: an adapter's, the address space's, or orlop's own.
     pub limit_name: &'static str,
     /// What would help.
     pub help: &'static str,
@@ -187,6 +198,8 @@ pub struct UnknownDevice {
     pub setting: Option<&'static str>,
     /// Selectors and names of the devices that exist.
     pub available: Vec<String>,
+    /// What may keep others from sight: settings that hide them, backends that orlop was built without.
+    pub help: Option<String>,
 }
 
 impl std::error::Error for UnknownDevice {}
@@ -197,7 +210,11 @@ impl fmt::Display for UnknownDevice {
         if let Some(setting) = self.setting {
             write!(f, " of {setting}")?;
         }
-        write!(f, "; there are: {}", self.available.join(", "))
+        write!(f, "; there are: {}", self.available.join(", "))?;
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -224,7 +241,7 @@ pub struct DeviceFailure {
 pub struct OutOfMemory {
     /// The device's selector and name; `host` where the host has no memory.
     pub device: String,
-    /// Bytes asked for; 0 where it was memory for staging, which is beside the budget.
+    /// Bytes asked for; 0 where it was memory for staging, which is beside the budget, or a thread.
     pub asked: u64,
     /// The device's budget in bytes, if it has one.
     pub limit: Option<u64>,
@@ -271,7 +288,7 @@ pub struct KernelCompile {
 )]
 #[non_exhaustive]
 pub struct Execution {
-    /// The device's selector and name.
+    /// The device's selector and name; `host` where a thread ended before its work.
     pub device: String,
     /// The operation that failed.
     pub label: String,
@@ -309,94 +326,8 @@ pub struct TimedOut {
     pub limit: Duration,
 }
 
-/// A tensor's memory that is in use, views of it included. From
-/// [`Device::live_tensors`](crate::Device::live_tensors).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LiveTensor {
-    /// Number of its allocation on the device, counted from 1.
-    pub number: u64,
-    /// Bytes that it takes.
-    pub bytes: u64,
-    /// Bytes that were asked for.
-    pub requested: u64,
-    /// What it is for: see [`tagged`](crate::tagged).
-    pub tag: String,
-    /// Allocations on the device since it was made.
-    pub age: u64,
-    /// Whether it is on the host for now, to make room.
-    pub spilled: bool,
-    /// The first function outside of orlop that asked for it, when
-    /// [`record_call_sites`](crate::DeviceBuilder::record_call_sites) is on.
-    pub call_site: Option<String>,
-}
-
-impl fmt::Display for LiveTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LiveTensor {
-            number,
-            requested,
-            tag,
-            age,
-            ..
-        } = self;
-        write!(
-            f,
-            "allocation {number}: {requested} bytes, {tag}, age {age}"
-        )?;
-        match &self.call_site {
-            Some(site) => write!(f, ", from {site}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Details of [`Error::Leaks`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Leaks {
-    /// The device's selector and name.
-    pub device: String,
-    /// What lives, oldest first.
-    pub tensors: Vec<LiveTensor>,
-    /// What was looked at, if not everything.
-    pub(crate) since: &'static str,
-}
-
-/// Tensors that a message lists.
-const MOST_LISTED: usize = 20;
-
-impl std::error::Error for Leaks {}
-
-impl fmt::Display for Leaks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.tensors.len();
-        let bytes: u64 = self.tensors.iter().map(|tensor| tensor.bytes).sum();
-        let noun = if count == 1 {
-            "tensor lives"
-        } else {
-            "tensors live"
-        };
-        let (device, since) = (&self.device, self.since);
-        write!(
-            f,
-            "device {device}: {count} {noun} in {bytes} bytes{since}:"
-        )?;
-        for tensor in self.tensors.iter().take(MOST_LISTED) {
-            write!(f, "\n  {tensor}")?;
-        }
-        if count > MOST_LISTED {
-            write!(f, "\n  and {} more", count - MOST_LISTED)?;
-        }
-        if self.tensors.iter().all(|tensor| tensor.call_site.is_none()) {
-            write!(
-                f,
-                "\nrecord_call_sites(true) of the builder tells where they come from"
-            )?;
-        }
-        Ok(())
-    }
-}
+/// What errors call the host where it is no device.
+const HOST: &str = "host";
 
 /// A text, or what it begins with: files may have lines of any length, and names.
 #[cfg(any(feature = "matmul-table", feature = "npy", feature = "safetensors"))]
@@ -420,6 +351,7 @@ impl Error {
     /// let length = std::fs::metadata("plate.npy").map_err(Error::custom);
     /// # assert!(length.is_err());
     /// ```
+    // No `From<io::Error>`: a second `From` leaves closures of `scope` that end in `Ok(..)` without an error type.
     pub fn custom(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Custom(Arc::from(error.into()))
     }
@@ -477,6 +409,16 @@ impl Error {
         }))
     }
 
+    /// An input of a program's kernel that is of another dtype than what the kernel reads.
+    pub(crate) fn input_dtype(op: &'static str, name: &str, left: DType, right: DType) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left,
+            right,
+            rule: DTypeRule::Input(name.into()),
+        }))
+    }
+
     pub(crate) fn invalid(op: &'static str, problem: impl Into<String>) -> Self {
         Error::InvalidArgument(Box::new(InvalidArgument {
             op,
@@ -527,17 +469,37 @@ impl Error {
 
     /// The host has no room for what an op needs there.
     pub(crate) fn host_memory(op: &'static str, asked: u64) -> Self {
+        Self::of_host(
+            asked,
+            format!(
+                "{op}: the system gives no {asked} bytes on the host; smaller pieces, one after the other, take less"
+            ),
+        )
+    }
+
+    /// The host has no thread for what an op does there.
+    pub(crate) fn no_thread(op: &'static str, error: &std::io::Error) -> Self {
+        let problem = format!(
+            "{op}: the system gives no thread: {error}; fewer threads, or a higher limit of them, would help"
+        );
+        Self::of_host(0, problem)
+    }
+
+    fn of_host(asked: u64, diagnosis: String) -> Self {
         Error::OutOfMemory(Box::new(OutOfMemory {
-            device: "host".to_owned(),
+            device: HOST.to_owned(),
             asked,
             limit: None,
             allocated: 0,
             reserved: 0,
             largest_free: 0,
-            diagnosis: format!(
-                "{op}: the system gives no {asked} bytes on the host; smaller pieces, one after the other, take less"
-            ),
+            diagnosis,
         }))
+    }
+
+    /// A thread of the host ended before it had done its work.
+    pub(crate) fn thread_ended(op: &'static str) -> Self {
+        Self::execution(HOST, op, "its thread ended before the result was there")
     }
 
     pub(crate) fn device_lost(device: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -590,6 +552,18 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_environment_lacks_is_no_argument() {
+        let refused = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        let text = Error::no_thread("to_vec_async", &refused).to_string();
+        assert!(
+            text.starts_with("device host: to_vec_async: the system gives no thread"),
+            "{text}"
+        );
+        let ended = Error::thread_ended("build_async");
+        assert!(matches!(ended, Error::Execution(_)), "{ended}");
+    }
 
     #[test]
     fn errors_are_small_and_travel() {
