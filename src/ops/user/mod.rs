@@ -20,7 +20,7 @@ pub use launch::KernelLaunch;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::templates;
+use crate::gpu::program_text;
 use crate::shape::Shape;
 use crate::sync::Mutex;
 use source::Source;
@@ -191,8 +191,13 @@ impl Kernel {
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
     /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
     /// `length`, `reverse` and `split`, without tests). `{{ enables }}` becomes `enable f16;` when one of the values is
-    /// [`DType::F16`]. A template is a part of the program: how deep it nests and how long it runs is bounded, but not the
-    /// memory of texts that it doubles.
+    /// [`DType::F16`].
+    ///
+    /// A template is a part of the program. These are bounded: 64 KiB of it and of what it becomes; 200 operators, indices,
+    /// calls and blocks in each other; 500 of them, all together, in tags that give lists, maps or slices a name, where those
+    /// of a macro count five times, as lists nest from tag to tag; 32 loops and macros in each other, a macro for six; 2^20
+    /// steps, and items that `range`, `split` and `reverse` make, 65,536 of them at a time. These are not: the memory of texts
+    /// that it doubles or repeats, and how long lists take to compare that it repeats, or that hold one twice, over and over.
     ///
     /// ```
     /// use orlop::{DType, Kernel};
@@ -223,7 +228,7 @@ impl Kernel {
             (*name, value)
         });
         let values = given.chain([("enables", enables.into())]);
-        let rendered = templates::render_text(source, values)
+        let rendered = program_text::render_text(source, values)
             .map_err(|rendered| Error::kernel_compile(name, rendered))?;
         Self::wgsl(name, &rendered)
     }
@@ -364,7 +369,6 @@ impl KernelBuilder {
 
 /// The name for as long as the process lives, as errors and labels want it: each one once.
 fn interned(name: &str) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
         return known;

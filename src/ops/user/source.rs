@@ -13,7 +13,7 @@ use super::{constants, depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::templates::LONGEST_TEXT;
+use crate::gpu::program_text::{LONGEST_TEXT, told};
 use crate::memory::order;
 
 const PANICKED: &str = "most likely where it works constant expressions out: one of them is no number that there is (an f16 above \
@@ -96,9 +96,7 @@ impl Source {
         }
         // It panics where it folds some constants; nothing of ours is open.
         catch_unwind(|| Self::parsed(kernel, text)).unwrap_or_else(|payload| {
-            let told = payload.downcast_ref::<&str>().copied();
-            let told = told.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-            let told = told.unwrap_or("without a word");
+            let told = told(&*payload);
             Err(broken(format!("naga panicked: {told}; {PANICKED}")))
         })
     }
