@@ -1400,6 +1400,15 @@ fn sources_refused() -> Result<()> {
     let main = "@compute @workgroup_size(1) fn main() {}";
     let out = "@group(0) @binding(0) var<storage, read_write> out: array<f32>;";
     refused("@compute fn main( {", &["^"]);
+    let long = "n".repeat(257);
+    is_refused(Kernel::wgsl(&long, SAXPY), &["257 bytes"]);
+    is_refused(Kernel::template(&long, SAXPY, &[]), &["257 bytes"]);
+    drop(Kernel::wgsl(&long[1..], SAXPY)?);
+    // Values of which one would be taken without a word.
+    let twice = [("size", 8.into()), ("n", 1.into()), ("size", 16.into())];
+    is_refused(Kernel::template("twice", SAXPY, &twice), &["`size`"]);
+    let own = [("enables", "enable f16;".into())];
+    is_refused(Kernel::template("own", SAXPY, &own), &["`enables`"]);
     // What naga panics on.
     for body in [
         "out[0] = f32(i32(f16(70000)));",

@@ -172,15 +172,17 @@ impl fmt::Display for KernelValue {
 
 impl Kernel {
     /// A kernel from WGSL, which is read and checked here: no device is needed. What is left to
-    /// give is its twin: [`KernelBuilder::twin`]. Names are kept for good, each once.
+    /// give is its twin: [`KernelBuilder::twin`]. Names of kernels that could be read are kept for good, each once.
     ///
     /// # Errors
-    /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be.
+    /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be;
+    /// [`Error::InvalidArgument`] for a name above 256 bytes.
     pub fn wgsl(name: &str, source: &str) -> Result<KernelBuilder> {
-        let name = interned(name);
+        check_name("Kernel::wgsl", name)?;
+        let source = Source::read(name, source)?;
         Ok(KernelBuilder {
-            name,
-            source: Source::read(name, source)?,
+            name: interned(name),
+            source,
             elementwise: false,
             strided: false,
             overwrites: false,
@@ -210,12 +212,25 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// As [`Kernel::wgsl`]; a template that does not render.
+    /// As [`Kernel::wgsl`], which is for a template that does not render, too; [`Error::InvalidArgument`] for two values of
+    /// one name, or one that is called `enables`.
     pub fn template(
         name: &str,
         source: &str,
         values: &[(&str, KernelValue)],
     ) -> Result<KernelBuilder> {
+        const OP: &str = "Kernel::template";
+        check_name(OP, name)?;
+        let mut names = BTreeSet::from(["enables"]);
+        if let Some((twice, _)) = values.iter().find(|(name, _)| !names.insert(*name)) {
+            let problem = match *twice {
+                "enables" => {
+                    "`enables` is a value of orlop's own: call yours something else".into()
+                }
+                _ => format!("two values are called `{twice}`"),
+            };
+            return Err(Error::invalid(OP, problem));
+        }
         let f16 = values
             .iter()
             .any(|(_, value)| *value == KernelValue::DType(DType::F16));
@@ -367,6 +382,21 @@ impl KernelBuilder {
     }
 }
 
+/// Bytes of a kernel's name: those of kernels are kept for good.
+const LONGEST_NAME: usize = 256;
+
+fn check_name(op: &'static str, name: &str) -> Result<()> {
+    match name.len() {
+        ..=LONGEST_NAME => Ok(()),
+        bytes => Err(Error::invalid(
+            op,
+            format!("a kernel's name of {bytes} bytes is above {LONGEST_NAME}"),
+        )),
+    }
+}
+
+static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
 /// The name for as long as the process lives, as errors and labels want it: each one once.
 fn interned(name: &str) -> &'static str {
     let mut names = NAMES.lock();
@@ -376,4 +406,19 @@ fn interned(name: &str) -> &'static str {
     let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
     names.insert(kept);
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kernel, NAMES};
+
+    #[test]
+    fn names_are_kept_of_what_could_be_read() {
+        let whole = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @compute @workgroup_size(1) fn main() { out[0] = 1u; }";
+        for (name, text, is_kept) in [("no kernel", "fn", false), ("a kernel", whole, true)] {
+            assert_eq!(Kernel::wgsl(name, text).is_ok(), is_kept);
+            assert_eq!(NAMES.lock().contains(name), is_kept, "{name}");
+        }
+    }
 }

@@ -82,7 +82,7 @@ impl Source {
     /// # Errors
     /// `KernelCompile` with naga's rendering of what is wrong and where, or with what orlop asks
     /// of a kernel.
-    pub(super) fn read(kernel: &'static str, text: &str) -> Result<Self> {
+    pub(super) fn read(kernel: &str, text: &str) -> Result<Self> {
         let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         if text.len() > LONGEST_TEXT {
             let bytes = text.len();
@@ -103,7 +103,7 @@ impl Source {
 
     /// # Errors
     /// As [`Source::read`].
-    fn parsed(kernel: &'static str, text: &str) -> Result<Self> {
+    fn parsed(kernel: &str, text: &str) -> Result<Self> {
         let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         let parse = |text: &str| {
             let parsed = naga::front::wgsl::parse_str(text);
