@@ -18,6 +18,9 @@ pub(super) const WRITER: &str = "the writer";
 /// `gpu/transfer.rs`), so all of it is recorded before the first wait.
 const PIECE: u64 = 4 << 20;
 
+/// Dimensions that a file's tensor may have: as many as NumPy allows.
+pub(super) const RANK: usize = 64;
+
 /// Makes the errors of a call about a file.
 pub(super) struct Failing {
     pub op: &'static str,
