@@ -226,7 +226,7 @@ pub fn write_safetensors(
     write(&failing, tensors, metadata, &mut writer)
 }
 
-/// Writes named tensors, and texts beside them, into a file. One that is there is replaced when all is written, by another beside it that takes
+/// Writes named tensors, and texts beside them, into a file. One that is there is replaced when all is on the disk, by another beside it that takes
 /// its name, so the folder has to take another file: where the call fails it is as it was.
 ///
 /// # Errors

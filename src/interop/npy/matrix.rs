@@ -25,7 +25,7 @@ pub struct NpyMatrix {
 }
 
 /// A `.npy` file for the result of [`matmul_streamed`](crate::matmul_streamed), with the feature
-/// `npy`.
+/// `npy`. What was written is on its disk after [`sync`](NpyMatrixMut::sync), or when the system gets to it.
 #[derive(Debug)]
 pub struct NpyMatrixMut {
     place: FileElements,
@@ -150,7 +150,7 @@ impl NpyMatrixMut {
         // Zeros, until the product comes.
         file.write_all(&header)
             .and_then(|()| file.set_len(length))
-            .and_then(|()| beside.take_place())
+            .and_then(|()| beside.take_place(&file))
             .map_err(failing.io())?;
         Ok(Self {
             place: FileElements {
@@ -171,6 +171,15 @@ impl NpyMatrixMut {
     /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.place.dtype
+    }
+
+    /// Returns when the disk has what was written: after a crash of the system it is there.
+    ///
+    /// # Errors
+    /// [`Error::File`] when the system could not write it.
+    pub fn sync(&self) -> Result<()> {
+        let failing = Failing::new("NpyMatrixMut::sync", &self.place.name);
+        self.place.file.sync_all().map_err(failing.io())
     }
 }
 

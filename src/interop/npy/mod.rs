@@ -56,7 +56,7 @@ impl Tensor {
         write(&Failing::new("to_npy", WRITER), self, &mut writer)
     }
 
-    /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is written, by another beside
+    /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is on the disk, by another beside
     /// it that takes its name, so the folder has to take another file: where the call fails it is as it was.
     ///
     /// # Errors
