@@ -9,7 +9,7 @@ use super::{Failing, Opened, header, kind, open};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::interop::file::Beside;
-use crate::ops::{MatrixSource, MatrixTarget};
+use crate::ops::{MatrixSource, MatrixTarget, check_part};
 use crate::shape::Shape;
 
 const OP: &str = "matmul_streamed";
@@ -184,9 +184,14 @@ impl NpyMatrixMut {
 }
 
 impl FileElements {
-    fn check<T: Element>(&self) -> Result<()> {
+    fn check<T: Element>(
+        &self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        elements: usize,
+    ) -> Result<()> {
         match T::DTYPE == self.dtype {
-            true => Ok(()),
+            true => check_part(self.shape, rows, columns, elements),
             false => Err(Error::read_dtype(OP, self.dtype, T::DTYPE)),
         }
     }
@@ -205,7 +210,7 @@ impl<T: Element + bytemuck::Pod> MatrixSource<T> for NpyMatrix {
     }
 
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
-        self.place.check::<T>()?;
+        self.place.check::<T>(&rows, &columns, into.len())?;
         self.fill(rows, columns, into)
             .map_err(Failing::new(OP, &self.place.name).io())
     }
@@ -217,7 +222,7 @@ impl<T: Element> MatrixTarget<T> for NpyMatrixMut {
     }
 
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
-        self.place.check::<T>()?;
+        self.place.check::<T>(&rows, &columns, from.len())?;
         let failing = Failing::new(OP, &self.place.name);
         let place = &mut self.place;
         let write = || -> io::Result<()> {
