@@ -40,6 +40,7 @@ impl Failing {
     }
 
     /// Of what a parser says.
+    #[cfg(feature = "npy")]
     pub(super) fn says(&self) -> impl Fn(String) -> Error {
         |problem| self.problem(problem)
     }
