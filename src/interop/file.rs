@@ -249,7 +249,8 @@ pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Wri
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
