@@ -19,6 +19,9 @@ use serde_json::Value;
 #[path = "../examples/matmul/check.rs"]
 #[expect(dead_code, reason = "only the check is wanted")]
 mod check;
+#[path = "../examples/common/cli.rs"]
+#[expect(dead_code, reason = "only what writes files is wanted")]
+mod cli;
 #[path = "../examples/tune/measure.rs"]
 #[expect(dead_code, reason = "only what is merged is wanted")]
 mod measure;
@@ -854,6 +857,21 @@ fn tune_refuses_before_it_measures() {
 }
 
 /// Merged or not, a choice stands for what was measured, and for nothing that was measured as something else.
+/// Who reads a file while it is written has the one from before: it was not written over.
+#[test]
+fn files_are_replaced_whole() {
+    let folder = Folder::new("replaced");
+    let path = folder.path("table.toml");
+    cli::write(&path, b"old").expect("a file");
+    let mut before = File::open(&path).expect("a file");
+    cli::write(&path, b"new one").expect("a file");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut before, &mut text).expect("text");
+    assert_eq!(text, "old");
+    assert_eq!(std::fs::read(&path).expect("a file"), b"new one");
+    assert_eq!(std::fs::read_dir(&folder.0).expect("a folder").count(), 1);
+}
+
 #[test]
 fn tune_merges_what_agrees() {
     let sizes = [1, 16, 64, 256];

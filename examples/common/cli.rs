@@ -73,6 +73,34 @@ pub fn check_writable(path: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Writes a file; one that is there is replaced when all is written, by another beside it, where its folder takes one.
+///
+/// # Errors
+/// The file, and what the system says.
+#[allow(dead_code)] // not every example writes a file
+pub fn write(path: &std::path::Path, bytes: &[u8]) -> Result<(), String> {
+    let place = path.canonicalize().ok().filter(|place| place.is_file());
+    let beside = place.and_then(|place| {
+        let name = format!(".orlop-example-{}", std::process::id());
+        let beside = place.with_file_name(name);
+        let file = std::fs::File::create_new(&beside).ok()?;
+        Some((place, beside, file))
+    });
+    let written = match beside {
+        Some((place, beside, mut file)) => {
+            let written = std::fs::metadata(&place)
+                .and_then(|there| file.set_permissions(there.permissions()))
+                .and_then(|()| file.write_all(bytes))
+                .and_then(|()| file.sync_all())
+                .and_then(|()| std::fs::rename(&beside, &place));
+            written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+        }
+        // Nothing is there, or nothing but this file can be written.
+        None => std::fs::write(path, bytes),
+    };
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
 fn refuse(error: &dyn Display) -> ExitCode {
     complain(format_args!("error: {}\n", one_line(&error.to_string())));
     ExitCode::from(REFUSED)

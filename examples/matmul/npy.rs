@@ -9,6 +9,7 @@ use std::path::Path;
 
 use orlop::{Shape, f16};
 
+use crate::cli;
 use crate::values::{Array, Values, with_elements};
 
 /// Reads an array of f2, f4, f8, i4 or u4, of either byte order.
@@ -42,7 +43,7 @@ pub fn write(path: &Path, values: &Values, shape: &Shape) -> Result<(), String> 
     };
     let mut file = header::write(kind, shape.dims(), false)?;
     file.extend(data);
-    std::fs::write(path, file).map_err(|error| format!("{}: {error}", path.display()))
+    cli::write(path, &file)
 }
 
 fn little_endian<T: Copy, const N: usize>(elements: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {

@@ -181,9 +181,7 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         "{info}: {count} problems have a kernel that saves as much; {left_out} take too long, or have no kernel but the CPU's, and were left out\n",
     ));
     match &args.out {
-        Some(path) => {
-            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?
-        }
+        Some(path) => cli::write(path, text.as_bytes())?,
         None => cli::say(text),
     }
     Ok(ExitCode::SUCCESS)

@@ -16,6 +16,7 @@ pub(crate) mod halves;
 mod health;
 mod lent;
 mod pipelines;
+pub(crate) mod program_text;
 mod progress;
 mod regions;
 mod relocate;

@@ -1,6 +1,7 @@
 //! Renders kernel templates to WGSL. Needs no device, so tests validate every specialisation
 //! under the capabilities of any vendor.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use minijinja::value::Rest;
@@ -134,7 +135,8 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
         OnceLock::new();
     ENVIRONMENT
         .get_or_init(|| {
-            let mut environment = empty();
+            // As many as they like: they are not from elsewhere.
+            let mut environment = empty(u64::MAX);
             #[cfg(test)]
             let _ = environment.add_template(PAGE.0, PAGE.1);
             for &(name, source) in TEMPLATES {
@@ -148,8 +150,9 @@ fn environment(key: &KernelKey) -> Result<&'static Environment<'static>> {
         .map_err(|error| Error::kernel_compile(key.name(), error.clone()))
 }
 
-/// A filter, or `range`. minijinja's own ones (its feature `builtins`) are a quarter of what it takes to compile.
-type Function = fn(Rest<Jinja>) -> Evaluated;
+/// A filter, or `range`, with how many items its rendering's lists may still have. minijinja's own ones (its feature
+/// `builtins`) are a quarter of what it takes to compile.
+type Function = fn(&[Jinja], &AtomicU64) -> Evaluated;
 type Evaluated = std::result::Result<Jinja, minijinja::Error>;
 
 const FILTERS: [(&str, Function); 5] = [
@@ -159,30 +162,35 @@ const FILTERS: [(&str, Function); 5] = [
     ("reverse", reverse),
     ("split", split),
 ];
-/// How many numbers `range` makes at most.
-const LONGEST: i64 = 100_000;
+/// How many items `range`, `split` and `reverse` make at most, each time.
+const LONGEST: u64 = 1 << 16;
 
-/// No templates yet, with what all of them may call.
-fn empty() -> Environment<'static> {
+/// No templates yet, with what all of them may call: lists that it makes have `items` at most, all together.
+pub(super) fn empty(items: u64) -> Environment<'static> {
+    let left = Arc::new(AtomicU64::new(items));
+    let counted = |function: Function| {
+        let left = Arc::clone(&left);
+        move |values: Rest<Jinja>| function(&values, &left)
+    };
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.add_function("range", range as Function);
+    environment.add_function("range", counted(range));
     for (name, filter) in FILTERS {
-        environment.add_filter(name, filter);
+        environment.add_filter(name, counted(filter));
     }
     environment
 }
 
-fn default(values: Rest<Jinja>) -> Evaluated {
-    match &values[..] {
+fn default(values: &[Jinja], _: &AtomicU64) -> Evaluated {
+    match values {
         [value, other] if value.is_undefined() => Ok(other.clone()),
         [value, _] => Ok(value.clone()),
         _ => Err(wrong("`default` takes what there is else")),
     }
 }
 
-fn int(values: Rest<Jinja>) -> Evaluated {
-    let [value] = &values[..] else {
+fn int(values: &[Jinja], _: &AtomicU64) -> Evaluated {
+    let [value] = values else {
         return Err(wrong("`int` takes no arguments"));
     };
     let parsed = value.as_str().and_then(|text| text.trim().parse().ok());
@@ -192,8 +200,8 @@ fn int(values: Rest<Jinja>) -> Evaluated {
         .ok_or_else(|| wrong("`int` takes a number"))
 }
 
-fn length(values: Rest<Jinja>) -> Evaluated {
-    let length = match &values[..] {
+fn length(values: &[Jinja], _: &AtomicU64) -> Evaluated {
+    let length = match values {
         [value] => value.len(),
         _ => None,
     };
@@ -202,23 +210,29 @@ fn length(values: Rest<Jinja>) -> Evaluated {
         .ok_or_else(|| wrong("`length` takes a list or text"))
 }
 
-fn reverse(values: Rest<Jinja>) -> Evaluated {
-    match &values[..] {
-        [value] => value.reverse(),
+fn reverse(values: &[Jinja], left: &AtomicU64) -> Evaluated {
+    match values {
+        [text] if text.as_str().is_some() => text.reverse(),
+        [value] => {
+            let mut items = listed(value.try_iter()?, left)?;
+            items.reverse();
+            Ok(items.into())
+        }
         _ => Err(wrong("`reverse` takes no arguments")),
     }
 }
 
-fn split(values: Rest<Jinja>) -> Evaluated {
+fn split(values: &[Jinja], left: &AtomicU64) -> Evaluated {
     let texts: Option<Vec<&str>> = values.iter().map(Jinja::as_str).collect();
-    match texts.as_deref() {
-        Some([text]) => Ok(text.split_whitespace().collect()),
-        Some([text, by]) => Ok(text.split(by).collect()),
-        _ => Err(wrong("`split` takes text, and text between its parts")),
-    }
+    let parts = match texts.as_deref() {
+        Some([text]) => listed(text.split_whitespace().map(Jinja::from), left)?,
+        Some([text, by]) => listed(text.split(by).map(Jinja::from), left)?,
+        _ => return Err(wrong("`split` takes text, and text between its parts")),
+    };
+    Ok(parts.into())
 }
 
-fn range(values: Rest<Jinja>) -> Evaluated {
+fn range(values: &[Jinja], left: &AtomicU64) -> Evaluated {
     let numbers: Option<Vec<i64>> = values.iter().map(Jinja::as_i64).collect();
     let (from, to, step) = match numbers.as_deref() {
         Some(&[to]) => (0, to, 1),
@@ -226,199 +240,27 @@ fn range(values: Rest<Jinja>) -> Evaluated {
         Some(&[from, to, step]) if step > 0 => (from, to, step),
         _ => return Err(wrong("`range` takes up to three numbers, the last above 0")),
     };
-    // Which the last one is, from 0 on.
-    match to.saturating_sub(from).saturating_sub(1) / step < LONGEST {
-        true => Ok((0..)
-            .map_while(|nth: i64| from.checked_add(nth.checked_mul(step)?))
-            .take_while(|&number| number < to)
-            .collect()),
-        false => Err(wrong("`range` makes 100,000 numbers at most")),
+    let numbers = (0..)
+        .map_while(|nth: i64| from.checked_add(nth.checked_mul(step)?))
+        .take_while(|&number| number < to);
+    Ok(listed(numbers.map(Jinja::from), left)?.into())
+}
+
+/// A list of its own, not one that asks others for its items: those nest.
+fn listed(
+    items: impl Iterator<Item = Jinja>,
+    left: &AtomicU64,
+) -> std::result::Result<Vec<Jinja>, minijinja::Error> {
+    let most = left.load(Ordering::Relaxed).min(LONGEST) as usize;
+    let made: Vec<Jinja> = items.take(most + 1).collect();
+    if made.len() > most {
+        let problem = "`range`, `split` and `reverse` make 65,536 items at most, and 1,048,576 in a rendering";
+        return Err(wrong(problem));
     }
+    left.fetch_sub(made.len() as u64, Ordering::Relaxed);
+    Ok(made)
 }
 
 fn wrong(what: &'static str) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, what)
-}
-
-/// Bytes of a program's template, and of its WGSL: naga and drivers work on expressions by recursion.
-pub(crate) const LONGEST_TEXT: usize = 64 << 10;
-/// Steps of rendering it.
-const FUEL: u64 = 1 << 20;
-/// Levels of a template, which minijinja goes through by recursion, on the stack of whoever asks: blocks and `elif`s one
-/// within another, operators, indices and calls behind each other.
-const MOST_LEVELS: usize = 200;
-
-/// A program's own template, with its values; what is wrong with it else.
-pub(crate) fn render_text<'a>(
-    template: &str,
-    values: impl Iterator<Item = (&'a str, Jinja)>,
-) -> std::result::Result<String, String> {
-    if template.len() > LONGEST_TEXT {
-        let bytes = template.len();
-        return Err(format!(
-            "{bytes} bytes of a template are above {LONGEST_TEXT}"
-        ));
-    }
-    if let Some(line) = too_deep(template) {
-        return Err(format!(
-            "line {line} nests too deeply: more than {MOST_LEVELS} operators, indices, calls, blocks or `elif`s"
-        ));
-    }
-    let mut environment = empty();
-    environment.set_fuel(Some(FUEL));
-    let mut rendered = Limited::default();
-    let done = environment
-        .template_from_str(template)
-        .and_then(|template| template.render_captured_to(Jinja::from_pairs(values), &mut rendered))
-        .map(drop);
-    match done {
-        _ if rendered.is_over => Err(format!("it becomes more than {LONGEST_TEXT} bytes")),
-        Err(error) => Err(format!("{error:#}")),
-        Ok(()) => String::from_utf8(rendered.text).map_err(|error| error.to_string()),
-    }
-}
-
-/// Text of [`LONGEST_TEXT`] bytes at most.
-#[derive(Default)]
-struct Limited {
-    text: Vec<u8>,
-    is_over: bool,
-}
-
-impl std::io::Write for Limited {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.is_over |= self.text.len() + text.len() > LONGEST_TEXT;
-        if self.is_over {
-            return Err(std::io::ErrorKind::Other.into());
-        }
-        self.text.extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The line on which a template nests too deeply.
-fn too_deep(template: &str) -> Option<usize> {
-    // Of each open block, its `elif`s so far.
-    let mut blocks: Vec<usize> = Vec::new();
-    let mut at = 0;
-    while let Some(found) = template[at..].find('{') {
-        let start = at + found;
-        at = start + 1;
-        let Some(kind @ ('{' | '%' | '#')) = template[at..].chars().next() else {
-            continue;
-        };
-        at += 1;
-        let rest = &template[at..];
-        let (tag, length) = match kind {
-            '{' => code(rest, "}}"),
-            '%' => code(rest, "%}"),
-            _ => (String::new(), rest.find("#}").unwrap_or(rest.len())),
-        };
-        at += length;
-        let mut is_deep = levels(&tag) > MOST_LEVELS;
-        if kind == '%' {
-            let statement = tag.trim_start_matches(['-', '+']).trim_start();
-            let word = statement.split(|c: char| !c.is_alphanumeric()).next();
-            match word.unwrap_or_default() {
-                // Nothing in it is a tag.
-                "raw" => at += raw(&template[at..]),
-                "if" | "for" | "macro" | "call" | "filter" | "with" | "block" | "autoescape" => {
-                    blocks.push(0);
-                }
-                "set" if !assigns(statement) => blocks.push(0),
-                "elif" => blocks.last_mut().into_iter().for_each(|elifs| *elifs += 1),
-                "endif" | "endfor" | "endmacro" | "endcall" | "endfilter" | "endwith"
-                | "endblock" | "endautoescape" | "endset" => drop(blocks.pop()),
-                _ => {}
-            }
-            is_deep |= blocks.len() + blocks.iter().sum::<usize>() > MOST_LEVELS;
-        }
-        if is_deep {
-            return Some(1 + template[..start].matches('\n').count());
-        }
-    }
-    None
-}
-
-/// The code of a tag, without what is in quotes, up to its end, and how many bytes it has.
-fn code(rest: &str, end: &str) -> (String, usize) {
-    let (mut code, mut open) = (String::new(), 0usize);
-    let mut chars = rest.char_indices();
-    while let Some((at, c)) = chars.next() {
-        if open == 0 && rest[at..].starts_with(end) {
-            return (code, at);
-        }
-        match c {
-            '(' | '[' | '{' => open += 1,
-            ')' | ']' | '}' => open = open.saturating_sub(1),
-            '"' | '\'' => {
-                let mut is_escaped = false;
-                chars.find(|&(_, inner)| {
-                    let ends = !is_escaped && inner == c;
-                    is_escaped = !is_escaped && inner == '\\';
-                    ends
-                });
-            }
-            _ => {}
-        }
-        code.push(c);
-    }
-    (code, rest.len())
-}
-
-/// Bytes up to the end of what is raw.
-fn raw(rest: &str) -> usize {
-    let tags = rest.match_indices("{%");
-    // One sign, and the blanks that minijinja takes for such.
-    fn unsigned(tag: &str) -> &str {
-        tag.strip_prefix(['-', '+']).unwrap_or(tag)
-    }
-    let blank = |c: char| c.is_ascii_whitespace();
-    let is_end = |tag: &str| {
-        let tag = unsigned(tag).trim_start_matches(blank);
-        let tail = tag.strip_prefix("endraw");
-        tail.is_some_and(|tail| unsigned(tail.trim_start_matches(blank)).starts_with("%}"))
-    };
-    let mut ends = tags.filter(|(at, tag)| is_end(&rest[at + tag.len()..]));
-    ends.next().map_or(rest.len(), |(at, tag)| at + tag.len())
-}
-
-/// Whether a `set` gives a value, else what is up to its end.
-fn assigns(statement: &str) -> bool {
-    let mut open = 0i32;
-    statement.chars().any(|c| {
-        open += i32::from(matches!(c, '(' | '[' | '{')) - i32::from(matches!(c, ')' | ']' | '}'));
-        open == 0 && c == '='
-    })
-}
-
-/// The levels of an expression: what is open, and operators, indices and calls behind each other, which commas end.
-fn levels(tag: &str) -> usize {
-    let mut open = vec![0usize];
-    let mut most = 0;
-    let words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
-    let named = ["not", "and", "or", "is", "in", "if", "else"];
-    let all = words.filter(|word| named.contains(word)).count();
-    for c in tag.chars() {
-        match c {
-            '(' | '[' | '{' => {
-                *open.last_mut().unwrap_or(&mut 0) += 1;
-                open.push(0);
-            }
-            ')' | ']' | '}' if open.len() > 1 => drop(open.pop()),
-            ',' => *open.last_mut().unwrap_or(&mut 0) = 0,
-            '_' | '"' | '\'' => {}
-            c if c.is_ascii_punctuation() => *open.last_mut().unwrap_or(&mut 0) += 1,
-            _ => {}
-        }
-        most = most.max(open.iter().sum());
-        if most > MOST_LEVELS {
-            break;
-        }
-    }
-    most + all
 }

@@ -18,6 +18,9 @@ pub(super) const WRITER: &str = "the writer";
 /// `gpu/transfer.rs`), so all of it is recorded before the first wait.
 const PIECE: u64 = 4 << 20;
 
+/// Dimensions that a file's tensor may have: as many as NumPy allows.
+pub(super) const RANK: usize = 64;
+
 /// Makes the errors of a call about a file.
 pub(super) struct Failing {
     pub op: &'static str,
@@ -37,6 +40,7 @@ impl Failing {
     }
 
     /// Of what a parser says.
+    #[cfg(feature = "npy")]
     pub(super) fn says(&self) -> impl Fn(String) -> Error {
         |problem| self.problem(problem)
     }
@@ -93,7 +97,7 @@ fn plain_bools(bytes: &mut [u8]) {
         .for_each(|byte| *byte = u8::from(*byte != 0));
 }
 
-/// Writes a file by `write`. One that is there is replaced when all is written; until then, and where anything
+/// Writes a file by `write`. One that is there is replaced when all is on the disk; until then, and where anything
 /// fails, it is as it was.
 ///
 /// # Errors
@@ -109,10 +113,10 @@ pub(super) fn replace(
     };
     let mut writer = BufWriter::new(file);
     write(&mut writer)?;
-    writer.flush().map_err(failing.io())?;
-    drop(writer);
+    let written = writer.into_inner().map_err(|error| error.into_error());
+    let file = written.map_err(failing.io())?;
     match beside {
-        Some(beside) => beside.take_place().map_err(failing.io()),
+        Some(beside) => beside.take_place(&file).map_err(failing.io()),
         None => Ok(()),
     }
 }
@@ -147,8 +151,7 @@ impl Beside {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let name = format!(".orlop-{}-{number}", std::process::id());
             let beside = place.with_file_name(name);
-            let mut options = OpenOptions::new();
-            let file = match options.write(true).create_new(true).open(&beside) {
+            let file = match create_new(&beside, there.is_some()) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file?,
             };
@@ -164,16 +167,40 @@ impl Beside {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Takes the place that it is for: who has read the file there from before goes on reading that one.
+    /// Takes the place that it is for: who has read the file there from before goes on reading that one. `written` is the
+    /// file that it was made with: it is on the disk before, so that no crash of the system leaves half of it there.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn take_place(mut self) -> io::Result<()> {
-        match self.file.take() {
-            Some(file) => fs::rename(&file, &self.place).inspect_err(|_| self.file = Some(file)),
-            None => Ok(()),
+    pub(super) fn take_place(mut self, written: &File) -> io::Result<()> {
+        written.sync_all()?;
+        if let Some(file) = self.file.take() {
+            fs::rename(&file, &self.place).inspect_err(|_| self.file = Some(file))?;
         }
+        #[cfg(unix)]
+        if let Some(folder) = self.place.parent() {
+            let folder = match folder.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => folder,
+            };
+            // Some systems sync no folders, some forbid to open them; either name has a whole file.
+            let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        }
+        Ok(())
     }
+}
+
+/// A file that is not there yet; where it gets the permissions of another, nobody else reads it before.
+fn create_new(path: &Path, is_private: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if is_private {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    #[cfg(not(unix))]
+    let _ = is_private;
+    options.open(path)
 }
 
 impl Drop for Beside {
@@ -220,4 +247,33 @@ pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Wri
         at = end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::{Beside, create_new};
+
+    #[test]
+    fn what_takes_the_place_of_another_is_private_before() {
+        let folder = std::env::temp_dir().join(format!("orlop-beside-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let mode = |file: &fs::File| file.metadata().unwrap().permissions().mode() & 0o777;
+        let private = create_new(&folder.join("private"), true).unwrap();
+        assert_eq!(mode(&private) & 0o077, 0);
+        // As anything else that is created, and in the end as what was there.
+        let place = folder.join("place");
+        let usual = fs::File::create(folder.join("usual")).unwrap();
+        let (new, beside) = Beside::create(&place).unwrap().unwrap();
+        assert_eq!(mode(&new), mode(&usual));
+        beside.take_place(&new).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o640)).unwrap();
+        let (new, beside) = Beside::create(&place).unwrap().unwrap();
+        beside.take_place(&new).unwrap();
+        assert_eq!(mode(&fs::File::open(&place).unwrap()), 0o640);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

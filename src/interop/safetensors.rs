@@ -8,10 +8,10 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::file::{Failing, READER, WRITER, copy_in, copy_out, left, replace};
+use super::file::{Failing, RANK, READER, WRITER, copy_in, copy_out, left, replace};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Result, brief};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -70,7 +70,7 @@ impl<R: Read + Seek> SafeTensors<R> {
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) for a header that is malformed or does not fit the
-    /// length of the file.
+    /// length of the file, and for a tensor of more than 64 dimensions.
     pub fn new(reader: R) -> Result<Self> {
         Self::read(
             &Failing::new("SafeTensors::new", READER),
@@ -103,6 +103,9 @@ impl<R: Read + Seek> SafeTensors<R> {
                 there - length,
                 metadata.data_len()
             )));
+        }
+        for (name, info) in metadata.tensors() {
+            check_rank(failing, &name, info.shape.len())?;
         }
         let data = reader.stream_position().map_err(failing.io())?;
         Ok(Self {
@@ -192,6 +195,17 @@ fn kind(dtype: DType) -> Dtype {
     }
 }
 
+/// The format has no limit, but what goes through dimensions does.
+fn check_rank(failing: &Failing, name: &str, rank: usize) -> Result<()> {
+    match rank {
+        ..=RANK => Ok(()),
+        _ => Err(failing.problem(format!(
+            "tensor `{}` has {rank} dimensions, above {RANK}",
+            brief(name).escape_debug()
+        ))),
+    }
+}
+
 fn bytes(info: &TensorInfo) -> u64 {
     (info.data_offsets.1 - info.data_offsets.0) as u64
 }
@@ -201,8 +215,8 @@ fn bytes(info: &TensorInfo) -> u64 {
 /// into a tensor's own memory meanwhile, on another thread or in the writer, may be in some of them and not in others.
 ///
 /// # Errors
-/// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, or for a tensor called
-/// `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
+/// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, for a tensor of more than 64 dimensions,
+/// or for one called `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
 pub fn write_safetensors(
     mut writer: impl Write,
     tensors: &[(&str, &Tensor)],
@@ -212,7 +226,7 @@ pub fn write_safetensors(
     write(&failing, tensors, metadata, &mut writer)
 }
 
-/// Writes named tensors, and texts beside them, into a file. One that is there is replaced when all is written, by another beside it that takes
+/// Writes named tensors, and texts beside them, into a file. One that is there is replaced when all is on the disk, by another beside it that takes
 /// its name, so the folder has to take another file: where the call fails it is as it was.
 ///
 /// # Errors
@@ -251,6 +265,7 @@ fn write(
     let infos: Result<_> = order
         .iter()
         .map(|(name, tensor)| {
+            check_rank(failing, name, tensor.rank())?;
             let start = end;
             let bytes = tensor.elements().checked_mul(tensor.dtype().size());
             let after = bytes.and_then(|bytes| start.checked_add(bytes));

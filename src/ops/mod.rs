@@ -25,6 +25,8 @@ mod specialisations;
 mod user;
 
 pub use elementwise::{Argument, Expr, ExprArgument, Fusion, fused};
+#[cfg(feature = "npy")]
+pub(crate) use matmul::check_part;
 pub use matmul::{
     Activation, Epilogue, HostMatrix, MatmulOperand, MatmulPlan, MatmulProblem, MatrixSource,
     MatrixTarget, Streamed, explain_matmuls, matmul_streamed, plan_matmul, with_matmul_kernel,

@@ -683,7 +683,10 @@ fn safetensors_refused() -> Result<()> {
             "{{\"a\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}}}"
         )
     };
-    assert!(SafeTensors::new(Cursor::new(file(&one("[2]", 0, 8), 8))).is_ok());
+    let most = format!("[2{}]", ",1".repeat(63));
+    for shape in ["[2]", &most] {
+        assert!(SafeTensors::new(Cursor::new(file(&one(shape, 0, 8), 8))).is_ok());
+    }
     assert!(
         SafeTensors::new(Cursor::new(file("{}", 0)))?
             .names()
@@ -706,6 +709,10 @@ fn safetensors_refused() -> Result<()> {
             "malformed",
         ),
         (file(&one("[-2]", 0, 8), 8), "malformed"),
+        (
+            file(&one(&format!("[2{}]", ",1".repeat(64)), 0, 8), 8),
+            "65 dimensions",
+        ),
         (
             file(&one("[2]", 0, 8).replace("F32", &"x".repeat(100_000)), 8),
             "xxx...",
@@ -749,7 +756,10 @@ fn files_stay() -> Result<()> {
     std::fs::write(&path.0, "what was there").expect("a file");
     let a = Tensor::zeros(&cpu, vec![1; 65], DType::F32)?;
     assert!(a.save_npy(&path.0).is_err());
-    assert!(save_safetensors(&path.0, &[("a", &a), ("a", &a)], &[]).is_err());
+    let refused = save_safetensors(&path.0, &[("a", &a)], &[]);
+    assert!(refused.is_err_and(|error| error.to_string().contains("65 dimensions")));
+    let b = Tensor::zeros(&cpu, [1], DType::F32)?;
+    assert!(save_safetensors(&path.0, &[("b", &b), ("b", &b)], &[]).is_err());
     assert_eq!(
         std::fs::read(&path.0).ok().as_deref(),
         Some(&b"what was there"[..])

@@ -302,6 +302,11 @@ fn refusals(context: &Context) -> Result<()> {
         matches!(refused, Err(Error::ShapeMismatch(_))),
         "{refused:?}"
     );
+    // What is called by a program, not by the product.
+    let mut elements = [0.0f32; 8];
+    parts_refused(&mut HostMatrix::new(&mut elements[..], [2, 4])?);
+    assert_eq!(elements, [0.0; 8]);
+    parts_unread(&mut HostMatrix::new(&elements[..], [2, 4])?);
     // Sizes that no memory has.
     let absurd = || {
         let read = |_: Range<usize>, _: Range<usize>, _: &mut [f32]| -> Result<()> {
@@ -313,6 +318,36 @@ fn refusals(context: &Context) -> Result<()> {
     let refused = matmul_streamed(device, &mut absurd(), &mut absurd(), &mut target);
     assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
     Ok(())
+}
+
+/// Parts that a matrix of 2 rows of 4 has not, and slices of other lengths.
+const NO_PARTS: [(Range<usize>, Range<usize>, usize); 7] = [
+    (5..6, 0..4, 4),
+    (0..1, 3..5, 2),
+    (1..3, 0..1, 2),
+    (0..1, 0..4, 3),
+    (0..1, 0..4, 5),
+    (0..0, 0..4, 4),
+    (usize::MAX - 1..usize::MAX, 0..4, 4),
+];
+
+fn parts_refused(target: &mut dyn orlop::MatrixTarget<f32>) {
+    for (rows, columns, elements) in NO_PARTS {
+        let refused = target.write(rows.clone(), columns.clone(), &vec![1.0; elements]);
+        let is_refused = matches!(refused, Err(Error::InvalidArgument(_)));
+        assert!(is_refused, "{rows:?} {columns:?} {elements}: {refused:?}");
+    }
+}
+
+fn parts_unread(source: &mut dyn orlop::MatrixSource<f32>) {
+    for (rows, columns, elements) in NO_PARTS {
+        let refused = source.read(rows.clone(), columns.clone(), &mut vec![1.0; elements]);
+        let is_refused = matches!(refused, Err(Error::InvalidArgument(_)));
+        assert!(is_refused, "{rows:?} {columns:?} {elements}: {refused:?}");
+    }
+    for rows in [1..3, 0..usize::MAX, usize::MAX - 1..usize::MAX] {
+        assert_eq!(source.rows(rows), None);
+    }
 }
 
 /// Takes nothing.
@@ -413,6 +448,14 @@ fn files(context: &Context) -> Result<()> {
         matches!(refused, Err(Error::DTypeMismatch(_))),
         "{refused:?}"
     );
+    parts_refused(&mut NpyMatrixMut::create(&c_path, [2, 4], DType::F32)?);
+    let there = std::fs::metadata(&c_path).expect("the matrix").len();
+    let zeros = Tensor::load_npy(&cpu, &c_path)?;
+    assert_eq!((there % 64, zeros.to_vec::<f32>()?), (32, vec![0.0; 8]));
+    parts_unread(&mut NpyMatrix::open(&c_path)?);
+    let mut target = NpyMatrixMut::create(&c_path, [m, n], DType::F32)?;
+    target.write(0..m, 0..n, &sums)?;
+    target.sync()?;
     // What cannot be written leaves the file that is there.
     let there = std::fs::read(&c_path).expect("the product");
     for (shape, dtype) in [

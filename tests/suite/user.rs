@@ -771,14 +771,20 @@ fn templates(context: &Context) -> Result<()> {
         @compute @workgroup_size(1) fn main() { out[0] = 1u; }";
     let numbers = "-1.5, ".repeat(1000);
     let ifs = "{% if n > 3 %}{% elif n %}{% endif %}".repeat(300);
-    let sets = "{% set (a, b) = (n, '}}') %}".repeat(300);
+    let sets = "{% set a = '}}' %}".repeat(500) + &"{% set (a, b) = (n, '}}') %}".repeat(100);
+    let tables =
+        "{% for (i, j) in [(1, 2), (n, 3)] %}{% set taps = [i, j] %}{% endfor %}".repeat(20);
     let none = "{% for i in range(9223372036854775800, 9223372036854775807, 100) %}{% endfor %}";
     let long = format!(
-        "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{sets}{none}// {{π\n{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
+        "{{# {{% #}}{{% set taps = [{numbers}2] %}}{ifs}{sets}{tables}{none}// {{π\n{{% raw %}}// {{{{\n{{% endraw %}}{simple}"
     );
     drop(Kernel::template("long", &long, &[("n", 2.into())])?);
     // Templates that would take the stack, or for ever.
-    let loops = "{% for i in range(100000) %}".repeat(3);
+    let loops = "{% for i in range(2000) %}".repeat(3);
+    let lists = format!("{}x{}", "[".repeat(60), "]".repeat(60));
+    let chained: String = (0..400)
+        .map(|at| format!(", a{} = [a{at}]", at + 1))
+        .collect();
     let deep = format!("{{{{ n{} }}}}", "+n".repeat(30_000));
     for (hostile, part) in [
         (format!("{{{{ n{} }}}}", "+n".repeat(30_000)), "operators"),
@@ -837,9 +843,52 @@ fn templates(context: &Context) -> Result<()> {
             "fuel",
         ),
         (
-            "{% for i in range(100000) %}x{% endfor %}".into(),
+            "{% for i in range(65536) %}xx{% endfor %}".into(),
             "65536 bytes",
         ),
+        // Values that nest, whose printing or dropping would take the stack.
+        (
+            format!("{{% set x = 1 %}}{}{{{{ x }}}}", format!("{{% set x = {lists} %}}").repeat(450)),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% set x = [1] %}}{}", "{% set x = x[:] %}".repeat(3000)),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% set x = 1 %}}{}", "{% set x = x, %}".repeat(3000)),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% set x = 1 %}}{}", "{% set x = loop.cycle(a=x) %}".repeat(2000)),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% with a0 = 1{chained} %}}{{% endwith %}}"),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% macro f(x) %}}{{{{ f({lists}) }}}}{{{{ f({lists}) }}}}{{% endmacro %}}{{{{ f(1) }}}}"),
+            "nest too deeply",
+        ),
+        (
+            format!("{{% for x in [1] recursive %}}{{{{ loop({lists}) }}}}{{% endfor %}}"),
+            "nest too deeply",
+        ),
+        (
+            "{% set ns = namespace(x=1) %}{% for i in range(60000) %}{% set ns.x = [ns.x] %}{% endfor %}".into(),
+            "namespace is unknown",
+        ),
+        ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}".into(), "recursion"),
+        // What would take gigabytes.
+        ("{{ range(65537) | length }}".into(), "65,536 items"),
+        ("{% for i in range(20) %}{% set a = range(65000) %}{% endfor %}".into(), "1,048,576"),
+        ("{% for i in range(20) %}{{ ('x' * 60000) | split('') | length }}{% endfor %}".into(), "1,048,576"),
+        ("{% set a = range(65000) %}{% for i in range(20) %}{% set b = a | reverse %}{% endfor %}".into(), "1,048,576"),
+        // What minijinja has no answer for.
+        ("{{ ''[::-1] }}".into(), "minijinja panicked"),
+        ("{% for d in range(n - 3)[::-1] %}{% endfor %}".into(), "minijinja panicked"),
+        ("{% for d in range(n) %}{{ loop.cycle() }}{% endfor %}".into(), "minijinja panicked"),
         ("x".repeat(100_000), "100000 bytes"),
     ] {
         let refused = Kernel::template("hostile", &hostile, &[("n", 3.into())]);
@@ -1379,6 +1428,15 @@ fn sources_refused() -> Result<()> {
     let main = "@compute @workgroup_size(1) fn main() {}";
     let out = "@group(0) @binding(0) var<storage, read_write> out: array<f32>;";
     refused("@compute fn main( {", &["^"]);
+    let long = "n".repeat(257);
+    is_refused(Kernel::wgsl(&long, SAXPY), &["257 bytes"]);
+    is_refused(Kernel::template(&long, SAXPY, &[]), &["257 bytes"]);
+    drop(Kernel::wgsl(&long[1..], SAXPY)?);
+    // Values of which one would be taken without a word.
+    let twice = [("size", 8.into()), ("n", 1.into()), ("size", 16.into())];
+    is_refused(Kernel::template("twice", SAXPY, &twice), &["`size`"]);
+    let own = [("enables", "enable f16;".into())];
+    is_refused(Kernel::template("own", SAXPY, &own), &["`enables`"]);
     // What naga panics on.
     for body in [
         "out[0] = f32(i32(f16(70000)));",

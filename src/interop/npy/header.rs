@@ -8,7 +8,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Bytes that say how long the header is, at most.
 pub(crate) const PREFIX: usize = 12;
 /// Dimensions that NumPy allows.
-const RANK: usize = 64;
+pub(crate) const RANK: usize = 64;
 /// Bytes of a header's text, at most: 64 dimensions take 2 KB; only records need more.
 const LONGEST: usize = u16::MAX as usize;
 

@@ -9,7 +9,7 @@ use super::{Failing, Opened, header, kind, open};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::interop::file::Beside;
-use crate::ops::{MatrixSource, MatrixTarget};
+use crate::ops::{MatrixSource, MatrixTarget, check_part};
 use crate::shape::Shape;
 
 const OP: &str = "matmul_streamed";
@@ -25,7 +25,7 @@ pub struct NpyMatrix {
 }
 
 /// A `.npy` file for the result of [`matmul_streamed`](crate::matmul_streamed), with the feature
-/// `npy`.
+/// `npy`. What was written is on its disk after [`sync`](NpyMatrixMut::sync), or when the system gets to it.
 #[derive(Debug)]
 pub struct NpyMatrixMut {
     place: FileElements,
@@ -150,7 +150,7 @@ impl NpyMatrixMut {
         // Zeros, until the product comes.
         file.write_all(&header)
             .and_then(|()| file.set_len(length))
-            .and_then(|()| beside.take_place())
+            .and_then(|()| beside.take_place(&file))
             .map_err(failing.io())?;
         Ok(Self {
             place: FileElements {
@@ -172,12 +172,26 @@ impl NpyMatrixMut {
     pub fn dtype(&self) -> DType {
         self.place.dtype
     }
+
+    /// Returns when the disk has what was written: after a crash of the system it is there.
+    ///
+    /// # Errors
+    /// [`Error::File`] when the system could not write it.
+    pub fn sync(&self) -> Result<()> {
+        let failing = Failing::new("NpyMatrixMut::sync", &self.place.name);
+        self.place.file.sync_all().map_err(failing.io())
+    }
 }
 
 impl FileElements {
-    fn check<T: Element>(&self) -> Result<()> {
+    fn check<T: Element>(
+        &self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        elements: usize,
+    ) -> Result<()> {
         match T::DTYPE == self.dtype {
-            true => Ok(()),
+            true => check_part(self.shape, rows, columns, elements),
             false => Err(Error::read_dtype(OP, self.dtype, T::DTYPE)),
         }
     }
@@ -196,7 +210,7 @@ impl<T: Element + bytemuck::Pod> MatrixSource<T> for NpyMatrix {
     }
 
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
-        self.place.check::<T>()?;
+        self.place.check::<T>(&rows, &columns, into.len())?;
         self.fill(rows, columns, into)
             .map_err(Failing::new(OP, &self.place.name).io())
     }
@@ -208,7 +222,7 @@ impl<T: Element> MatrixTarget<T> for NpyMatrixMut {
     }
 
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
-        self.place.check::<T>()?;
+        self.place.check::<T>(&rows, &columns, from.len())?;
         let failing = Failing::new(OP, &self.place.name);
         let place = &mut self.place;
         let write = || -> io::Result<()> {

@@ -9,12 +9,15 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
 use std::path::Path;
 
-use super::file::{Failing, READER, WRITER, copy_in, copy_out, left, replace};
+use super::file::{Failing, RANK, READER, WRITER, copy_in, copy_out, left, replace};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+
+/// The header's file uses only std, so it has a constant of its own.
+const _: () = assert!(header::RANK == RANK);
 
 /// # NumPy files
 ///
@@ -53,7 +56,7 @@ impl Tensor {
         write(&Failing::new("to_npy", WRITER), self, &mut writer)
     }
 
-    /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is written, by another beside
+    /// Writes a `.npy` file, as [`Tensor::to_npy`] does. One that is there is replaced when all is on the disk, by another beside
     /// it that takes its name, so the folder has to take another file: where the call fails it is as it was.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ pub(super) use kernel::specialisations;
 pub use name::{explain_matmuls, with_matmul_kernel, with_matmul_split};
 pub use plan::{MatmulOperand, MatmulPlan, MatmulProblem, plan_matmul};
 pub use rule::{Activation, Epilogue};
+#[cfg(feature = "npy")]
+pub(crate) use streamed::check_part;
 pub use streamed::{HostMatrix, MatrixSource, MatrixTarget, Streamed, matmul_streamed};
 
 use std::borrow::Cow;

@@ -91,6 +91,31 @@ impl<E> HostMatrix<E> {
     }
 }
 
+/// Whether these are rows and columns of a matrix, and as many elements.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for others, which would be read from or written to elsewhere.
+pub(crate) fn check_part(
+    [height, width]: [usize; 2],
+    rows: &Range<usize>,
+    columns: &Range<usize>,
+    elements: usize,
+) -> Result<()> {
+    let is_inside = |part: &Range<usize>, size| part.start <= part.end && part.end <= size;
+    if !is_inside(rows, height) || !is_inside(columns, width) {
+        let problem =
+            format!("rows {rows:?} and columns {columns:?} of a matrix of {height} x {width}");
+        return Err(Error::invalid(OP, problem));
+    }
+    match rows.len().checked_mul(columns.len()) == Some(elements) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            OP,
+            format!("{elements} elements for rows {rows:?} and columns {columns:?}"),
+        )),
+    }
+}
+
 /// What has fewer elements than when the matrix was made.
 fn shrunk() -> Error {
     Error::invalid("HostMatrix", "its elements have become fewer")
@@ -102,6 +127,7 @@ impl<T: Copy, E: AsRef<[T]>> MatrixSource<T> for HostMatrix<E> {
     }
 
     fn read(&mut self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        check_part(self.shape, &rows, &columns, into.len())?;
         let elements = self.elements.as_ref();
         let lines = into.chunks_mut(columns.len().max(1));
         for (row, line) in rows.zip(lines) {
@@ -113,6 +139,9 @@ impl<T: Copy, E: AsRef<[T]>> MatrixSource<T> for HostMatrix<E> {
     }
 
     fn rows(&self, rows: Range<usize>) -> Option<&[T]> {
+        if rows.start > rows.end || rows.end > self.shape[0] {
+            return None;
+        }
         self.elements
             .as_ref()
             .get(rows.start * self.shape[1]..rows.end * self.shape[1])
@@ -125,6 +154,7 @@ impl<T: Copy, E: AsMut<[T]>> MatrixTarget<T> for HostMatrix<E> {
     }
 
     fn write(&mut self, rows: Range<usize>, columns: Range<usize>, from: &[T]) -> Result<()> {
+        check_part(self.shape, &rows, &columns, from.len())?;
         let elements = self.elements.as_mut();
         let lines = from.chunks(columns.len().max(1));
         for (row, line) in rows.zip(lines) {

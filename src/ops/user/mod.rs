@@ -20,7 +20,7 @@ pub use launch::KernelLaunch;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::templates;
+use crate::gpu::program_text;
 use crate::shape::Shape;
 use crate::sync::Mutex;
 use source::Source;
@@ -172,15 +172,17 @@ impl fmt::Display for KernelValue {
 
 impl Kernel {
     /// A kernel from WGSL, which is read and checked here: no device is needed. What is left to
-    /// give is its twin: [`KernelBuilder::twin`]. Names are kept for good, each once.
+    /// give is its twin: [`KernelBuilder::twin`]. Names of kernels that could be read are kept for good, each once.
     ///
     /// # Errors
-    /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be.
+    /// [`Error::KernelCompile`] with naga's rendering of the line, or with what a kernel must be;
+    /// [`Error::InvalidArgument`] for a name above 256 bytes.
     pub fn wgsl(name: &str, source: &str) -> Result<KernelBuilder> {
-        let name = interned(name);
+        check_name("Kernel::wgsl", name)?;
+        let source = Source::read(name, source)?;
         Ok(KernelBuilder {
-            name,
-            source: Source::read(name, source)?,
+            name: interned(name),
+            source,
             elementwise: false,
             strided: false,
             overwrites: false,
@@ -191,8 +193,13 @@ impl Kernel {
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
     /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
     /// `length`, `reverse` and `split`, without tests). `{{ enables }}` becomes `enable f16;` when one of the values is
-    /// [`DType::F16`]. A template is a part of the program: how deep it nests and how long it runs is bounded, but not the
-    /// memory of texts that it doubles.
+    /// [`DType::F16`].
+    ///
+    /// A template is a part of the program. These are bounded: 64 KiB of it and of what it becomes; 200 operators, indices,
+    /// calls and blocks in each other; 500 of them, all together, in tags that give lists, maps or slices a name, where those
+    /// of a macro count five times, as lists nest from tag to tag; 32 loops and macros in each other, a macro for six; 2^20
+    /// steps, and items that `range`, `split` and `reverse` make, 65,536 of them at a time. These are not: the memory of texts
+    /// that it doubles or repeats, and how long lists take to compare that it repeats, or that hold one twice, over and over.
     ///
     /// ```
     /// use orlop::{DType, Kernel};
@@ -205,12 +212,25 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// As [`Kernel::wgsl`]; a template that does not render.
+    /// As [`Kernel::wgsl`], which is for a template that does not render, too; [`Error::InvalidArgument`] for two values of
+    /// one name, or one that is called `enables`.
     pub fn template(
         name: &str,
         source: &str,
         values: &[(&str, KernelValue)],
     ) -> Result<KernelBuilder> {
+        const OP: &str = "Kernel::template";
+        check_name(OP, name)?;
+        let mut names = BTreeSet::from(["enables"]);
+        if let Some((twice, _)) = values.iter().find(|(name, _)| !names.insert(*name)) {
+            let problem = match *twice {
+                "enables" => {
+                    "`enables` is a value of orlop's own: call yours something else".into()
+                }
+                _ => format!("two values are called `{twice}`"),
+            };
+            return Err(Error::invalid(OP, problem));
+        }
         let f16 = values
             .iter()
             .any(|(_, value)| *value == KernelValue::DType(DType::F16));
@@ -223,7 +243,7 @@ impl Kernel {
             (*name, value)
         });
         let values = given.chain([("enables", enables.into())]);
-        let rendered = templates::render_text(source, values)
+        let rendered = program_text::render_text(source, values)
             .map_err(|rendered| Error::kernel_compile(name, rendered))?;
         Self::wgsl(name, &rendered)
     }
@@ -363,9 +383,23 @@ impl KernelBuilder {
     }
 }
 
+/// Bytes of a kernel's name: those of kernels are kept for good.
+const LONGEST_NAME: usize = 256;
+
+fn check_name(op: &'static str, name: &str) -> Result<()> {
+    match name.len() {
+        ..=LONGEST_NAME => Ok(()),
+        bytes => Err(Error::invalid(
+            op,
+            format!("a kernel's name of {bytes} bytes is above {LONGEST_NAME}"),
+        )),
+    }
+}
+
+static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
 /// The name for as long as the process lives, as errors and labels want it: each one once.
 fn interned(name: &str) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
         return known;
@@ -373,4 +407,19 @@ fn interned(name: &str) -> &'static str {
     let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
     names.insert(kept);
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kernel, NAMES};
+
+    #[test]
+    fn names_are_kept_of_what_could_be_read() {
+        let whole = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+            @compute @workgroup_size(1) fn main() { out[0] = 1u; }";
+        for (name, text, is_kept) in [("no kernel", "fn", false), ("a kernel", whole, true)] {
+            assert_eq!(Kernel::wgsl(name, text).is_ok(), is_kept);
+            assert_eq!(NAMES.lock().contains(name), is_kept, "{name}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::{constants, depth, inlined};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::templates::LONGEST_TEXT;
+use crate::gpu::program_text::{LONGEST_TEXT, told};
 use crate::memory::order;
 
 const PANICKED: &str = "most likely where it works constant expressions out: one of them is no number that there is (an f16 above \
@@ -82,7 +82,7 @@ impl Source {
     /// # Errors
     /// `KernelCompile` with naga's rendering of what is wrong and where, or with what orlop asks
     /// of a kernel.
-    pub(super) fn read(kernel: &'static str, text: &str) -> Result<Self> {
+    pub(super) fn read(kernel: &str, text: &str) -> Result<Self> {
         let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         if text.len() > LONGEST_TEXT {
             let bytes = text.len();
@@ -96,16 +96,14 @@ impl Source {
         }
         // It panics where it folds some constants; nothing of ours is open.
         catch_unwind(|| Self::parsed(kernel, text)).unwrap_or_else(|payload| {
-            let told = payload.downcast_ref::<&str>().copied();
-            let told = told.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-            let told = told.unwrap_or("without a word");
+            let told = told(&*payload);
             Err(broken(format!("naga panicked: {told}; {PANICKED}")))
         })
     }
 
     /// # Errors
     /// As [`Source::read`].
-    fn parsed(kernel: &'static str, text: &str) -> Result<Self> {
+    fn parsed(kernel: &str, text: &str) -> Result<Self> {
         let broken = |rendered: String| Error::kernel_compile(kernel, rendered);
         let parse = |text: &str| {
             let parsed = naga::front::wgsl::parse_str(text);
