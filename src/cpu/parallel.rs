@@ -96,7 +96,9 @@ impl Split<'_> {
             .get(self.axes - 1)
             .map_or(0, |&stride| stride as usize);
         let (mut base, mut rest) = (0, elements);
-        let starts = (0..outer.iter().product()).flat_map(|at| {
+        let outer_places: usize = outer.iter().product();
+        let count = outer_places * rows.div_ceil(self.height);
+        let starts = (0..outer_places).flat_map(|at| {
             let start = self.offset + place(at, outer, self.strides) as usize;
             let rows = (0..rows).step_by(self.height);
             rows.map(move |row| (at, row, start + row * pitch))
@@ -109,7 +111,7 @@ impl Split<'_> {
             let first = (at * rows + row) * of_row;
             (first..first + height * of_row, start, piece)
         });
-        share(true, pieces, |(places, base, piece)| {
+        among(count, pieces, |(places, base, piece)| {
             work(places, base, piece)
         });
     }
@@ -142,7 +144,7 @@ pub(crate) fn share<I: Iterator<Item: Send> + Send>(
     }
     let items = Mutex::new(items);
     let next = || items.lock().next();
-    everywhere(&|| {
+    everywhere(most, &|| {
         while let Some(item) = next() {
             work(item);
         }
@@ -158,6 +160,12 @@ pub(crate) struct Walk {
 }
 
 /// Where the elements of a block are in one layout.
+    let most = items.size_hint().1.unwrap_or(usize::MAX);
+    among(most, items, work);
+}
+
+/// [`share`] of much: of `most` items, for as many threads.
+fn among<I: Iterator<Item: Send> + Send>(most: usize, items: I, work: impl Fn(I::Item) + Sync) {
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
     /// The first one's storage index.
