@@ -569,12 +569,13 @@ mod proc {
 
     /// Bytes of memory that this process holds.
     fn resident() -> f64 {
-        let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let pages = text
-            .split_whitespace()
-            .nth(1)
-            .and_then(|pages| pages.parse::<f64>().ok());
-        pages.unwrap_or(0.0) * 4096.0
+        // Not in pages, whose size differs.
+        let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line
+            .and_then(|line| line.split_whitespace().next())
+            .and_then(|kibibytes| kibibytes.parse::<f64>().ok());
+        kibibytes.unwrap_or(0.0) * 1024.0
     }
 
     /// What a cycle may leave behind in the long run: less than any object of a device weighs. (None

@@ -51,17 +51,25 @@ pub(crate) fn width() -> usize {
     threads().map_or(1, rayon::ThreadPool::current_num_threads)
 }
 
-/// Runs `work` on the caller's thread, and on others as soon as they come.
-pub(crate) fn everywhere(work: &(dyn Fn() + Sync)) {
+/// Runs `work` on the caller's thread, and on others as soon as they come: on `most` in all.
+pub(crate) fn everywhere(most: usize, work: &(dyn Fn() + Sync)) {
     static HELPERS: LazyLock<Helpers> = LazyLock::new(Helpers::default);
+
+    fn come(threads: &'static rayon::ThreadPool) {
+        threads.spawn(move || HELPERS.serve(threads.current_num_threads(), &|| come(threads)));
+    }
+
     match threads() {
         Some(threads) => {
-            let spawn = || threads.spawn(|| HELPERS.serve());
-            HELPERS.run(threads.current_num_threads(), &spawn, work);
+            let spawn = || come(threads);
+            HELPERS.run([threads.current_num_threads(), most], &spawn, work);
         }
         None => work(),
     }
 }
+
+/// Threads that one wakes before it goes to work: each takes some microseconds, and those that come wake the others.
+const AT_ONCE: usize = 2;
 
 #[derive(Default)]
 struct Helpers(Mutex<Queue>);
@@ -72,12 +80,31 @@ struct Queue {
     callers: VecDeque<(Arc<Call>, usize)>,
     /// Threads that look here for callers, or will.
     serving: usize,
+    /// Those of them that have not looked yet. While helpers are wanted and not all threads serve, one at least is
+    /// coming, which has the next ones spawned.
+    coming: usize,
+}
+
+impl Queue {
+    /// How many threads are to be spawned now, of `width`: they count from here on.
+    fn spawned(&mut self, width: usize) -> usize {
+        let wanted: usize = self.callers.iter().map(|(_, wanted)| wanted).sum();
+        let missing = wanted.saturating_sub(self.coming);
+        let missing = missing.min(width.saturating_sub(self.serving)).min(AT_ONCE);
+        self.serving += missing;
+        self.coming += missing;
+        missing
+    }
 }
 
 impl Helpers {
-    /// Runs `work` here and on up to `width - 1` other threads, of which there are `width`; `spawn` makes one of them
+    /// Runs `work` here and on up to `most - 1` of `width` threads, but on no more than `width` in all; `spawn` makes one
     /// [`serve`](Helpers::serve).
-    fn run(&self, width: usize, spawn: &dyn Fn(), work: &(dyn Fn() + Sync)) {
+    fn run(&self, [width, most]: [usize; 2], spawn: &dyn Fn(), work: &(dyn Fn() + Sync)) {
+        let wanted = width.min(most).saturating_sub(1);
+        if wanted == 0 {
+            return work();
+        }
         let pointer: *const (dyn Fn() + Sync + '_) = work;
         // SAFETY: of the pointer only the lifetime changes. It is followed by helpers that came before the call was over, and
         // until these have left this function does not return, nor unwind.
@@ -93,10 +120,8 @@ impl Helpers {
         });
         let missing = {
             let mut queue = self.0.lock();
-            queue.callers.push_back((Arc::clone(&call), width - 1));
-            let missing = width.saturating_sub(queue.serving).min(width - 1);
-            queue.serving += missing;
-            missing
+            queue.callers.push_back((Arc::clone(&call), wanted));
+            queue.spawned(width)
         };
         let over = Over(self, &call);
         for _ in 0..missing {
@@ -110,15 +135,22 @@ impl Helpers {
         }
     }
 
-    /// Helps callers until there are none.
-    fn serve(&self) {
-        while let Some(call) = self.next() {
+    /// Helps callers until there are none; `spawn` makes one more thread do so.
+    fn serve(&self, width: usize, spawn: &dyn Fn()) {
+        let mut has_come = true;
+        while let Some((call, missing)) = self.next(width, has_come) {
+            has_come = false;
+            for _ in 0..missing {
+                spawn();
+            }
             call.help();
         }
     }
 
-    fn next(&self) -> Option<Arc<Call>> {
+    /// The next caller, for one that `has_come` or has been here before; and how many threads are to be spawned.
+    fn next(&self, width: usize, has_come: bool) -> Option<(Arc<Call>, usize)> {
         let mut queue = self.0.lock();
+        queue.coming -= usize::from(has_come);
         let Some((call, wanted)) = queue.callers.front_mut() else {
             queue.serving -= 1;
             return None;
@@ -128,7 +160,7 @@ impl Helpers {
         if *wanted == 0 {
             queue.callers.pop_front();
         }
-        Some(call)
+        Some((call, queue.spawned(width)))
     }
 }
 
@@ -199,14 +231,26 @@ impl Drop for Over<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
+    use std::thread::Scope;
     use std::time::Duration;
 
     use super::*;
 
-    /// Runs under Miri: parts of arrays on the callers' stacks are written by helpers, which come late, or never.
+    /// One more thread that helps.
+    fn come<'scope>(helpers: &'scope Helpers, width: usize, scope: &'scope Scope<'scope, '_>) {
+        scope.spawn(move || helpers.serve(width, &|| come(helpers, width, scope)));
+    }
+
+    fn is_left(helpers: &Helpers) -> bool {
+        let queue = helpers.0.lock();
+        (queue.callers.len(), queue.serving, queue.coming) == (0, 0, 0)
+    }
+
+    /// Runs under Miri: parts of arrays on the callers' stacks are written by helpers, which come late, or never; some are
+    /// woken by others.
     #[test]
     fn callers_share_their_work() {
-        static HELPERS: LazyLock<Helpers> = LazyLock::new(Helpers::default);
+        let helpers = Helpers::default();
         let rounds = if cfg!(miri) { 3 } else { 300 };
         std::thread::scope(|scope| {
             let caller = || {
@@ -220,8 +264,7 @@ mod tests {
                             *number = at + round;
                         }
                     };
-                    let spawn = || drop(scope.spawn(|| HELPERS.serve()));
-                    HELPERS.run(3, &spawn, &work);
+                    helpers.run([5, 4], &|| come(&helpers, 5, scope), &work);
                     assert!((round..).zip(numbers).all(|(want, got)| want == got));
                 }
             };
@@ -229,8 +272,31 @@ mod tests {
                 scope.spawn(caller);
             }
         });
-        let queue = HELPERS.0.lock();
-        assert_eq!((queue.callers.len(), queue.serving), (0, 0));
+        assert!(is_left(&helpers));
+    }
+
+    /// As many as are wanted, each woken by one that came before, and no more.
+    #[test]
+    fn as_many_come_as_are_wanted() {
+        for (most, want) in [(1, 1), (2, 2), (5, 5), (usize::MAX, 12)] {
+            let helpers = Helpers::default();
+            let [at_it, spawned] = [const { AtomicUsize::new(0) }; 2];
+            std::thread::scope(|scope| {
+                let spawn = || {
+                    spawned.fetch_add(1, Ordering::Relaxed);
+                    come(&helpers, 12, scope);
+                };
+                helpers.run([12, most], &spawn, &|| {
+                    at_it.fetch_add(1, Ordering::Relaxed);
+                    while at_it.load(Ordering::Relaxed) < want {
+                        std::thread::yield_now();
+                    }
+                });
+            });
+            assert_eq!(at_it.into_inner(), want);
+            assert_eq!(spawned.into_inner(), AT_ONCE.min(want - 1));
+            assert!(is_left(&helpers));
+        }
     }
 
     /// All threads are at the work of others: who does its own alone does not wait for them.
@@ -250,13 +316,13 @@ mod tests {
         let ended = std::thread::scope(|scope| {
             // Two callers, so that no thread is left.
             for _ in 0..2 {
-                scope.spawn(|| everywhere(&wait_for_it));
+                scope.spawn(|| everywhere(usize::MAX, &wait_for_it));
             }
             while busy.load(Ordering::Relaxed) < threads.current_num_threads() + 2 {
                 std::thread::yield_now();
             }
             scope.spawn(move || {
-                everywhere(&|| {});
+                everywhere(usize::MAX, &|| {});
                 let _ = done.send(());
             });
             let ended = ended.recv_timeout(Duration::from_secs(20));
@@ -275,7 +341,7 @@ mod tests {
         let caller = std::thread::current().id();
         let has_come = AtomicUsize::new(0);
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            everywhere(&|| {
+            everywhere(usize::MAX, &|| {
                 if std::thread::current().id() != caller {
                     has_come.store(1, Ordering::Relaxed);
                     panic!("a helper's");
@@ -288,6 +354,6 @@ mod tests {
         let text = caught.unwrap_err();
         assert_eq!(text.downcast_ref(), Some(&"a helper's"));
         // It helps again.
-        everywhere(&|| {});
+        everywhere(usize::MAX, &|| {});
     }
 }

@@ -12,8 +12,22 @@ use crate::sync::Mutex;
 
 /// Elements below which starting threads costs more than it gives (about 20 microseconds of work).
 pub(crate) const PARALLEL: usize = 32 << 10;
-/// Elements that one thread takes at a time.
+/// Elements that one thread takes at a time, or multiples of it for many threads.
 const CHUNK: usize = 16 << 10;
+/// Threads up to which it is that: more would wait for each other to take some. They take a few parts each then.
+const FEW_THREADS: usize = 8;
+const PARTS_EACH: usize = 8;
+/// Bytes of a part at most, for the second cache.
+const LARGEST: usize = 512 << 10;
+
+/// Elements that one of `width` threads takes at a time, of `count` that have so many bytes each.
+fn chunk(width: usize, count: usize, bytes: usize) -> usize {
+    if width <= FEW_THREADS {
+        return CHUNK;
+    }
+    let part = (count / (PARTS_EACH * width)).min(LARGEST / bytes.max(1));
+    (part / CHUNK * CHUNK).max(CHUNK)
+}
 
 /// Runs `work(start, piece)` over pieces of `out`; `start` is the index of the piece's first
 /// element.
@@ -29,9 +43,12 @@ pub(crate) fn elements(out: &mut [u8], size: usize, work: impl Fn(usize, &mut [u
 /// Elements of `size` entries of `out` each.
 fn in_chunks<T: Send>(out: &mut [T], size: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let is_much = out.len() > PARALLEL * size;
-    let chunk = if is_much { CHUNK * size } else { out.len() };
-    let pieces = out.chunks_mut(chunk.max(1)).enumerate();
-    share(is_much, pieces, |(at, piece)| work(at * CHUNK, piece));
+    let chunk = match is_much {
+        true => chunk(width(), out.len() / size, size * size_of::<T>()),
+        false => PARALLEL,
+    };
+    let pieces = out.chunks_mut((chunk * size).max(1)).enumerate();
+    share(is_much, pieces, |(at, piece)| work(at * chunk, piece));
 }
 
 /// Runs `work(places, base, piece)` over all elements of a view into `elements`: `places` count them in row-major order,
@@ -47,6 +64,7 @@ pub(crate) fn through<T: Send>(
         return work(0..count, 0, elements);
     }
     let Merged { dims, strides } = merge(&[layout]);
+    let chunk = chunk(width(), count, size_of::<T>());
     let split = |axes: usize| {
         let of_row: usize = dims[axes..].iter().product();
         Split {
@@ -54,11 +72,11 @@ pub(crate) fn through<T: Send>(
             strides: &strides[0],
             offset: layout.offset(),
             axes,
-            height: (CHUNK / of_row).max(1),
+            height: (chunk / of_row).max(1),
         }
     };
     // As many axes as pieces that are not too large take, or those whose places do not lie in each other.
-    let is_large = |axes: &usize| dims[*axes..].iter().product::<usize>() > CHUNK;
+    let is_large = |axes: &usize| dims[*axes..].iter().product::<usize>() > chunk;
     let wanted = (1..dims.len()).find(|axes| !is_large(axes));
     let mut cuts = (1..=wanted.unwrap_or(dims.len())).rev().map(split);
     match cuts.find(|split| split.span().is_some()) {
@@ -96,7 +114,9 @@ impl Split<'_> {
             .get(self.axes - 1)
             .map_or(0, |&stride| stride as usize);
         let (mut base, mut rest) = (0, elements);
-        let starts = (0..outer.iter().product()).flat_map(|at| {
+        let outer_places: usize = outer.iter().product();
+        let count = outer_places * rows.div_ceil(self.height);
+        let starts = (0..outer_places).flat_map(|at| {
             let start = self.offset + place(at, outer, self.strides) as usize;
             let rows = (0..rows).step_by(self.height);
             rows.map(move |row| (at, row, start + row * pitch))
@@ -109,7 +129,7 @@ impl Split<'_> {
             let first = (at * rows + row) * of_row;
             (first..first + height * of_row, start, piece)
         });
-        share(true, pieces, |(places, base, piece)| {
+        among(count, pieces, |(places, base, piece)| {
             work(places, base, piece)
         });
     }
@@ -140,9 +160,15 @@ pub(crate) fn share<I: Iterator<Item: Send> + Send>(
     if !is_much {
         return items.for_each(work);
     }
+    let most = items.size_hint().1.unwrap_or(usize::MAX);
+    among(most, items, work);
+}
+
+/// [`share`] of much: of `most` items, for as many threads.
+fn among<I: Iterator<Item: Send> + Send>(most: usize, items: I, work: impl Fn(I::Item) + Sync) {
     let items = Mutex::new(items);
     let next = || items.lock().next();
-    everywhere(&|| {
+    everywhere(most, &|| {
         while let Some(item) = next() {
             work(item);
         }
@@ -339,6 +365,16 @@ mod tests {
         rayon::scope(|scope| {
             scope.spawn(|_| assert!(product_threads().is_none() && width() == 1));
         });
+    }
+
+    /// As measured for a few threads; in whole chunks, of a few parts for each of many.
+    #[test]
+    fn many_threads_take_more_at_a_time() {
+        assert_eq!(chunk(2, 1 << 30, 4), CHUNK);
+        assert_eq!(chunk(64, 1 << 20, 4), CHUNK);
+        assert_eq!(chunk(64, (1 << 24) + 5, 4), 2 * CHUNK);
+        assert_eq!(chunk(64, 1 << 30, 4), LARGEST / 4);
+        assert_eq!(chunk(64, 1 << 30, 1 << 30), CHUNK);
     }
 
     #[test]

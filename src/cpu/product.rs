@@ -141,9 +141,12 @@ pub(crate) fn multiply<T: GemmElement>(
             threads.install(|| target.call(a, b, k, whole, false, Parallelism::Rayon(0)));
         }
         // Each piece packs its share of one operand, and all of the other.
-        None if is_shared => parallel::share(true, pieces(m, n), |piece| {
-            target.call(a, b, k, piece, false, Parallelism::None);
-        }),
+        None if is_shared => {
+            let pieces = pieces(parallel::width(), m, n).into_iter();
+            parallel::share(true, pieces, |piece| {
+                target.call(a, b, k, piece, false, Parallelism::None);
+            });
+        }
         None => target.call(a, b, k, whole, false, Parallelism::None),
     }
 }
@@ -231,23 +234,41 @@ fn shares() -> usize {
     2 * parallel::width()
 }
 
-/// Pieces of a result along its columns, or its rows where these are far more. The last one takes the next few lines, too: of
-/// a single one `gemm` would make a vector.
-fn pieces(m: usize, n: usize) -> impl Iterator<Item = [Range<usize>; 2]> + Send {
-    const FEW_LINES: usize = 8;
-    let down = m >= 2 * n || m >= n && n < LEAST_COLUMNS * shares();
-    let length = if down { m } else { n };
-    let each = length.div_ceil(shares()).next_multiple_of(16);
-    let starts = (0..length.saturating_sub(FEW_LINES).max(1)).step_by(each);
-    starts.map(move |start| {
-        let range = match start + each + FEW_LINES >= length {
-            true => start..length,
-            false => start..start + each,
-        };
-        match down {
-            true => [range, 0..n],
-            false => [0..m, range],
+/// Pieces of a result for so many threads, along its columns, or its rows where these are far more. Where many threads
+/// would get slivers they are cut the other way, too: each packs its lines of both operands.
+fn pieces(width: usize, m: usize, n: usize) -> Vec<[Range<usize>; 2]> {
+    const FEW_THREADS: usize = 2;
+    const SLIVER: usize = 48;
+    let shares = 2 * width;
+    let down = m >= 2 * n || m >= n && n < LEAST_COLUMNS * shares;
+    let (length, other) = if down { (m, n) } else { (n, m) };
+    let (along, across) = match width > FEW_THREADS && length < SLIVER * shares {
+        true => {
+            let along = (length / SLIVER).clamp(1, width);
+            (along, shares.div_ceil(along).min(other / SLIVER).max(1))
         }
+        false => (shares, 1),
+    };
+    let pieces = cuts(length, along).flat_map(|range| {
+        cuts(other, across).map(move |other| match down {
+            true => [range.clone(), other],
+            false => [other, range.clone()],
+        })
+    });
+    pieces.collect()
+}
+
+/// About so many parts of some lines. The last one takes the next few, too: of a single one `gemm` would make a vector.
+fn cuts(length: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    const FEW_LINES: usize = 8;
+    let each = match count {
+        1 => length.max(1),
+        _ => length.div_ceil(count).next_multiple_of(16),
+    };
+    let starts = (0..length.saturating_sub(FEW_LINES).max(1)).step_by(each);
+    starts.map(move |start| match start + each + FEW_LINES >= length {
+        true => start..length,
+        false => start..start + each,
     })
 }
 
@@ -266,6 +287,38 @@ mod tests {
             false => by_rows(columns),
             true => by_rows(rows).turned(),
         }
+    }
+
+    /// All of the result, each entry in one piece, and no line alone.
+    #[test]
+    fn pieces_are_the_result() {
+        for width in [1, 2, 3, 12, 64, 200] {
+            for [m, n] in [
+                [1, 1],
+                [1, 900],
+                [100, 100],
+                [128, 401],
+                [1025, 90],
+                [700, 733],
+            ] {
+                let mut seen = vec![0; m * n];
+                let pieces = pieces(width, m, n);
+                for [rows, columns] in &pieces {
+                    assert!(
+                        (rows.len() > 8 || rows.len() == m)
+                            && (columns.len() > 8 || columns.len() == n)
+                    );
+                    for row in rows.clone() {
+                        let row = &mut seen[row * n..][columns.clone()];
+                        row.iter_mut().for_each(|seen| *seen += 1);
+                    }
+                }
+                assert!(seen.iter().all(|&seen| seen == 1), "{m} x {n}");
+                assert!(pieces.len() <= 4 * width, "{m} x {n}");
+            }
+        }
+        assert_eq!(pieces(2, 100, 128).len(), 4);
+        assert_eq!(pieces(64, 400, 400).len(), 49);
     }
 
     #[test]

@@ -411,6 +411,7 @@ macro_rules! floats {
 }
 
 /// Loops for both types: in the module, the type, its vector, and `pulp`'s names of what is done with them.
+/// `mul_add_e` is one instruction where there are vectors, and rounds twice elsewhere: `mul_add` would call a function there.
 macro_rules! each_float {
     ($loops:ident) => {
         $loops!(
@@ -419,7 +420,7 @@ macro_rules! each_float {
             f32s,
             F32_LANES,
             splat_f32s,
-            mul_add_f32s,
+            mul_add_e_f32s,
             add_f32s,
             reduce_sum_f32s,
             partial_load_f32s,
@@ -433,7 +434,7 @@ macro_rules! each_float {
             f64s,
             F64_LANES,
             splat_f64s,
-            mul_add_f64s,
+            mul_add_e_f64s,
             add_f64s,
             reduce_sum_f64s,
             partial_load_f64s,

@@ -367,6 +367,21 @@ fn interleaved<const SIZE: usize>(a: Vector, b: Vector) -> [Vector; 2] {
         };
         return both.map(bytemuck::cast);
     }
+    #[cfg(target_arch = "aarch64")]
+    if let Some(neon) = pulp::core_arch::aarch64::Neon::try_new() {
+        macro_rules! zipped {
+            ($low:ident, $high:ident) => {{
+                let (a, b) = (bytemuck::cast(a), bytemuck::cast(b));
+                [neon.$low(a, b), neon.$high(a, b)].map(bytemuck::cast)
+            }};
+        }
+        return match SIZE {
+            1 => zipped!(vzip1q_u8, vzip2q_u8),
+            2 => zipped!(vzip1q_u16, vzip2q_u16),
+            4 => zipped!(vzip1q_u32, vzip2q_u32),
+            _ => zipped!(vzip1q_u64, vzip2q_u64),
+        };
+    }
     interleaved_bytes::<SIZE>(a, b)
 }
 

@@ -24,6 +24,16 @@ const LEAST_COLUMNS: usize = 16 << 20;
 /// Rows for each column up to which threads share the columns of a matrix of columns: each goes through memory in a row then.
 const ROWS_A_COLUMN: usize = 16;
 
+/// Threads up to which each takes one part of the rows; parts of one of more threads, and their bytes at least.
+const FEW_THREADS: usize = 2;
+const PARTS_EACH: usize = 4;
+const LEAST_PART: usize = 128 << 10;
+/// Rows of more parts than threads, where neighbours in memory are neighbours of a column.
+const LEAST_RUN: usize = 256;
+/// Columns at least for which one of many threads sets a vector apart; and entries of these vectors' sum that one takes.
+const LEAST_WIDE: usize = 32;
+const SUM: usize = 2 << 10;
+
 /// Entries of a matrix times a vector at a time: parts of them are set apart.
 const ENTRIES: usize = 1 << 16;
 
@@ -66,12 +76,26 @@ pub(super) fn add<T: Few>(sums: &mut [T], terms: &[T]) {
     }
 }
 
-/// Whether threads share the rows of a matrix, and how many each takes.
-fn shares<T>(rows: usize, k: usize, on_all_cores: bool) -> (bool, usize) {
+/// Whether threads share the rows of a matrix, and how many they take at a time.
+fn shares<T>(matrix: Matrix<'_, T>, [rows, k]: [usize; 2], on_all_cores: bool) -> (bool, usize) {
     let bytes = rows.saturating_mul(k).saturating_mul(size_of::<T>());
-    match on_all_cores && bytes >= VECTOR_ALONE {
-        true => (true, rows.div_ceil(parallel::width()).next_multiple_of(16)),
-        false => (false, rows.max(1)),
+    if !on_all_cores || bytes < VECTOR_ALONE {
+        return (false, rows.max(1));
+    }
+    let least = if matrix.column == 1 { 1 } else { LEAST_RUN };
+    let parts = parts(parallel::width(), rows / least, bytes);
+    (true, rows.div_ceil(parts).next_multiple_of(16))
+}
+
+/// Parts of so many bytes for `width` threads: more than two take a few each, so that they do not wait for a slow one,
+/// but none that is too small, nor more than `most` then.
+fn parts(width: usize, most: usize, bytes: usize) -> usize {
+    match width <= FEW_THREADS {
+        true => width,
+        false => (PARTS_EACH * width)
+            .min(most.max(width))
+            .min(bytes / LEAST_PART)
+            .max(1),
     }
 }
 
@@ -128,9 +152,14 @@ pub(super) fn times_vector<T: Few>(
             });
         }
     };
-    let (is_much, each) = shares::<T>(rows, k, on_all_cores);
+    let (is_much, each) = shares(matrix, [rows, k], on_all_cores);
+    let are_many = is_much && parallel::width() > FEW_THREADS;
     let columns_each = match is_much && matrix.column != 1 && rows / ROWS_A_COLUMN <= k {
-        true => k.div_ceil(2 * parallel::width()).next_multiple_of(16),
+        true => (k.div_ceil(2 * parallel::width()).next_multiple_of(16)).max(if are_many {
+            LEAST_WIDE
+        } else {
+            0
+        }),
         false => k,
     };
     let mut parts = Vec::new();
@@ -142,9 +171,17 @@ pub(super) fn times_vector<T: Few>(
             let first = at * columns_each;
             work(0, first..k.min(first + columns_each), y);
         });
-        let (first, rest) = parts.split_at(rows);
-        y.copy_from_slice(first);
-        rest.chunks(rows).for_each(|part| add(y, part));
+        // Many threads have many parts: then they share the entries.
+        let entries = if are_many { SUM } else { rows };
+        parallel::share(are_many, y.chunks_mut(entries).enumerate(), |(at, y)| {
+            let range = at * entries..at * entries + y.len();
+            for (nth, part) in parts.chunks(rows).enumerate() {
+                match nth {
+                    0 => y.copy_from_slice(&part[range.clone()]),
+                    _ => add(y, &part[range.clone()]),
+                }
+            }
+        });
         return true;
     }
     let pieces = y.chunks_mut(each).enumerate();
@@ -203,7 +240,7 @@ pub(super) fn times_few<T: Few>(
             }
         });
     };
-    let (is_much, each) = shares::<T>(rows, k, on_all_cores);
+    let (is_much, each) = shares(matrix, [rows, k], on_all_cores);
     let mut y = vec![T::ZERO; padded * rows];
     let pieces = y.chunks_mut(padded * each).enumerate();
     parallel::share(is_much, pieces, |(at, y)| work(at * each, y));

@@ -1,6 +1,9 @@
 //! Whole numbers of 32 bits by way of f64, which holds all of them: processors divide and round those in vectors,
 //! integers one by one. `FUSED` as in [`Loops::run`](super::Loops::run): elsewhere the integers' own way is the better one.
 
+/// Whether processors make integers of floats in vectors as the language does: within their bounds, 0 of NaN.
+const HAS_SATURATING: bool = cfg!(target_arch = "aarch64");
+
 /// Added to a whole number below 2^51 in size it leaves that one's lowest bits as its own: 2^52 + 2^51.
 const UNITS: f64 = 6_755_399_441_055_744.0;
 
@@ -21,7 +24,7 @@ fn within(x: f64, least: f64, most: f64) -> f64 {
 /// As `x as i32`.
 #[inline(always)]
 pub(crate) fn to_i32<const FUSED: bool>(x: f64) -> i32 {
-    match FUSED {
+    match FUSED && !HAS_SATURATING {
         true => low(within(x, i32::MIN.into(), i32::MAX.into())) as i32,
         false => x as i32,
     }
@@ -30,9 +33,27 @@ pub(crate) fn to_i32<const FUSED: bool>(x: f64) -> i32 {
 /// As `x as u32`.
 #[inline(always)]
 pub(crate) fn to_u32<const FUSED: bool>(x: f64) -> u32 {
-    match FUSED {
+    match FUSED && !HAS_SATURATING {
         true => low(within(x, 0.0, u32::MAX.into())),
         false => x as u32,
+    }
+}
+
+/// [`to_i32`] of an f32.
+#[inline(always)]
+pub(crate) fn single_to_i32<const FUSED: bool>(x: f32) -> i32 {
+    match HAS_SATURATING {
+        true => x as i32,
+        false => to_i32::<FUSED>(x.into()),
+    }
+}
+
+/// [`to_u32`] of an f32.
+#[inline(always)]
+pub(crate) fn single_to_u32<const FUSED: bool>(x: f32) -> u32 {
+    match HAS_SATURATING {
+        true => x as u32,
+        false => to_u32::<FUSED>(x.into()),
     }
 }
 
@@ -128,6 +149,9 @@ mod tests {
         for x in floats.chain(specials).chain(random).chain(scaled) {
             assert_eq!(to_i32::<true>(x), x as i32, "{x}");
             assert_eq!(to_u32::<true>(x), x as u32, "{x}");
+            let x = x as f32;
+            assert_eq!(single_to_i32::<true>(x), x as i32, "{x}");
+            assert_eq!(single_to_u32::<true>(x), x as u32, "{x}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What devices there are, and which one a selector means.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::{Error, Result, UnknownDevice};
@@ -81,17 +82,39 @@ impl DeviceInfo {
     }
 }
 
-/// Total and available bytes of the host, where Linux tells.
+/// Total and available bytes of the host, or of the part of it that this process may have, where Linux tells.
 pub(super) fn host_memory() -> (Option<u64>, Option<u64>) {
-    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else {
-        return (None, None);
+    memory_by(|path| std::fs::read_to_string(path).ok())
+}
+
+fn memory_by(read: impl Fn(&Path) -> Option<String>) -> (Option<u64>, Option<u64>) {
+    let number = |path: &Path, name: &str| -> Option<u64> {
+        let text = read(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
     };
-    let field = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(kibibytes * 1024)
-    };
-    (field("MemTotal:"), field("MemAvailable:"))
+    let of_host = |name: &str| Some(number(Path::new("/proc/meminfo"), name)? * 1024);
+    let (mut total, mut free) = (of_host("MemTotal:"), of_host("MemAvailable:"));
+    // Control groups (of version 2) that this process is in, from its own to the outermost that it sees.
+    let groups = Path::new("/sys/fs/cgroup");
+    let own = read(Path::new("/proc/self/cgroup"));
+    let own = own.as_deref().unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let own = own.map(|own| groups.join(own));
+    let all = own.iter().flat_map(|own| own.ancestors());
+    for group in all.take_while(|group| group.starts_with(groups)) {
+        let of_group = |file: &str, name: &str| number(&group.join(file), name);
+        // `max` is no limit.
+        let Some(limit) = of_group("memory.max", "") else {
+            continue;
+        };
+        // Files that were read count as used, but go when memory is asked for.
+        let used = of_group("memory.current", "").unwrap_or(0);
+        let used = used.saturating_sub(of_group("memory.stat", "inactive_file ").unwrap_or(0));
+        total = total.map(|total| total.min(limit));
+        free = free.map(|free| free.min(limit.saturating_sub(used)));
+    }
+    (total, free)
 }
 
 /// A device and how to reach it.
@@ -274,6 +297,39 @@ mod tests {
             },
             adapter: None,
         }
+    }
+
+    #[test]
+    fn memory_is_what_the_process_may_have() {
+        let meminfo = "MemTotal:       1000 kB\nMemFree: 7 kB\nMemAvailable:    600 kB\n";
+        let files = |own: &'static str, inner: &'static str, outer: &'static str| {
+            memory_by(move |path| {
+                let text = match path.to_str()? {
+                    "/proc/meminfo" => meminfo,
+                    "/proc/self/cgroup" => own,
+                    "/sys/fs/cgroup/a/b/memory.max" => inner,
+                    "/sys/fs/cgroup/a/b/memory.current" => "150000\n",
+                    "/sys/fs/cgroup/a/b/memory.stat" => "anon 9\ninactive_file 50000\nfile 7\n",
+                    "/sys/fs/cgroup/a/memory.max" => outer,
+                    _ => return None,
+                };
+                Some(text.to_owned())
+            })
+        };
+        let kibibytes = |total: u64, free: u64| (Some(total * 1024), Some(free * 1024));
+        let own = "4:memory:/a\n0::/a/b\n";
+        assert_eq!(files("", "1", "1"), kibibytes(1000, 600));
+        assert_eq!(files("4:memory:/a\n", "1", "1"), kibibytes(1000, 600));
+        assert_eq!(files("0::/\n", "1", "1"), kibibytes(1000, 600));
+        assert_eq!(files(own, "max\n", "max\n"), kibibytes(1000, 600));
+        assert_eq!(
+            files(own, "120000\n", "max\n"),
+            (Some(120_000), Some(20_000))
+        );
+        assert_eq!(files(own, "90000\n", "max\n"), (Some(90_000), Some(0)));
+        assert_eq!(files(own, "max\n", "102400\n"), kibibytes(100, 100));
+        assert_eq!(files(own, "9000000\n", "max\n"), kibibytes(1000, 600));
+        assert_eq!(memory_by(|_| None), (None, None));
     }
 
     #[test]

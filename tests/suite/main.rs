@@ -325,6 +325,9 @@ fn names(found: &[Adapter]) -> String {
     names.join(", ")
 }
 
+/// Trials at once: their devices, threads and memory add up on machines of many cores.
+const MOST_TRIALS: usize = 16;
+
 fn main() -> ExitCode {
     if devices::is_child() {
         return devices::child();
@@ -332,7 +335,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Trials that wait for a device's compiler, or for a moment, leave a core to others.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(cores + 1);
+    arguments
+        .test_threads
+        .get_or_insert((cores + 1).min(MOST_TRIALS));
     let found = adapters::found();
     if !arguments.list {
         eprintln!("adapters: {}", names(&found));

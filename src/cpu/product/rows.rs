@@ -13,10 +13,10 @@ use crate::cpu::vectors::times_vector;
 const TERMS: usize = 512;
 
 /// Whether `gemm` runs on this machine. It takes its tiles from what the system says of caches: it panics at a fourth level, and where
-/// the second one is too small for a tile it panics or does not end (`gemm-common` 0.19, `cache.rs` and `gemm.rs`).
+/// the second one is too small for a tile it panics or does not end (`gemm-common` 0.19, `cache.rs` and `gemm.rs`); it
+/// panics where its kernel lacks instructions, too.
 pub(super) fn has_gemm<T>() -> bool {
-    static HAS: LazyLock<[bool; 2]> =
-        LazyLock::new(|| [4, 8].map(|size| is_sound(|| fits_caches(size))));
+    static HAS: LazyLock<[bool; 2]> = LazyLock::new(|| [4, 8].map(|size| is_sound(|| fits(size))));
     HAS[usize::from(size_of::<T>() == 8)]
 }
 
@@ -24,15 +24,22 @@ fn is_sound(probe: impl FnOnce() -> bool + UnwindSafe) -> bool {
     catch_unwind(probe).unwrap_or(false)
 }
 
-/// Whether its tiles fit, of elements of 4 or 8 bytes.
-fn fits_caches(size: usize) -> bool {
+/// Whether its kernel is there, and its tiles fit, of elements of 4 or 8 bytes.
+fn fits(size: usize) -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     let (has_512_bits, has_fma) = (
         is_x86_feature_detected!("avx512f"),
         is_x86_feature_detected!("fma"),
     );
+    // One feature chooses its kernel, which panics where others that it needs are missing (`gemm-common` 0.19, `gemm.rs`).
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let has_rest = match (has_512_bits, has_fma) {
+        (true, _) => gemm_common::simd::V4::try_new().is_some(),
+        (_, true) => gemm_common::simd::V3::try_new().is_some(),
+        _ => true,
+    };
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
-    let (has_512_bits, has_fma) = (false, false);
+    let (has_512_bits, has_fma, has_rest) = (false, false, true);
     // Bytes of a column of its largest tile, and columns (`gemm-f32` and `gemm-f64` 0.19, `microkernel.rs`).
     let (column, columns) = match (has_512_bits, has_fma) {
         (true, _) => (256, 6),
@@ -45,7 +52,7 @@ fn fits_caches(size: usize) -> bool {
     let large = 1 << 14;
     let tile = kernel_params(large, large, large, column / size, columns, size);
     let second = CACHE_INFO[1].cache_bytes;
-    second >= TERMS * column && tile.mc > 0 && tile.kc * tile.mc * size <= second
+    has_rest && second >= TERMS * column && tile.mc > 0 && tile.kc * tile.mc * size <= second
 }
 
 /// Hands the rows of a product to `store`, with their index: rows of `a` times `b`, of some terms after the others; the first

@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 
 use super::function::Kind;
-use crate::cpu::whole::{to_i32, to_u32};
+use crate::cpu::whole::{single_to_i32, single_to_u32, to_i32, to_u32};
 use crate::cpu::{Loops, vectorised};
 use crate::dtype::{DType, to_odd};
 
@@ -38,8 +38,8 @@ impl Loops for Conversion<'_> {
         match kinds {
             (Kind::F32, Kind::F32) => each(values, out, |x: f32| x),
             (Kind::F32, Kind::F64) => each(values, out, |x: f32| f64::from(x)),
-            (Kind::F32, Kind::I32) => each(values, out, |x: f32| to_i32::<FUSED>(x.into())),
-            (Kind::F32, Kind::U32) => each(values, out, |x: f32| to_u32::<FUSED>(x.into())),
+            (Kind::F32, Kind::I32) => each(values, out, single_to_i32::<FUSED>),
+            (Kind::F32, Kind::U32) => each(values, out, single_to_u32::<FUSED>),
             (Kind::F32, Kind::Bool) => each(values, out, |x: f32| u8::from(x != 0.0)),
             (Kind::F64, Kind::F32) if is_narrow => each(values, out, to_odd),
             (Kind::F64, Kind::F32) => each(values, out, |x: f64| x as f32),

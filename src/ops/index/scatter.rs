@@ -298,9 +298,11 @@ impl Seen {
         });
         let of_place = out.len() / places;
         let is_much = seen.elements() > parallel::PARALLEL;
+        // One part for each core, but of enough outputs: each goes through all of the index.
         let entries = self.size.div_ceil(parallel::width());
+        let entries = entries.max(ENOUGH.div_ceil(stride.max(1)));
         let is_by_entries = is_much && places == 1 && of_place == self.size * stride && are_rows;
-        let part = match is_by_entries && stride * entries >= ENOUGH {
+        let part = match is_by_entries && out.len() >= 2 * ENOUGH {
             true => stride * entries,
             false => of_place * (ENOUGH / of_place).max(1),
         };
@@ -367,10 +369,11 @@ impl Seen {
             return false;
         };
         let [base, named, seen] = [0, 1, 2].map(|of| grids[of]);
-        // All cores have some, in whole lines.
+        // All cores have some, in whole lines, or as many as there are lines of.
         let line = LINE / size_of::<T>();
-        let width = (STRIP / size_of::<T>() / size).min(columns.div_ceil(parallel::width()));
-        let width = width / line * line;
+        let share = columns.div_ceil(parallel::width());
+        let share = share.max(if columns < 2 * line { 0 } else { line });
+        let width = (STRIP / size_of::<T>() / size).min(share) / line * line;
         let is_much = rows * columns > parallel::PARALLEL && 2 * rows * columns >= out.len();
         if !is_much || width == 0 || (base.start, base.row, base.column) != (0, 0, 1) {
             return false;

@@ -18,6 +18,8 @@ use crate::sync::Mutex;
 
 /// Multiply-adds of products that a thread takes at a time.
 const AT_A_TIME: usize = 128 << 10;
+/// Lines of a product that are work for one of many threads.
+const LINES: usize = 64;
 
 /// `output = left x right`, batch by batch, finished; the output is contiguous.
 ///
@@ -80,6 +82,16 @@ fn through_f32<T: Half>(
     result.into_inner()
 }
 
+/// Whether so many products keep threads as busy side by side as one after the other, each of them shared.
+fn fill_threads(batches: usize, size: Size, width: usize) -> bool {
+    if batches.is_multiple_of(width) || batches >= 8 * width {
+        return true;
+    }
+    // Many threads have no use for a product of few lines; and sharing a larger one costs them about a third.
+    let shared = (size.m.max(size.n) / LINES).clamp(1, width);
+    width > 2 && 2 * batches.div_ceil(width) * shared <= 3 * batches
+}
+
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
 /// batch: side by side where that keeps all cores busy, else one after the other on all cores.
 fn each_matrix<T: Element + bytemuck::Pod>(
@@ -124,7 +136,7 @@ fn each_matrix<T: Element + bytemuck::Pod>(
     let starts = |at: usize| [start(0, at), start(1, at)];
     let (batches, width) = (count / entries, parallel::width());
     let is_much = work.saturating_mul(batches) > ALONE;
-    if !is_much || batches % width == 0 || batches >= 8 * width || work <= ALONE {
+    if !is_much || work <= ALONE || fill_threads(batches, size, width) {
         // Chunks that are worth fetching, but a few for each thread.
         let chunk = (AT_A_TIME / work.max(1)).clamp(1, batches.div_ceil(4 * width));
         let chunks = c.chunks_mut(chunk * entries).enumerate();
@@ -136,6 +148,37 @@ fn each_matrix<T: Element + bytemuck::Pod>(
     } else {
         for (at, c) in c.chunks_mut(entries).enumerate() {
             one(c, starts(at), true, at * entries);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_have_small_products_side_by_side() {
+        let cube = |side: usize| Size {
+            m: side,
+            k: side,
+            n: side,
+        };
+        for (batches, side, width, want) in [
+            // As measured for two.
+            (3, 200, 2, false),
+            (4, 200, 2, true),
+            (17, 200, 2, true),
+            // Few lines, or products nearly for all.
+            (32, 200, 64, true),
+            (3, 200, 64, true),
+            (3, 4096, 64, false),
+            (32, 4096, 64, false),
+            (50, 4096, 64, true),
+            (65, 4096, 64, false),
+            (100, 4096, 64, true),
+        ] {
+            let is_so = fill_threads(batches, cube(side), width);
+            assert_eq!(is_so, want, "{batches} of {side} by {width}");
         }
     }
 }
