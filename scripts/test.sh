@@ -2,7 +2,8 @@
 # Every check of the project, from a clean checkout: scripts/test.sh [--full]
 #
 #   --full               sets ORLOP_TEST_FULL=1: the long versions of the tests; benches/peers, and the library for
-#                        Windows and macOS, must compile (scripts/targets.sh)
+#                        Windows and macOS, must compile (scripts/targets.sh); the CPU device's tests run on other
+#                        processors, by QEMU (scripts/processors.sh)
 #   ORLOP_TEST_REQUIRE   adapters on which the device suite must pass and examples run (default: cpu,lavapipe,swiftshader,gl)
 #   ORLOP_NO_INSTALL=1   install and download nothing (scripts/adapters.sh, scripts/onnx.sh)
 #   ORLOP_NO_MIRI=1      leave Miri out, where there is no nightly toolchain (scripts/miri.sh)
@@ -20,7 +21,7 @@ set -euo pipefail
 case "${1:-}" in
     '') ;;
     --full) export ORLOP_TEST_FULL=1 ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) echo "usage: scripts/test.sh [--full]" >&2 && exit 2 ;;
 esac
 
@@ -158,6 +159,8 @@ stage_oldest() { scripts/oldest.sh; }
 
 stage_targets() { scripts/targets.sh; }
 
+stage_processors() { scripts/processors.sh; }
+
 stage_fuzz() { scripts/fuzz.sh 30; }
 
 # On an adapter that is required, since the others need not be there.
@@ -278,6 +281,7 @@ run_stage lints stage_lints
 if [ "${ORLOP_TEST_FULL:-0}" != 0 ]; then
     run_stage peers stage_peers
     run_stage targets stage_targets
+    run_stage processors stage_processors
 fi
 run_stage shaders stage_shaders
 run_stage docs stage_docs
