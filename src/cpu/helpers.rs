@@ -143,8 +143,16 @@ impl Helpers {
             for _ in 0..missing {
                 spawn();
             }
-            call.help();
+            if call.help() {
+                self.leave(&call);
+            }
         }
+    }
+
+    /// Nobody need come to this caller any more: there is nothing left to do, or it is over.
+    fn leave(&self, call: &Arc<Call>) {
+        let mut queue = self.0.lock();
+        queue.callers.retain(|(other, _)| !Arc::ptr_eq(other, call));
     }
 
     /// The next caller, for one that `has_come` or has been here before; and how many threads are to be spawned.
@@ -187,12 +195,12 @@ struct State {
 }
 
 impl Call {
-    /// Takes part, unless it is over.
-    fn help(&self) {
+    /// Takes part, unless it is over; whether nothing is left to do.
+    fn help(&self) -> bool {
         {
             let mut state = self.state.lock();
             if state.is_over {
-                return;
+                return true;
             }
             state.helpers += 1;
         }
@@ -207,6 +215,7 @@ impl Call {
         if state.helpers == 0 {
             self.left.notify_all();
         }
+        state.panic.is_none()
     }
 }
 
@@ -216,9 +225,7 @@ struct Over<'a>(&'a Helpers, &'a Arc<Call>);
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         let Self(helpers, call) = self;
-        let mut queue = helpers.0.lock();
-        queue.callers.retain(|(other, _)| !Arc::ptr_eq(other, call));
-        drop(queue);
+        helpers.leave(call);
         let mut state = call.state.lock();
         state.is_over = true;
         while state.helpers > 0 {

@@ -22,7 +22,7 @@ use gemm::{Target, checked};
 pub(crate) const ALONE: usize = 100 * 100 * 100;
 /// Multiply-adds from which pieces of fewer lines pack so much more than `gemm` does, which spreads the work itself, that
 /// starting sooner does not make up for it.
-const LARGE: usize = 400 * 400 * 400;
+pub(crate) const LARGE: usize = 400 * 400 * 400;
 const LEAST_LINES: usize = 192;
 /// Columns of a piece, below which rows are shared out where there are as many.
 const LEAST_COLUMNS: usize = 32;
@@ -235,19 +235,21 @@ fn shares() -> usize {
 }
 
 /// Pieces of a result for so many threads, along its columns, or its rows where these are far more. Where many threads
-/// would get slivers they are cut the other way, too: each packs its lines of both operands.
+/// would get slivers they are cut the other way, too, if all have one then: each packs its lines of both operands.
 fn pieces(width: usize, m: usize, n: usize) -> Vec<[Range<usize>; 2]> {
     const FEW_THREADS: usize = 2;
     const SLIVER: usize = 48;
     let shares = 2 * width;
     let down = m >= 2 * n || m >= n && n < LEAST_COLUMNS * shares;
     let (length, other) = if down { (m, n) } else { (n, m) };
-    let (along, across) = match width > FEW_THREADS && length < SLIVER * shares {
-        true => {
-            let along = (length / SLIVER).clamp(1, width);
-            (along, shares.div_ceil(along).min(other / SLIVER).max(1))
-        }
-        false => (shares, 1),
+    let count =
+        |[along, across]: [usize; 2]| cuts(length, along).count() * cuts(other, across).count();
+    let (slivers, along) = ([shares, 1], (length / SLIVER).clamp(1, width));
+    let both = [along, shares.div_ceil(along).min(other / SLIVER).max(1)];
+    let is_thin = width > FEW_THREADS && length < SLIVER * shares;
+    let [along, across] = match is_thin && count(both) >= count(slivers).min(width) {
+        true => both,
+        false => slivers,
     };
     let pieces = cuts(length, along).flat_map(|range| {
         cuts(other, across).map(move |other| match down {
@@ -317,8 +319,16 @@ mod tests {
                 assert!(pieces.len() <= 4 * width, "{m} x {n}");
             }
         }
-        assert_eq!(pieces(2, 100, 128).len(), 4);
-        assert_eq!(pieces(64, 400, 400).len(), 49);
+        // As few threads as they are, they have pieces; of more none has less than two have.
+        let count = |width, m, n| pieces(width, m, n).len();
+        for side in [64, 90, 128, 400] {
+            let two = count(2, side, side);
+            for width in [3, 4, 8, 16, 64] {
+                assert!(count(width, side, side) >= two, "{side} by {width}");
+            }
+        }
+        assert_eq!((count(2, 100, 128), count(64, 64, 64)), (4, 4));
+        assert_eq!((count(4, 100, 100), count(12, 400, 400)), (4, 21));
     }
 
     #[test]

@@ -110,7 +110,9 @@ fn memory_by(read: impl Fn(&Path) -> Option<String>) -> (Option<u64>, Option<u64
         };
         // Files that were read count as used, but go when memory is asked for.
         let used = of_group("memory.current", "").unwrap_or(0);
-        let used = used.saturating_sub(of_group("memory.stat", "inactive_file ").unwrap_or(0));
+        let read = ["inactive_file ", "active_file "];
+        let read = read.map(|files| of_group("memory.stat", files).unwrap_or(0));
+        let used = used.saturating_sub(read.iter().sum());
         total = total.map(|total| total.min(limit));
         free = free.map(|free| free.min(limit.saturating_sub(used)));
     }
@@ -309,7 +311,9 @@ mod tests {
                     "/proc/self/cgroup" => own,
                     "/sys/fs/cgroup/a/b/memory.max" => inner,
                     "/sys/fs/cgroup/a/b/memory.current" => "150000\n",
-                    "/sys/fs/cgroup/a/b/memory.stat" => "anon 9\ninactive_file 50000\nfile 7\n",
+                    "/sys/fs/cgroup/a/b/memory.stat" => {
+                        "anon 9\ninactive_file 20000\nactive_file 30000\nfile 7\n"
+                    }
                     "/sys/fs/cgroup/a/memory.max" => outer,
                     _ => return None,
                 };

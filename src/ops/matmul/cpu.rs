@@ -9,7 +9,7 @@ use super::integers;
 use super::rule::Finish;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
-use crate::cpu::product::{self, ALONE};
+use crate::cpu::product::{self, ALONE, LARGE};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::layout::merge;
@@ -20,6 +20,8 @@ use crate::sync::Mutex;
 const AT_A_TIME: usize = 128 << 10;
 /// Lines of a product that are work for one of many threads.
 const LINES: usize = 64;
+/// Threads that share large products without loss.
+const FEW_THREADS: usize = 8;
 
 /// `output = left x right`, batch by batch, finished; the output is contiguous.
 ///
@@ -87,9 +89,15 @@ fn fill_threads(batches: usize, size: Size, width: usize) -> bool {
     if batches.is_multiple_of(width) || batches >= 8 * width {
         return true;
     }
-    // Many threads have no use for a product of few lines; and sharing a larger one costs them about a third.
-    let shared = (size.m.max(size.n) / LINES).clamp(1, width);
-    width > 2 && 2 * batches.div_ceil(width) * shared <= 3 * batches
+    // Many threads have no use for a product of few lines, unless there is much to do in each; and sharing one costs them
+    // about a third, but few threads less where it is large.
+    let shared = (size.m.max(size.n) / LINES).max(size.work() / ALONE);
+    let shared = shared.clamp(1, width);
+    let [given, taken] = match width > FEW_THREADS || size.work() < LARGE {
+        true => [3, 2],
+        false => [1, 1],
+    };
+    width > 2 && taken * batches.div_ceil(width) * shared <= given * batches
 }
 
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
@@ -168,9 +176,11 @@ mod tests {
             (3, 200, 2, false),
             (4, 200, 2, true),
             (17, 200, 2, true),
-            // Few lines, or products nearly for all.
+            // Little to do in each, or products nearly for all.
             (32, 200, 64, true),
-            (3, 200, 64, true),
+            (3, 200, 64, false),
+            (4, 4096, 3, false),
+            (8, 800, 64, false),
             (3, 4096, 64, false),
             (32, 4096, 64, false),
             (50, 4096, 64, true),
