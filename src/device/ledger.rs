@@ -34,7 +34,8 @@ pub struct AdapterLedger {
 pub struct LedgerEntry {
     /// The number behind `#` in the device's name; 1, which is not shown there, for the first.
     pub number: u64,
-    /// Most bytes that it may reserve; `None` for no limit.
+    /// Most bytes that it may reserve; `None` for no limit. Without a promise it grows when it is needed and others have been
+    /// promised less since.
     pub budget: Option<u64>,
     /// The budget was asked for, so it is kept free for this device where memory is divided
     /// ([`memory_limit`](crate::DeviceBuilder::memory_limit)); else the device shares what is left with the others of its kind.

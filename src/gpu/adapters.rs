@@ -72,7 +72,11 @@ pub(crate) fn adapters() -> &'static [Adapter] {
                 // With less most kernels are none: the CPU does it all.
                 match lent::missing(&limits) {
                     None => describe(adapter, features, &limits),
-                    Some(_) => None,
+                    Some((limit, there, needed)) => {
+                        let name = adapter.get_info().name;
+                        tracing::warn!(name, limit, there, needed, "an adapter is left out");
+                        None
+                    }
                 }
             })
             .collect();

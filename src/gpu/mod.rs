@@ -317,9 +317,7 @@ impl Gpu {
     ) -> Result<Arc<GpuBlock>> {
         let request = Request::tagged(bytes);
         let id = self.take(access, request, None)?;
-        let block = GpuBlock::new(Arc::clone(self), id, request);
-        self.memory.lock().adopt(id, &block);
-        Ok(block)
+        Ok(self.adopted(id, request))
     }
 
     /// [`Gpu::allocate_in`] for what an op is faster with: nothing is spilled for it.
@@ -331,10 +329,25 @@ impl Gpu {
         access: &Access<'_>,
         bytes: u64,
     ) -> Result<Arc<GpuBlock>> {
-        if self.spills() && self.memory.lock().room(false) < bytes {
-            return Err(full_for_now(&self.name, Request::tagged(bytes)));
+        if self.spill.is_none() {
+            return self.allocate_in(access, bytes);
         }
-        self.allocate_in(access, bytes)
+        let request = Request::tagged(bytes);
+        self.health.check()?;
+        let id = loop {
+            match self.attempt(request, None)? {
+                Ok(id) => break id,
+                Err(FullReason::OverBudget) if self.takes_larger_share() => {}
+                Err(_) => return Err(full_for_now(&self.name, request)),
+            }
+        };
+        Ok(self.adopted(id, request))
+    }
+
+    fn adopted(self: &Arc<Self>, id: BlockId, request: Request) -> Arc<GpuBlock> {
+        let block = GpuBlock::new(Arc::clone(self), id, request);
+        self.memory.lock().adopt(id, &block);
+        block
     }
 
     /// A chunk, for a block that comes `back` from the host if one does: the ladder of the pool, and above it the
@@ -361,7 +374,7 @@ impl Gpu {
                 Err(reason) => reason,
             };
             self.health.check()?;
-            if reason == FullReason::OverBudget && self.has_larger_share() {
+            if reason == FullReason::OverBudget && self.takes_larger_share() {
                 continue;
             }
             let refused = matches!(reason, FullReason::Refused(_));
@@ -400,7 +413,7 @@ impl Gpu {
             }
         };
         let mut full = self.memory.lock().failed(request, reason);
-        if self.spills() {
+        if self.spill.is_some() {
             // What may go went: it is no advice.
             full.spillable = 0;
         }
@@ -416,7 +429,7 @@ impl Gpu {
     }
 
     /// Whether others on the adapter leave more to devices without a budget than before: it is this one's from now on.
-    fn has_larger_share(&self) -> bool {
+    pub(crate) fn takes_larger_share(&self) -> bool {
         let mut pool = self.memory.lock();
         let share = pool.source().claim().grown_share();
         if share.is_some() {

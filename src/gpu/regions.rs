@@ -277,7 +277,14 @@ impl Regions {
 
     /// What has gone back is used by submissions up to this one, and forgotten by all that would keep it.
     pub(super) fn leaves_with(&mut self, submission: u64) {
-        self.leaving.push_back((submission, self.went_back));
+        let known = self
+            .leaving
+            .back()
+            .map_or(self.settled, |(_, went_back)| *went_back);
+        // Else it is kept here.
+        if known < self.went_back {
+            self.leaving.push_back((submission, self.went_back));
+        }
     }
 
     /// A submission has run, and all before it.
@@ -291,13 +298,11 @@ impl Regions {
         self.count_unsettled();
     }
 
-    /// The first submission that has to run for what is unsettled not to be too much.
-    pub(super) fn awaited(&self) -> Option<u64> {
+    /// The first submission that has to run for what is unsettled not to be too much, and what had gone back before it.
+    pub(super) fn awaited(&self) -> Option<(u64, u64)> {
         let is_enough = |&&(_, settled): &&(u64, u64)| !self.is_crowded(settled);
         let first = || self.leaving.iter().find(is_enough);
-        self.is_crowded(self.settled)
-            .then(first)?
-            .map(|(submission, _)| *submission)
+        self.is_crowded(self.settled).then(first)?.copied()
     }
 
     fn is_crowded(&self, settled: u64) -> bool {
@@ -317,7 +322,7 @@ impl Gpu {
     /// # Errors
     /// `DeviceLost`, `TimedOut`.
     pub(super) fn wait_for_returned(&self) -> Result<()> {
-        let (awaited, last) = {
+        let (went_back, last) = {
             let _hold = self.hold();
             let mut stream = self.stream.lock();
             let awaited = {
@@ -327,7 +332,7 @@ impl Gpu {
                 regions.settled_with(self.progress.count());
                 regions.awaited()
             };
-            let Some(awaited) = awaited else {
+            let Some((awaited, went_back)) = awaited else {
                 return Ok(());
             };
             let mut last = stream.submission_of(awaited);
@@ -335,12 +340,12 @@ impl Gpu {
                 stream.submit()?;
                 last = stream.submission_of(awaited);
             }
-            (awaited, last)
+            (went_back, last)
         };
         if let Some(last) = last {
             self.wait_submission("allocation", &last, self.deadline())?;
         }
-        self.memory.lock().source_mut().settled_with(awaited);
+        self.memory.lock().source_mut().settled_up_to(went_back);
         Ok(())
     }
 }
@@ -442,19 +447,19 @@ mod tests {
             };
             goes_back(3);
             goes_back(5);
+            // Nothing has gone back since.
             regions.leaves_with(8);
-            assert_eq!(regions.awaited(), Some(5), "{info}");
+            let all = regions.went_back();
+            assert_eq!(regions.awaited(), Some((5, all)), "{info}");
             regions.settled_with(4);
-            assert_eq!(regions.awaited(), Some(5), "{info}");
+            assert_eq!(regions.awaited(), Some((5, all)), "{info}");
             regions.settled_with(5);
             assert_eq!(regions.awaited(), None, "{info}");
             assert!(!regions.crowded.load(Ordering::Relaxed), "{info}");
-            assert_eq!(regions.leaving.len(), 1, "{info}");
-            regions.settled_up_to(regions.went_back());
             assert_eq!(regions.leaving.len(), 0, "{info}");
             drop(pool);
             drop(_hold);
-            // On the way of a request: the open batch goes, whatever is in it.
+            // A request waits for no more than it has to, and gets by.
             let a = Tensor::full(&device, [64, 64], 1.0, DType::F32).unwrap();
             {
                 let _hold = gpu.hold();

@@ -273,11 +273,6 @@ impl Gpu {
         })
     }
 
-    /// Whether tensors may go to the host.
-    pub(crate) fn spills(&self) -> bool {
-        self.spill.is_some()
-    }
-
     /// Bytes that could go to the host now: in blocks that are not pinned, as many as the host may hold more.
     pub(crate) fn spillable(&self) -> u64 {
         self.spill.as_ref().map_or(0, |spill| {

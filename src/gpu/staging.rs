@@ -298,7 +298,7 @@ impl Staging {
         })
     }
 
-    /// Makes a slot that is used once, for so many bytes at least: where no lock is held, since it takes as long as they are many.
+    /// Makes a slot that is used once, for so many bytes at least: without the stream's lock, since it takes as long as they are many.
     pub(crate) fn slots_of_their_own(
         &self,
     ) -> impl Fn(&wgpu::Device, u64) -> Result<UploadSlot, Caught> + use<> {

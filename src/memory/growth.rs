@@ -12,7 +12,7 @@ pub enum Growth {
     /// at most 1/20 more is reserved than is in use, and at least 1/256 of what is reserved.
     ///
     /// Idle regions that are all too small for a request go back before a new one is made. An idle region of which the request
-    /// needs less than 4/5 goes back, too, for one of its size. That ends when the adapter refuses a region, or when the pool has
+    /// needs less than 4/5 goes back, too, for one of its size. That ends when the adapter refuses a region (not for a request beyond all that was ever reserved, which then fails), or when the pool has
     /// found one region that, with those in use, would serve all requests again: it makes that one, and keeps it. With it 8 % more are reserved than the most
     /// in use; 10 % and more, up to twice as much, after attempts that found none (`docs/memory.md` has the rule). If somebody else takes what went back, the request that it
     /// went back for may be refused.
@@ -134,10 +134,11 @@ impl Growth {
         if demand.needed > most {
             return None;
         }
-        // Where the budget allows more than one region, no end is left that is too small for another request as large.
-        let most = match demand.headroom > demand.max_region {
-            true => most / demand.needed * demand.needed,
-            false => most,
+        // Where this need not be the last region, it has no end that is too small for another request as large.
+        let most = match self {
+            Growth::Step { .. } | Growth::Doubling { .. } => most,
+            _ if demand.headroom > demand.max_region => most / demand.needed * demand.needed,
+            _ => most,
         };
         let wanted = match self {
             Growth::Proportional | Growth::Preallocate { .. } | Growth::PreallocateBytes { .. } => {

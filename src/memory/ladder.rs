@@ -203,8 +203,10 @@ impl<S: RegionSource> Pool<S> {
         let kept_whole = self.has_room(bytes);
         let in_use = self.account.in_use().saturating_add(bytes);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
-            // A request that no budget allows is not seen: it was not in use.
-            self.remaking.saw(in_use);
+            // A request that no budget allows, or maybe no source, is not seen: it was not in use.
+            if in_use <= self.most_reserved {
+                self.remaking.saw(in_use);
+            }
             if kept_whole {
                 self.remaking.goes_back(self.best_fit.idle().bytes);
             }
@@ -220,10 +222,6 @@ impl<S: RegionSource> Pool<S> {
         }
         let region = self.next_region(bytes);
         let reserved = self.account.reserved();
-        // What no budget allows is not had.
-        if let Some(region) = region {
-            self.remaking.grows(in_use, reserved.saturating_add(region));
-        }
         let mut is_short = false;
         let mut outcome = self.grow(bytes, region, &mut is_short);
         let failed = outcome.is_err();
@@ -248,6 +246,9 @@ impl<S: RegionSource> Pool<S> {
         }
         if returned || moved {
             self.account.retried();
+        }
+        if outcome.is_ok() {
+            self.remaking.grows(in_use, self.account.reserved());
         }
         // A request beyond all that the source has ever given says nothing of how short memory is.
         let is_new = reserved.saturating_add(bytes) > self.most_reserved;

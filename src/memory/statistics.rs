@@ -93,7 +93,7 @@ pub struct MemoryEvents {
     pub refaults: u64,
     /// Bytes in blocks whose contents came back.
     pub refaulted_bytes: u64,
-    /// Requests that failed for good: scratch that an op then went without is one, too.
+    /// Requests that failed for good: scratch that an op then went without is one, too, but where tensors may go to the host.
     pub failures: u64,
 }
 

@@ -182,7 +182,8 @@ fn launched(
         // With less scratch there may be room.
         Err(Error::OutOfMemory(full)) if scratch(&prepared) > 0 => match planned(false) {
             Ok(lean) if scratch(&lean) < scratch(&prepared) => launched(&lean, false),
-            _ if gpu.spills() => launched(&prepared, false),
+            // Without a word: nothing but spare memory was asked for in vain.
+            _ if full.diagnosis.is_empty() => launched(&prepared, false),
             _ => Err(Error::OutOfMemory(full)),
         },
         launched => launched,

@@ -67,6 +67,7 @@ pub struct Oracle {
     pub remaking: Remaking,
     pub peak_allocated: u64,
     pub peak_reserved: u64,
+    most_reserved: u64,
 }
 
 /// What ends that regions are made anew: regions that are found to do, or a refusal.
@@ -131,6 +132,7 @@ impl Oracle {
             remaking: Remaking::default(),
             peak_allocated: 0,
             peak_reserved: 0,
+            most_reserved: 0,
         }
     }
 
@@ -158,7 +160,9 @@ impl Oracle {
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let idle = self.statistics().reserved - busy;
         if idle > 0 && busy + bytes <= limit {
-            self.remaking.most = self.remaking.most.max(live);
+            if live <= self.most_reserved {
+                self.remaking.most = self.remaking.most.max(live);
+            }
             if kept_whole {
                 self.goes_back(idle);
             }
@@ -172,26 +176,17 @@ impl Oracle {
         let Some(mut size) = size else {
             return Err(FullReason::OverBudget);
         };
-        if let Some((most, reserved)) = self.remaking.settled
-            && self.statistics().reserved + size > reserved
-        {
-            self.remaking.fails(live <= most);
-            self.remaking.outgrown(live);
-        }
         let mut is_short = false;
         loop {
             match self.device.create(size) {
                 Ok(number) => {
                     self.regions.push(OracleRegion::new(number, size));
-                    if is_short {
-                        self.remaking = Remaking::refused();
-                    }
                     break;
                 }
                 Err(refused) => {
                     is_short = true;
                     if size == bytes {
-                        if self.statistics().reserved + bytes <= self.peak_reserved {
+                        if self.statistics().reserved + bytes <= self.most_reserved {
                             self.remaking = Remaking::refused();
                         }
                         return Err(FullReason::Refused(refused.0));
@@ -200,7 +195,16 @@ impl Oracle {
                 }
             }
         }
-        self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+        if let Some((most, reserved)) = self.remaking.settled
+            && self.device.in_use > reserved
+        {
+            self.remaking.fails(live <= most);
+            self.remaking.outgrown(live);
+        }
+        if is_short {
+            self.remaking = Remaking::refused();
+        }
+        self.reserves();
         Ok(self.place(tag, bytes).expect("the new region has room"))
     }
 
@@ -285,7 +289,12 @@ impl Oracle {
             };
             self.regions.push(OracleRegion::new(number, bytes));
         }
+        self.reserves();
+    }
+
+    fn reserves(&mut self) {
         self.peak_reserved = self.peak_reserved.max(self.device.in_use);
+        self.most_reserved = self.most_reserved.max(self.device.in_use);
     }
 
     /// Begins to rehearse in the regions in use and one for what is missing.

@@ -242,6 +242,9 @@ pub fn matmul_streamed<T: Element + bytemuck::Pod>(
         Shape::from(sizes).count(OP)?;
     }
     check_work(OP, Shape::from([m, n]).count(OP)?, k)?;
+    if let Some(gpu) = device.gpu() {
+        gpu.takes_larger_share();
+    }
     let statistics = device.memory();
     let left = match statistics.limit {
         Some(limit) => {
