@@ -856,7 +856,6 @@ fn tune_refuses_before_it_measures() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// Merged or not, a choice stands for what was measured, and for nothing that was measured as something else.
 /// Who reads a file while it is written has the one from before: it was not written over.
 #[test]
 fn files_are_replaced_whole() {
@@ -872,6 +871,7 @@ fn files_are_replaced_whole() {
     assert_eq!(std::fs::read_dir(&folder.0).expect("a folder").count(), 1);
 }
 
+/// Merged or not, a choice stands for what was measured, and for nothing that was measured as something else.
 #[test]
 fn tune_merges_what_agrees() {
     let sizes = [1, 16, 64, 256];

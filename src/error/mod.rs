@@ -116,6 +116,8 @@ pub(crate) enum DTypeRule {
     Same,
     /// What the first has to be, where it is an operand like no other.
     Operand(&'static str),
+    /// What comes out, and what it is written into.
+    Into,
     /// What an input of a program's kernel has to be, by its name.
     Input(Box<str>),
     /// Elements are read as what they are.
@@ -141,6 +143,10 @@ impl fmt::Display for DTypeMismatch {
             DTypeRule::Operand(rule) => write!(
                 f,
                 "{op}: {rule}, not {left}; convert it with `cast(DType::{right:?})`"
+            ),
+            DTypeRule::Into => write!(
+                f,
+                "{op}: {right} cannot be written into a tensor of {left}: write into one of {right}, or convert before"
             ),
             DTypeRule::Input(name) => write!(
                 f,
@@ -376,6 +382,16 @@ impl Error {
             left,
             right,
             rule: DTypeRule::Same,
+        }))
+    }
+
+    /// A result of a dtype that is not the one of what it is written into.
+    pub(crate) fn dtype_into(op: &'static str, into: DType, result: DType) -> Self {
+        Error::DTypeMismatch(Box::new(DTypeMismatch {
+            op,
+            left: into,
+            right: result,
+            rule: DTypeRule::Into,
         }))
     }
 

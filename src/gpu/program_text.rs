@@ -104,10 +104,14 @@ fn too_deep(template: &str) -> Option<(usize, String)> {
             _ => (String::new(), rest.find("#}").unwrap_or(rest.len())),
         };
         at += length;
-        let mut is_deep = levels(&tag) > MOST_LEVELS;
+        // What trims blanks is no operator.
+        let tag = tag.strip_prefix(['-', '+']).unwrap_or(&tag);
+        let tag = tag.strip_suffix(['-', '+']).unwrap_or(tag);
+        let line = || 1 + template[..start].matches('\n').count();
+        let mut is_deep = levels(tag) > MOST_LEVELS;
         let mut word = "";
         if kind == '%' {
-            let statement = tag.trim_start_matches(['-', '+']).trim_start();
+            let statement = tag.trim_start();
             let first = statement.split(|c: char| !c.is_alphanumeric()).next();
             word = first.unwrap_or_default();
             match word {
@@ -115,7 +119,11 @@ fn too_deep(template: &str) -> Option<(usize, String)> {
                 "raw" => at += raw(&template[at..]),
                 "if" | "filter" | "with" | "autoescape" => blocks.push(Block::of(1)),
                 "macro" | "call" => blocks.push(Block::of(RECURSION / OF_MACRO)),
-                "block" => blocks.push(Block::of(RECURSION)),
+                // A loop that calls itself from within a block never ends (minijinja 3.0).
+                "block" | "extends" | "include" | "import" | "from" => {
+                    let what = format!("has `{word}`, which is for templates of several texts");
+                    return Some((line(), what));
+                }
                 "for" => blocks.push(Block::of(match statement.contains("recursive") {
                     true => RECURSION,
                     false => 1,
@@ -126,12 +134,11 @@ fn too_deep(template: &str) -> Option<(usize, String)> {
                     .into_iter()
                     .for_each(|block| block.elifs += 1),
                 "endif" | "endfor" | "endmacro" | "endcall" | "endfilter" | "endwith"
-                | "endblock" | "endautoescape" | "endset" => drop(blocks.pop()),
+                | "endautoescape" | "endset" => drop(blocks.pop()),
                 _ => {}
             }
             is_deep |= blocks.iter().map(|block| 1 + block.elifs).sum::<usize>() > MOST_LEVELS;
         }
-        let line = || 1 + template[..start].matches('\n').count();
         if is_deep {
             let what = format!(
                 "nests too deeply: more than {MOST_LEVELS} operators, indices, calls, blocks or `elif`s"
@@ -139,7 +146,7 @@ fn too_deep(template: &str) -> Option<(usize, String)> {
             return Some((line(), what));
         }
         let times = blocks.iter().map(|block| block.times).max().unwrap_or(1);
-        growth += times * grows(word, &tag, times > 1);
+        growth += times * grows(word, tag, times > 1);
         if growth > MOST_GROWTH {
             let what = format!(
                 "may make values that nest too deeply: with it, tags that set variables have more than {MOST_GROWTH} operators \
@@ -168,15 +175,24 @@ impl Block {
 
 /// The levels that a value may gain by a tag which gives it a name, which calls do where macros call each other.
 fn grows(word: &str, tag: &str, is_called: bool) -> usize {
+    // Lists behind each other, maybe, or numbers.
+    let joined = tag.chars().filter(|mark| matches!(mark, '+' | '*'));
+    if !makes(&tag.replace(['+', '*'], " ")) {
+        let is_named = matches!(word, "with" | "macro" | "call" | "set" | "for");
+        return match is_named || is_called && tag.contains('(') {
+            true => joined.count(),
+            false => 0,
+        };
+    }
+    let levels = || levels(tag) + usize::from(tag.contains(','));
     match word {
-        _ if !makes(tag) => 0,
         // Each of their values may hold the one before it.
         "with" | "macro" | "call" => {
             let marks = tag.chars().filter(char::is_ascii_punctuation);
             marks.filter(|mark| !matches!(mark, ',' | '_')).count()
         }
-        "set" | "for" => levels(tag),
-        _ if is_called && tag.contains('(') => levels(tag),
+        "set" | "for" => levels(),
+        _ if is_called && tag.contains('(') => levels(),
         _ => 0,
     }
 }
@@ -206,7 +222,9 @@ fn makes(tag: &str) -> bool {
                 let before = before();
                 let mut names = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_');
                 let name = names.next().unwrap_or_default();
-                let is_name = !name.is_empty() && !BEFORE_GROUPS.contains(&name);
+                // The keyword in `1or` is read as one.
+                let is_word = name.starts_with(|c: char| !c.is_ascii_digit());
+                let is_name = is_word && !BEFORE_GROUPS.contains(&name);
                 calls.push(is_name || before.ends_with([')', ']', '}', '"', '\'']));
             }
             ')' => drop(calls.pop()),
@@ -274,7 +292,17 @@ fn levels(tag: &str) -> usize {
     let mut most = 0;
     let words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
     let named = ["not", "and", "or", "is", "in", "if", "else"];
-    let all = words.filter(|word| named.contains(word)).count();
+    let keywords = words.map(
+        |word| match word.starts_with(|c: char| c.is_ascii_digit()) {
+            // As many as there may be in `1or 1or1`.
+            true => word
+                .split(|c: char| !c.is_alphabetic())
+                .filter(|run| !run.is_empty())
+                .count(),
+            false => usize::from(named.contains(&word)),
+        },
+    );
+    let all: usize = keywords.sum();
     for c in tag.chars() {
         match c {
             '(' | '[' | '{' => {
@@ -297,7 +325,7 @@ fn levels(tag: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{grows, makes, render_text};
+    use super::{MOST_LEVELS, grows, levels, makes, render_text};
 
     #[test]
     fn what_may_hold_another_value_is_seen() {
@@ -315,6 +343,7 @@ mod tests {
             "for y in(x,)",
             "with a = (x, x)",
             "set x = not(x,)",
+            "set x = 1and(x,)",
         ] {
             assert!(makes(tag), "{tag}");
         }
@@ -331,6 +360,20 @@ mod tests {
         assert_eq!(grows("with", "with a=[x], b=[a], c=[b]", false), 9);
         assert_eq!(grows("", " f([x]) ", false), 0);
         assert_eq!(grows("", " f([x]) ", true), 2);
+        assert_eq!(grows("", " f(x * 4 + y) ", true), 2);
+        assert_eq!(grows("set", "set x = 1, (x,)", false), 2);
+    }
+
+    #[test]
+    fn keywords_behind_numbers_are_levels() {
+        for tag in ["1or ", "1or1if", "not "] {
+            assert!(levels(&tag.repeat(201)) > MOST_LEVELS, "{tag}");
+        }
+        let problem = |text: &str| render_text(text, std::iter::empty()).unwrap_err();
+        let deep = format!("{{{{ {}1 }}}}", "1or ".repeat(16_000));
+        assert!(problem(&deep).contains("nests too deeply"));
+        let endless = "{% for a in [1] recursive %}{% block b %}{% set x = [x] %}{{ loop(1) }}{% endblock %}{% endfor %}";
+        assert!(problem(endless).contains("`block`"), "{endless}");
     }
 
     #[test]

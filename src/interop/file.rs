@@ -97,8 +97,8 @@ fn plain_bools(bytes: &mut [u8]) {
         .for_each(|byte| *byte = u8::from(*byte != 0));
 }
 
-/// Writes a file by `write`. One that is there is replaced when all is on the disk; until then, and where anything
-/// fails, it is as it was.
+/// Writes a file by `write`. One that is there is replaced when all is on the disk, where its file system can tell; until
+/// then, and where anything fails, it is as it was.
 ///
 /// # Errors
 /// What `write` says; [`Error::File`] where the system refuses.
@@ -116,7 +116,7 @@ pub(super) fn replace(
     let written = writer.into_inner().map_err(|error| error.into_error());
     let file = written.map_err(failing.io())?;
     match beside {
-        Some(beside) => beside.take_place(&file).map_err(failing.io()),
+        Some(beside) => beside.take_place(Some(&file)).map_err(failing.io()),
         None => Ok(()),
     }
 }
@@ -167,13 +167,15 @@ impl Beside {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Takes the place that it is for: who has read the file there from before goes on reading that one. `written` is the
-    /// file that it was made with: it is on the disk before, so that no crash of the system leaves half of it there.
+    /// Takes the place that it is for: who has read the file there from before goes on reading that one. What was `written`
+    /// is on the disk before, so that no crash of the system leaves half of it in place of another file.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn take_place(mut self, written: &File) -> io::Result<()> {
-        written.sync_all()?;
+    pub(super) fn take_place(mut self, written: Option<&File>) -> io::Result<()> {
+        if let Some(written) = written.filter(|_| self.place.exists()) {
+            sync(written)?;
+        }
         if let Some(file) = self.file.take() {
             fs::rename(&file, &self.place).inspect_err(|_| self.file = Some(file))?;
         }
@@ -187,6 +189,23 @@ impl Beside {
             let _ = File::open(folder).and_then(|folder| folder.sync_all());
         }
         Ok(())
+    }
+}
+
+/// Returns when the disk has a file's bytes, or its file system cannot tell (SMB's on macOS).
+pub(super) fn sync(file: &File) -> io::Result<()> {
+    // EINVAL, ENOTTY, ENOTSUP and EOPNOTSUPP, of Linux and macOS.
+    const CANNOT: [i32; 5] = [22, 25, 45, 95, 102];
+    match file.sync_all() {
+        Err(error)
+            if cfg!(unix)
+                && error
+                    .raw_os_error()
+                    .is_some_and(|code| CANNOT.contains(&code)) =>
+        {
+            Ok(())
+        }
+        synced => synced,
     }
 }
 
@@ -269,10 +288,10 @@ mod tests {
         let usual = fs::File::create(folder.join("usual")).unwrap();
         let (new, beside) = Beside::create(&place).unwrap().unwrap();
         assert_eq!(mode(&new), mode(&usual));
-        beside.take_place(&new).unwrap();
+        beside.take_place(Some(&new)).unwrap();
         fs::set_permissions(&place, fs::Permissions::from_mode(0o640)).unwrap();
         let (new, beside) = Beside::create(&place).unwrap().unwrap();
-        beside.take_place(&new).unwrap();
+        beside.take_place(Some(&new)).unwrap();
         assert_eq!(mode(&fs::File::open(&place).unwrap()), 0o640);
         fs::remove_dir_all(&folder).unwrap();
     }

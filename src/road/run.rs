@@ -270,7 +270,7 @@ fn inferred(
     let size = shape.count(op.name())? as u128 * dtype.size() as u128;
     if let Some(into) = into {
         if into.dtype() != dtype {
-            return Err(Error::dtype_mismatch(op.name(), into.dtype(), dtype));
+            return Err(Error::dtype_into(op.name(), into.dtype(), dtype));
         }
         if into.shape() != &shape {
             let problem = format!("{dtype} {shape} cannot be written into {into:?}");

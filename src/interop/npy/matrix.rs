@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{Failing, Opened, header, kind, open};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::interop::file::Beside;
+use crate::interop::file::{Beside, sync};
 use crate::ops::{MatrixSource, MatrixTarget, check_part};
 use crate::shape::Shape;
 
@@ -150,7 +150,7 @@ impl NpyMatrixMut {
         // Zeros, until the product comes.
         file.write_all(&header)
             .and_then(|()| file.set_len(length))
-            .and_then(|()| beside.take_place(&file))
+            .and_then(|()| beside.take_place(None))
             .map_err(failing.io())?;
         Ok(Self {
             place: FileElements {
@@ -173,13 +173,13 @@ impl NpyMatrixMut {
         self.place.dtype
     }
 
-    /// Returns when the disk has what was written: after a crash of the system it is there.
+    /// Returns when the disk has what was written (where its file system can tell): after a crash of the system it is there.
     ///
     /// # Errors
     /// [`Error::File`] when the system could not write it.
     pub fn sync(&self) -> Result<()> {
         let failing = Failing::new("NpyMatrixMut::sync", &self.place.name);
-        self.place.file.sync_all().map_err(failing.io())
+        sync(&self.place.file).map_err(failing.io())
     }
 }
 

@@ -192,14 +192,14 @@ impl Kernel {
 
     /// [`Kernel::wgsl`] from a template: `{{ name }}` becomes the value, `{% if .. %}` and
     /// `{% for .. %}` are there too (Jinja's language, with `range` and the filters `default`, `int`,
-    /// `length`, `reverse` and `split`, without tests). `{{ enables }}` becomes `enable f16;` when one of the values is
+    /// `length`, `reverse` and `split`; without what is for templates of several texts, and with few tests). `{{ enables }}` becomes `enable f16;` when one of the values is
     /// [`DType::F16`].
     ///
     /// A template is a part of the program. These are bounded: 64 KiB of it and of what it becomes; 200 operators, indices,
     /// calls and blocks in each other; 500 of them, all together, in tags that give lists, maps or slices a name, where those
     /// of a macro count five times, as lists nest from tag to tag; 32 loops and macros in each other, a macro for six; 2^20
     /// steps, and items that `range`, `split` and `reverse` make, 65,536 of them at a time. These are not: the memory of texts
-    /// that it doubles or repeats, and how long lists take to compare that it repeats, or that hold one twice, over and over.
+    /// and lists that it doubles, repeats or takes apart, and how long it looks through them, or compares them.
     ///
     /// ```
     /// use orlop::{DType, Kernel};
