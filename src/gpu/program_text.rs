@@ -128,7 +128,8 @@ fn too_deep(template: &str) -> Option<(usize, String)> {
                     true => RECURSION,
                     false => 1,
                 })),
-                "set" if !assigns(statement) => blocks.push(Block::of(1)),
+                // All up to its end is the value.
+                "set" if !has_outside(statement, '=') => blocks.push(Block::of(1)),
                 "elif" => blocks
                     .last_mut()
                     .into_iter()
@@ -184,7 +185,7 @@ fn grows(word: &str, tag: &str, is_called: bool) -> usize {
             false => 0,
         };
     }
-    let levels = || levels(tag) + usize::from(tag.contains(','));
+    let levels = || levels(tag) + usize::from(has_outside(tag, ','));
     match word {
         // Each of their values may hold the one before it.
         "with" | "macro" | "call" => {
@@ -277,12 +278,12 @@ fn raw(rest: &str) -> usize {
     ends.next().map_or(rest.len(), |(at, tag)| at + tag.len())
 }
 
-/// Whether a `set` gives a value, else what is up to its end.
-fn assigns(statement: &str) -> bool {
+/// Whether there is a mark that stands in no brackets.
+fn has_outside(code: &str, mark: char) -> bool {
     let mut open = 0i32;
-    statement.chars().any(|c| {
+    code.chars().any(|c| {
         open += i32::from(matches!(c, '(' | '[' | '{')) - i32::from(matches!(c, ')' | ']' | '}'));
-        open == 0 && c == '='
+        open == 0 && c == mark
     })
 }
 
