@@ -235,7 +235,7 @@ fn shares() -> usize {
 }
 
 /// Pieces of a result for so many threads, along its columns, or its rows where these are far more. Where many threads
-/// would get slivers they are cut the other way, too, if all have one then: each packs its lines of both operands.
+/// would get slivers they are cut the other way, too, if no fewer have one then: each packs its lines of both operands.
 fn pieces(width: usize, m: usize, n: usize) -> Vec<[Range<usize>; 2]> {
     const FEW_THREADS: usize = 2;
     const SLIVER: usize = 48;

@@ -45,7 +45,7 @@ impl Gpu {
             return self.allocate_in(access, bytes);
         }
         let request = Request::tagged(bytes);
-        self.health.check()?;
+        self.begins()?;
         let id = loop {
             match self.attempt(request, None)? {
                 Ok(id) => break id,
@@ -54,6 +54,15 @@ impl Gpu {
             }
         };
         Ok(self.adopted(id, request))
+    }
+
+    /// What comes before any request.
+    fn begins(&self) -> Result<()> {
+        if self.crowded.load(Ordering::Relaxed) {
+            // Else the adapter holds much more than is reserved.
+            self.wait_for_returned()?;
+        }
+        self.health.check()
     }
 
     fn adopted(self: &Arc<Self>, id: BlockId, request: Request) -> Arc<GpuBlock> {
@@ -73,11 +82,7 @@ impl Gpu {
         request: Request,
         back: Option<&Arc<GpuBlock>>,
     ) -> Result<BlockId> {
-        if self.crowded.load(Ordering::Relaxed) {
-            // Else the adapter holds much more than is reserved.
-            self.wait_for_returned()?;
-        }
-        self.health.check()?;
+        self.begins()?;
         let mut has_waited = false;
         let (mut busy_since, mut spilled) = (None, 0);
         let reason = loop {

@@ -47,7 +47,7 @@ pub(crate) fn render_text<'a>(
             .map(drop)
             .map_err(|error| format!("{error:#}"))
     };
-    // It panics where it slices nothing backwards; what is left half done is dropped here.
+    // It panics where a loop goes through no values in turns; what is left half done is dropped here.
     let done = catch_unwind(AssertUnwindSafe(render))
         .unwrap_or_else(|payload| Err(format!("minijinja panicked: {}", told(&*payload))));
     match done {
@@ -178,7 +178,7 @@ impl Block {
 fn grows(word: &str, tag: &str, is_called: bool) -> usize {
     // Lists behind each other, maybe, or numbers.
     let joined = tag.chars().filter(|mark| matches!(mark, '+' | '*'));
-    if !makes(&tag.replace(['+', '*'], " ")) {
+    if !makes(tag) {
         let is_named = matches!(word, "with" | "macro" | "call" | "set" | "for");
         return match is_named || is_called && tag.contains('(') {
             true => joined.count(),
@@ -198,8 +198,7 @@ fn grows(word: &str, tag: &str, is_called: bool) -> usize {
     }
 }
 
-/// Whether a tag may make a value that holds another: a list, a map, a tuple, named arguments, a slice, a list with another
-/// behind it or with itself.
+/// Whether a tag may make a value that holds another by brackets or commas: a list, a map, a tuple, named arguments, a slice.
 fn makes(tag: &str) -> bool {
     const BEFORE_GROUPS: [&str; 11] = [
         "set", "with", "call", "do", "if", "elif", "else", "in", "and", "or", "not",
@@ -210,7 +209,7 @@ fn makes(tag: &str) -> bool {
         let before = || tag[..at].trim_end();
         let is_in_call = calls.last() == Some(&true);
         match c {
-            '[' | '{' | '+' | '*' => return true,
+            '[' | '{' => return true,
             ',' if !is_in_call => return true,
             // Not of a comparison.
             '=' if is_in_call => {
@@ -223,9 +222,8 @@ fn makes(tag: &str) -> bool {
                 let before = before();
                 let mut names = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_');
                 let name = names.next().unwrap_or_default();
-                // The keyword in `1or` is read as one.
-                let is_word = name.starts_with(|c: char| !c.is_ascii_digit());
-                let is_name = is_word && !BEFORE_GROUPS.contains(&name);
+                let ends = |word: &&str| name == *word || is_behind_digit(name, word);
+                let is_name = !name.is_empty() && !BEFORE_GROUPS.iter().any(ends);
                 calls.push(is_name || before.ends_with([')', ']', '}', '"', '\'']));
             }
             ')' => drop(calls.pop()),
@@ -287,22 +285,29 @@ fn has_outside(code: &str, mark: char) -> bool {
     })
 }
 
+/// Whether a word ends with a keyword that stands right behind a number, which ends there.
+fn is_behind_digit(word: &str, keyword: &str) -> bool {
+    let before = word.strip_suffix(keyword);
+    before.is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit()))
+}
+
 /// The levels of an expression: what is open, and operators, indices and calls behind each other, which commas end.
 fn levels(tag: &str) -> usize {
     let mut open = vec![0usize];
     let mut most = 0;
     let words = tag.split(|c: char| !c.is_alphanumeric() && c != '_');
     let named = ["not", "and", "or", "is", "in", "if", "else"];
-    let keywords = words.map(
-        |word| match word.starts_with(|c: char| c.is_ascii_digit()) {
-            // As many as there may be in `1or 1or1`.
-            true => word
-                .split(|c: char| !c.is_alphabetic())
-                .filter(|run| !run.is_empty())
-                .count(),
+    let keywords = words.map(|word| {
+        // As many as there may be in `1or 1or1` and `0.e1or`.
+        let starts = word.starts_with(|c: char| c.is_ascii_digit());
+        match starts || named.iter().any(|keyword| is_behind_digit(word, keyword)) {
+            true => {
+                let runs = word.split(|c: char| !c.is_alphabetic());
+                runs.filter(|run| !run.is_empty()).count()
+            }
             false => usize::from(named.contains(&word)),
-        },
-    );
+        }
+    });
     let all: usize = keywords.sum();
     for c in tag.chars() {
         match c {
@@ -337,7 +342,6 @@ mod tests {
             "set x = (x,)",
             "set x = y in (x, y)",
             "set x = x[1:]",
-            "set x = x * 1",
             "set x = u | default(a=x)",
             "set x = loop.cycle(a = x)",
             "set x = f((x, x))",
@@ -345,6 +349,8 @@ mod tests {
             "with a = (x, x)",
             "set x = not(x,)",
             "set x = 1and(x,)",
+            "set x=0.e1or(x,)",
+            "set x = n*(x,)",
         ] {
             assert!(makes(tag), "{tag}");
         }
@@ -362,12 +368,13 @@ mod tests {
         assert_eq!(grows("", " f([x]) ", false), 0);
         assert_eq!(grows("", " f([x]) ", true), 2);
         assert_eq!(grows("", " f(x * 4 + y) ", true), 2);
+        assert_eq!(grows("set", "set x = x * 1", false), 1);
         assert_eq!(grows("set", "set x = 1, (x,)", false), 2);
     }
 
     #[test]
     fn keywords_behind_numbers_are_levels() {
-        for tag in ["1or ", "1or1if", "not "] {
+        for tag in ["1or ", "1or1if", "0.e1or ", "not "] {
             assert!(levels(&tag.repeat(201)) > MOST_LEVELS, "{tag}");
         }
         let problem = |text: &str| render_text(text, std::iter::empty()).unwrap_err();

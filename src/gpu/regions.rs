@@ -459,7 +459,7 @@ mod tests {
             assert_eq!(regions.leaving.len(), 0, "{info}");
             drop(pool);
             drop(_hold);
-            // A request waits for no more than it has to, and gets by.
+            // A request waits for no more than it has to: what is recorded since stays so.
             let a = Tensor::full(&device, [64, 64], 1.0, DType::F32).unwrap();
             {
                 let _hold = gpu.hold();
@@ -467,9 +467,12 @@ mod tests {
                 let region = pool.source_mut().create(KEPT_LEAST + 1024).unwrap();
                 pool.source_mut().destroy(region);
             }
-            let b = a.add(&a).unwrap();
+            gpu.submit_all().unwrap();
+            a.fill(2.0).unwrap();
+            let b = Tensor::empty(&device, [64, 64], DType::F32).unwrap();
             assert!(!gpu.crowded.load(Ordering::Relaxed), "{info}");
-            drop(b);
+            assert!(gpu.stream.lock().commands() > 0, "{info}");
+            drop((a, b));
         }
     }
 

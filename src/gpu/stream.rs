@@ -113,8 +113,9 @@ impl Stream {
     pub(crate) fn forget_returned(&mut self, pool: &mut OwnedPool<Regions, GpuBlock>) {
         if std::mem::take(&mut pool.source_mut().returned) {
             self.bindings.retain(|region| pool.region(region).is_some());
-            // What is recorded may use it.
-            pool.source_mut().leaves_with(self.submissions + 1);
+            // What is recorded may use it. (Of a batch that goes one by one the first counts: that is all but never.)
+            let open = u64::from(!self.batch.commands.is_empty());
+            pool.source_mut().leaves_with(self.submissions + open);
         }
     }
 

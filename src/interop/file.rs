@@ -173,14 +173,17 @@ impl Beside {
     /// # Errors
     /// What the system says.
     pub(super) fn take_place(mut self, written: Option<&File>) -> io::Result<()> {
-        if let Some(written) = written.filter(|_| self.place.exists()) {
+        let replaced = written.filter(|_| self.place.exists());
+        if let Some(written) = replaced {
             sync(written)?;
         }
         if let Some(file) = self.file.take() {
             fs::rename(&file, &self.place).inspect_err(|_| self.file = Some(file))?;
         }
         #[cfg(unix)]
-        if let Some(folder) = self.place.parent() {
+        if replaced.is_some()
+            && let Some(folder) = self.place.parent()
+        {
             let folder = match folder.as_os_str().is_empty() {
                 true => Path::new("."),
                 false => folder,

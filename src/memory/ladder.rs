@@ -200,6 +200,7 @@ impl<S: RegionSource> Pool<S> {
         }
         let detail = self.account.detail(bytes, request);
         // Second rung: a new region, for which a policy may trade the idle ones in.
+        let mut went_back = false;
         let kept_whole = self.has_room(bytes);
         let in_use = self.account.in_use().saturating_add(bytes);
         if self.config.growth.trades_idle_regions() && self.returning_idle_makes_room(bytes) {
@@ -212,6 +213,7 @@ impl<S: RegionSource> Pool<S> {
             }
             self.return_idle();
             self.settle(bytes);
+            went_back = true;
         }
         // The next larger chunk may be in a region in use or in one that stays; or the budget, lowered, allows no
         // other region.
@@ -258,6 +260,10 @@ impl<S: RegionSource> Pool<S> {
         if let Err(reason) = outcome {
             // Regions may have gone, and blocks moved.
             self.divided();
+            if went_back || returned {
+                // Those that were to stay, maybe.
+                self.remaking.trimmed();
+            }
             return Err(reason);
         }
         self.best_fit

@@ -159,6 +159,7 @@ impl Oracle {
         // Idle regions are traded in, if a region for the request is within the budget then.
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let idle = self.statistics().reserved - busy;
+        let mut went_back = false;
         if idle > 0 && busy + bytes <= limit {
             if live <= self.most_reserved {
                 self.remaking.most = self.remaking.most.max(live);
@@ -168,6 +169,7 @@ impl Oracle {
             }
             self.return_idle();
             self.settle(live - bytes, bytes, max_region);
+            went_back = true;
         }
         if let Some(found) = self.place(tag, bytes) {
             return Ok(found);
@@ -188,6 +190,9 @@ impl Oracle {
                     if size == bytes {
                         if self.statistics().reserved + bytes <= self.most_reserved {
                             self.remaking = Remaking::refused();
+                        }
+                        if went_back && self.remaking.settled.is_some() {
+                            self.remaking.forget();
                         }
                         return Err(FullReason::Refused(refused.0));
                     }
