@@ -26,8 +26,9 @@ if ! rustup target list --installed | grep -qx "$target"; then
     fi
 fi
 
-# Functions number by number, and products of millions of terms, take too long here; the others go through all loops.
-tests=(cpu:: --skip cpu::double --skip cpu::single --skip long_sums)
+# Functions number by number, and products of all sizes or of millions of terms, take too long here; the others go through
+# all loops.
+tests=(cpu:: --skip cpu::double --skip cpu::single --skip long_sums --skip every_way)
 # There is no GPU here.
 export VK_DRIVER_FILES=/nonexistent LIBGL_DRIVERS_PATH=/nonexistent
 built=(--profile checked --all-features --locked --lib)
