@@ -14,7 +14,11 @@ fi
 # shellcheck source=scripts/apt.sh
 source scripts/apt.sh
 target=aarch64-unknown-linux-gnu
-if ! command -v qemu-x86_64 qemu-aarch64 aarch64-linux-gnu-gcc >/dev/null \
+has_all() {
+    local program
+    for program in "$@"; do command -v "$program" >/dev/null || return 1; done
+}
+if ! has_all qemu-x86_64 qemu-aarch64 aarch64-linux-gnu-gcc \
     && ! _orlop_apt_install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross; then
     echo "processors: there is no QEMU (Debian: qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)"
     exit 1
