@@ -14,6 +14,8 @@ use crate::sync::Mutex;
 pub(crate) const PARALLEL: usize = 32 << 10;
 /// Elements that one thread takes at a time, or multiples of it for many threads.
 const CHUNK: usize = 16 << 10;
+/// Threads of the machines that choices were measured on: what is for more is by reasoning, and changes nothing for these.
+pub(crate) const MEASURED: usize = 2;
 /// Threads up to which it is that: more would wait for each other to take some. They take a few parts each then.
 const FEW_THREADS: usize = 8;
 const PARTS_EACH: usize = 8;

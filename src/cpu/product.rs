@@ -237,7 +237,6 @@ fn shares() -> usize {
 /// Pieces of a result for so many threads, along its columns, or its rows where these are far more. Where many threads
 /// would get slivers they are cut the other way, too, if no fewer have one then: each packs its lines of both operands.
 fn pieces(width: usize, m: usize, n: usize) -> Vec<[Range<usize>; 2]> {
-    const FEW_THREADS: usize = 2;
     const SLIVER: usize = 48;
     let shares = 2 * width;
     let down = m >= 2 * n || m >= n && n < LEAST_COLUMNS * shares;
@@ -246,7 +245,7 @@ fn pieces(width: usize, m: usize, n: usize) -> Vec<[Range<usize>; 2]> {
         |[along, across]: [usize; 2]| cuts(length, along).count() * cuts(other, across).count();
     let (slivers, along) = ([shares, 1], (length / SLIVER).clamp(1, width));
     let both = [along, shares.div_ceil(along).min(other / SLIVER).max(1)];
-    let is_thin = width > FEW_THREADS && length < SLIVER * shares;
+    let is_thin = width > parallel::MEASURED && length < SLIVER * shares;
     let [along, across] = match is_thin && count(both) >= count(slivers).min(width) {
         true => both,
         false => slivers,

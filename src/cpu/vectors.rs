@@ -24,8 +24,7 @@ const LEAST_COLUMNS: usize = 16 << 20;
 /// Rows for each column up to which threads share the columns of a matrix of columns: each goes through memory in a row then.
 const ROWS_A_COLUMN: usize = 16;
 
-/// Threads up to which each takes one part of the rows; parts of one of more threads, and their bytes at least.
-const FEW_THREADS: usize = 2;
+/// Parts of the rows for one of many threads (up to two take one each), and their bytes at least.
 const PARTS_EACH: usize = 4;
 const LEAST_PART: usize = 128 << 10;
 /// Rows of more parts than threads, where neighbours in memory are neighbours of a column.
@@ -90,7 +89,7 @@ fn shares<T>(matrix: Matrix<'_, T>, [rows, k]: [usize; 2], on_all_cores: bool) -
 /// Parts of so many bytes for `width` threads: more than two take a few each, so that they do not wait for a slow one,
 /// but none that is too small, nor more than `most` then.
 fn parts(width: usize, most: usize, bytes: usize) -> usize {
-    match width <= FEW_THREADS {
+    match width <= parallel::MEASURED {
         true => width,
         false => (PARTS_EACH * width)
             .min(most.max(width))
@@ -153,7 +152,7 @@ pub(super) fn times_vector<T: Few>(
         }
     };
     let (is_much, each) = shares(matrix, [rows, k], on_all_cores);
-    let are_many = is_much && parallel::width() > FEW_THREADS;
+    let are_many = is_much && parallel::width() > parallel::MEASURED;
     let columns_each = match is_much && matrix.column != 1 && rows / ROWS_A_COLUMN <= k {
         true => (k.div_ceil(2 * parallel::width()).next_multiple_of(16)).max(if are_many {
             LEAST_WIDE

@@ -97,7 +97,7 @@ fn fill_threads(batches: usize, size: Size, width: usize) -> bool {
         true => [3, 2],
         false => [1, 1],
     };
-    width > 2 && taken * batches.div_ceil(width) * shared <= given * batches
+    width > parallel::MEASURED && taken * batches.div_ceil(width) * shared <= given * batches
 }
 
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
