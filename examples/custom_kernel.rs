@@ -83,6 +83,10 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     });
     let verdict = match checked {
         Ok(()) => "the kernel gives what its twin does".to_owned(),
+        Err(orlop::Error::InvalidArgument(wrong)) => {
+            cli::complain(format_args!("wrong: {wrong}\n"));
+            return Ok(ExitCode::FAILURE);
+        }
         // The CPU has no kernels and GL no bounds checks: the twin runs there.
         Err(orlop::Error::Unsupported(reason)) => reason.to_string(),
         Err(error) => return Err(error.into()),
@@ -106,12 +110,18 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     device.synchronize()?;
     let seconds = started.elapsed().as_secs_f64();
+    // A plate that is larger than a binding is the twin's.
+    let log = device.placement_log();
+    let elsewhere = log.events.iter().rev().find(|event| event.op == "diffuse");
+    let ran_on = elsewhere.map_or(String::new(), |event| {
+        format!("ran on    {}: {}\n", event.to, event.reason)
+    });
     let values = heat.to_vec::<f32>()?;
     let hottest = values.iter().copied().fold(0.0, f32::max);
     let mean = values.iter().map(|&heat| f64::from(heat)).sum::<f64>() / values.len() as f64;
     let points = f64::from(args.steps) * values.len() as f64;
     cli::say(format_args!(
-        "device    {device}\ncheck     {verdict}\nplate     {size} x {size}, {} steps in {seconds:.3} s, {:.1} million points a second\nheat      mean {mean:.4}, hottest {hottest:.2}\n{}",
+        "device    {device}\n{ran_on}check     {verdict}\nplate     {size} x {size}, {} steps in {seconds:.3} s, {:.1} million points a second\nheat      mean {mean:.4}, hottest {hottest:.2}\n{}",
         args.steps,
         points / seconds / 1e6,
         device.memory_summary(),

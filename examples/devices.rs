@@ -25,7 +25,11 @@ fn main() -> ExitCode {
         cli::say(if args.json {
             format!("{}\n", devices.iter().map(object).collect::<Value>())
         } else {
-            format!("{}\n{}\n", table(&devices), best())
+            format!(
+                "{}\n{}\n",
+                devices.iter().map(text_of).collect::<String>(),
+                best()
+            )
         });
         Ok(ExitCode::SUCCESS)
     })
@@ -60,94 +64,65 @@ fn object(info: &DeviceInfo) -> Value {
     })
 }
 
-fn table(devices: &[DeviceInfo]) -> String {
-    let head = [
-        "selector",
-        "kind",
-        "backend",
-        "memory",
-        "free",
-        "f16",
-        "f64",
-        "subgroups",
-        "cooperative",
-        "timestamps",
-        "immediates",
-        "buffer",
-        "binding",
-        "name",
-        "driver",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(devices.iter().map(row));
-    let mut widths = [0; 15];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let line: String = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:<width$}  "))
-            .collect();
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-fn row(info: &DeviceInfo) -> [String; 15] {
+/// Of each device who it is, and below what it can do.
+fn text_of(info: &DeviceInfo) -> String {
     let can = &info.capabilities;
-    let flag = |has: bool| if has { "yes" } else { "-" }.to_owned();
-    let size = |bytes: Option<u64>| bytes.map_or("?".to_owned(), shown);
-    [
-        info.selector.clone(),
-        info.kind().name().to_owned(),
-        info.backend.to_owned(),
-        size(info.memory_total),
-        size(info.memory_free),
-        flag(can.f16),
-        flag(can.f64),
-        can.subgroup_sizes.map_or("-".to_owned(), |(least, most)| {
-            if least == most {
-                least.to_string()
-            } else {
-                format!("{least}-{most}")
-            }
-        }),
-        cooperative(can.cooperative_matrices),
-        flag(can.timestamps),
-        match can.immediate_bytes {
-            0 => "-".to_owned(),
-            bytes => shown(bytes.into()),
-        },
-        limit(can.max_buffer_bytes),
-        limit(can.max_binding_bytes),
-        info.name.clone(),
-        info.driver.clone(),
-    ]
+    let memory = match (info.memory_total, info.memory_free) {
+        (None, _) => "memory unknown".to_owned(),
+        (Some(total), None) => format!("memory {}", shown(total)),
+        (Some(total), Some(free)) => format!("memory {}, {} free", shown(total), shown(free)),
+    };
+    let mut found = vec![memory];
+    let has = [
+        (can.f16, "f16"),
+        (can.f64, "f64"),
+        (can.timestamps, "timestamps"),
+    ];
+    found.extend(
+        has.iter()
+            .filter(|(has, _)| *has)
+            .map(|(_, name)| (*name).to_owned()),
+    );
+    if let Some((least, most)) = can.subgroup_sizes {
+        found.push(match least == most {
+            true => format!("subgroups of {least}"),
+            false => format!("subgroups of {least} to {most}"),
+        });
+    }
+    found.extend(cooperative(can.cooperative_matrices));
+    let mut limits = vec![
+        format!("buffers up to {}", limit(can.max_buffer_bytes)),
+        format!("bindings up to {}", limit(can.max_binding_bytes)),
+    ];
+    if can.immediate_bytes > 0 {
+        limits.push(format!("immediates {}", shown(can.immediate_bytes.into())));
+    }
+    format!(
+        "{:<8} {}\n         {}, {}, {}\n         {}\n         {}\n",
+        info.selector,
+        info.name,
+        info.kind().name(),
+        info.backend,
+        info.driver,
+        found.join(", "),
+        limits.join(", "),
+    )
 }
 
 /// Dtypes and sizes of cooperative matrices.
-fn cooperative(matrices: CooperativeMatrices) -> String {
+fn cooperative(matrices: CooperativeMatrices) -> Option<String> {
     let edges = [("f16", matrices.f16), ("f32", matrices.f32)];
     let shown: Vec<String> = edges
         .iter()
         .filter_map(|(dtype, edge)| edge.map(|edge| format!("{dtype} {edge}x{edge}")))
         .collect();
-    match shown.is_empty() {
-        true => "-".to_owned(),
-        false => shown.join(", "),
-    }
+    (!shown.is_empty()).then(|| format!("cooperative matrices of {}", shown.join(" and ")))
 }
 
 /// A limit; no limit but the address space's is none.
 fn limit(bytes: u64) -> String {
     if bytes >= isize::MAX as u64 {
-        "any".to_owned()
+        "any size".to_owned()
     } else {
         shown(bytes)
     }

@@ -22,9 +22,16 @@ struct Args {
     #[arg(long, value_name = "SELECTOR")]
     device: Option<String>,
     /// The device's budget; the workload scales with it
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
-          value_parser = clap::value_parser!(u64).range((2 << 20)..))]
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = budget)]
     limit: u64,
+}
+
+/// Enough for sixteen units.
+fn budget(text: &str) -> Result<u64, String> {
+    match cli::bytes(text)? {
+        bytes if bytes < 2 << 20 => Err(format!("{bytes} bytes: it takes 2M at least")),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Characters of the bar: the whole budget.
@@ -44,6 +51,14 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         builder = builder.select(selector);
     }
     let device = builder.build()?;
+    let largest = device.capabilities().max_buffer_bytes;
+    if largest < 8 * unit {
+        let why = format!(
+            "--limit {}: half of it is one region, and {device} makes none above {largest} bytes",
+            args.limit
+        );
+        return Err(why.into());
+    }
     let tensor = |units: u64| Tensor::empty(&device, (units * unit / 4) as usize, DType::F32);
 
     cli::say(format!(

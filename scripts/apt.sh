@@ -23,8 +23,9 @@ _orlop_thrice() {
     return 1
 }
 
+# Whatever one of the machine's sources says: another may have them.
 # shellcheck disable=SC2317  # reached through _orlop_thrice
-_orlop_apt_once() { _orlop_apt update && _orlop_apt install -y --no-install-recommends "$@"; }
+_orlop_apt_once() { _orlop_apt update || true; _orlop_apt install -y --no-install-recommends "$@"; }
 
 # Installs packages; 1 when ORLOP_NO_INSTALL=1 forbids it, or it cannot be done.
 _orlop_apt_install() {

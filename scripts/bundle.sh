@@ -6,8 +6,9 @@
 # For this machine's processor and C library, or newer ones. In FOLDER, `./measure.sh gpu` runs them there, one after another.
 set -euo pipefail
 
-case "$#:${2:-}" in
-    1: | 2:--peers) ;;
+case "${1:-}:$#:${2:-}" in
+    -*) echo "usage: scripts/bundle.sh FOLDER [--peers]" >&2 && exit 2 ;;
+    *:1: | *:2:--peers) ;;
     *) echo "usage: scripts/bundle.sh FOLDER [--peers]" >&2 && exit 2 ;;
 esac
 mkdir -p "$1"

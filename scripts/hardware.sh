@@ -8,6 +8,10 @@
 #   VK_DRIVER_FILES       the manifest of another such driver than the system's
 #   ORLOP_NO_HARDWARE=1   do not run; the only way to pass where there is no such driver
 set -euo pipefail
+case "$#:${1:-}" in
+    0: | 1:--full) ;;
+    *) echo "usage: scripts/hardware.sh [--full]" >&2 && exit 2 ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ "${ORLOP_NO_HARDWARE:-}" = 1 ]; then

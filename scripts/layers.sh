@@ -10,6 +10,10 @@
 #   ORLOP_NO_LAYERS=1    do not run; the only way to pass without the layers
 #   ORLOP_NO_INSTALL=1   install nothing (Debian: vulkan-validationlayers)
 set -euo pipefail
+case "$#:${1:-}" in
+    0: | 1:--full) ;;
+    *) echo "usage: scripts/layers.sh [--full]" >&2 && exit 2 ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ "${ORLOP_NO_LAYERS:-}" = 1 ]; then

@@ -15,16 +15,22 @@ if [ "${ORLOP_NO_MESA:-}" = 1 ]; then
     echo "mesa: not run (ORLOP_NO_MESA=1)"
     exit 0
 fi
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "mesa: not run (this machine is no x86-64)"
+    exit 0
+fi
 suite=trixie-backports
 home=~
 cache="${XDG_CACHE_HOME:-$home/.cache}/orlop/mesa-$suite"
 libraries="$cache/usr/lib/x86_64-linux-gnu"
 driver="$cache/usr/share/vulkan/icd.d/lvp_icd.json"
+loader="$libraries/ld-linux-x86-64.so.2"
+is_there() { [ -s "$driver" ] && [ -s "$loader" ]; }
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 # With apt's own resolver, on lists and a state of packages (none) of its own.
 fetch() (
     set -e # what calls it must not be a condition
-    [ "$(uname -m)" = x86_64 ]
     command -v apt-get >/dev/null
     command -v dpkg-deb >/dev/null
     # Where the cache is, so that what is whole comes there by a rename.
@@ -34,7 +40,7 @@ fetch() (
     mkdir -p "$apt/etc/apt.conf.d" "$apt/etc/preferences.d" "$apt/state/lists/partial" "$apt/cache/archives/partial" "$apt/root"
     : >"$apt/status"
     for name in trixie "$suite"; do
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $name main"
+        echo "deb [signed-by=$keyring] http://deb.debian.org/debian $name main"
     done >"$apt/etc/sources.list"
     # A mirror may be a copy of another day: signatures are looked at, dates are not.
     cat >"$apt/apt.conf" <<-END
@@ -62,11 +68,19 @@ fetch() (
     find "$apt/root" -name 'libvulkan_*.so' ! -name libvulkan_lvp.so -delete
     [ -s "$apt/root/usr/share/vulkan/icd.d/lvp_icd.json" ]
     [ -s "$apt/root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" ]
-    rm -rf "$cache"
-    mv "$apt/root" "$cache"
+    # Another run may have been faster, and use it.
+    if ! is_there; then
+        rm -rf "$cache"
+        mv -T "$apt/root" "$cache"
+    fi
 )
 
-if ! [ -s "$driver" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
+if ! is_there && [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
+    if ! [ -s "$keyring" ]; then
+        # shellcheck source=scripts/apt.sh
+        source scripts/apt.sh
+        _orlop_apt_install debian-archive-keyring || echo "mesa: $keyring, by which Debian's packages are known, is missing"
+    fi
     for try in 1 2 3; do
         set +e
         fetch
@@ -76,7 +90,7 @@ if ! [ -s "$driver" ] && [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
         [ "$try" -eq 3 ] || sleep $((try * 3))
     done
 fi
-if ! [ -s "$driver" ]; then
+if ! is_there; then
     echo "mesa: there is no newer Mesa in $cache, and it could not be fetched from Debian's $suite."
     echo "mesa: ORLOP_NO_MESA=1 leaves it out."
     exit 1
@@ -91,7 +105,7 @@ filters=("$@")
 one() { # number, filter
     # Vulkan alone: the GL of the system is not for this libc.
     env -u VK_ADD_DRIVER_FILES -u ORLOP_TEST_FULL VK_DRIVER_FILES="$driver" WGPU_BACKEND=vulkan ORLOP_TEST_REQUIRE=lavapipe \
-        "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$binary" "$2" >"$temp/$1" 2>&1
+        "$loader" --library-path "$libraries" "$binary" "$2" >"$temp/$1" 2>&1
 }
 running=()
 for at in "${!filters[@]}"; do

@@ -24,7 +24,8 @@ if ! browser >/dev/null; then
     exit 1
 fi
 
-pages="${CARGO_TARGET_DIR:-target}/tmp"
+target=$(cargo metadata --no-deps --locked --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+pages="$target/tmp"
 # scripts/test.sh has just written them.
 if [ "${ORLOP_PAGES_ARE_NEW:-}" != 1 ]; then
     cargo test --profile checked --all-features --locked --test snapshots the_page

@@ -272,6 +272,11 @@ summary() { # the name of the stage that failed, or nothing
 
 printf '=== adapters\n'
 started=$SECONDS
+if [ "${ORLOP_NO_INSTALL:-}" != 1 ]; then
+    # Not in rustup's minimal profile.
+    cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+    cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+fi
 # shellcheck source=scripts/adapters.sh
 source scripts/adapters.sh
 printf '%s\t%d\n' adapters $((SECONDS - started)) >>"$temp/times"

@@ -534,7 +534,9 @@ fn devices_lists_every_device() {
         assert!(objects.iter().all(|o| !o[key].is_null()), "{key}");
     }
     let table = run(&mut example("devices"));
-    assert!(text(&table.stdout).contains("cpu"));
+    for info in devices() {
+        assert!(text(&table.stdout).contains(&info.name), "{info}");
+    }
 }
 
 #[test]
@@ -854,6 +856,41 @@ fn tune_refuses_before_it_measures() {
     }
     let output = tune(&["--dtypes", "i32,u32"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// The entries that are compared are the product's first and last ones, however they lie in matrices.
+#[cfg(feature = "matmul-table")]
+#[test]
+fn tune_knows_wrong_entries() {
+    use measure::{alike, ends, reference};
+    use orlop::{DType, Device, Tensor};
+    let cpu = Device::cpu();
+    let shapes = [
+        [1, 5, 7, 3],
+        [3, 33, 17, 65],
+        [2, 1, 4, 5000],
+        [2, 3, 4, 4097],
+        [1, 200, 3, 100],
+        [70, 8, 8, 8],
+        [1000, 3, 1, 3],
+    ];
+    for [batches, m, k, n] in shapes {
+        let random = |shape: [usize; 3], seed| Tensor::randn(&cpu, shape, DType::F32, seed);
+        let a = random([batches, m, k], 1).expect("a");
+        let b = random([batches, k, n], 2).expect("b");
+        let product = a.matmul(&b).expect("a product");
+        let expected = reference(&a, &b).expect("a reference");
+        let size = product.elements();
+        assert!(alike(&ends(&product).expect("entries"), &expected));
+        for at in [0, size.min(4096) - 1, size - size.min(4096), size - 1] {
+            let wrong = product.copy().expect("a copy");
+            let flat = wrong.reshape([size]).expect("a view");
+            flat.slice(at..at + 1).expect("one").fill(1e3).expect("it");
+            let entries = ends(&wrong).expect("entries");
+            assert!(!alike(&entries, &expected), "{batches} {m} {k} {n}: {at}");
+        }
+    }
+    assert!(!alike(&[f32::NAN], &[1.0]) && !alike(&[], &[1.0]));
 }
 
 /// Who reads a file while it is written has the one from before: it was not written over.

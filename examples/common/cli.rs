@@ -7,7 +7,8 @@ use std::process::ExitCode;
 /// Exit code of everything that the caller can put right: arguments, files, shapes, devices.
 pub const REFUSED: u8 = 2;
 
-/// Reads the arguments and runs the example; an error is one line on stderr and exit code 2.
+/// Reads the arguments and runs the example; an error is said on stderr, in one line where it is the arguments', and gives
+/// exit code 2.
 pub fn run<Args: clap::Parser>(
     example: impl FnOnce(Args) -> Result<ExitCode, Box<dyn std::error::Error>>,
 ) -> ExitCode {
@@ -19,15 +20,21 @@ pub fn run<Args: clap::Parser>(
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // clap's message comes before an empty line, then advice.
+            // clap's message and its tip come before what every error ends with.
             let text = error.to_string();
-            let message = text.split("\n\n").next().unwrap_or(&text);
+            let end =
+                ["\n\nUsage:", "\n\nFor more"].map(|end| text.find(end).unwrap_or(text.len()));
+            let message = &text[..end[0].min(end[1])];
             let hint = if error.kind() == clap::error::ErrorKind::MissingRequiredArgument {
                 ""
             } else {
                 " (see --help)"
             };
-            let line = one_line(message.trim_start_matches("error: "));
+            let words: Vec<&str> = message
+                .trim_start_matches("error: ")
+                .split_whitespace()
+                .collect();
+            let line = words.join(" ");
             refuse(&format!("{line}{hint}"))
         }
     }
@@ -101,11 +108,27 @@ pub fn write(path: &std::path::Path, bytes: &[u8]) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Errors of kernels have lines that show where.
 fn refuse(error: &dyn Display) -> ExitCode {
-    complain(format_args!("error: {}\n", one_line(&error.to_string())));
+    complain(format_args!("error: {error}\n"));
     ExitCode::from(REFUSED)
 }
 
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+/// A number of bytes, perhaps in K, M or G (of 1024).
+///
+/// # Errors
+/// What is none.
+#[allow(dead_code)] // not every example takes one
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let shift = match text.chars().last() {
+        Some('K') => 10,
+        Some('M') => 20,
+        Some('G') => 30,
+        _ => 0,
+    };
+    let number = text.strip_suffix(['K', 'M', 'G']).unwrap_or(text);
+    let number: Option<u64> = number.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("`{text}` is no number of bytes"))
 }

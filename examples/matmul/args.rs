@@ -45,7 +45,7 @@ pub struct Args {
     /// Let f16 products use cooperative matrices (tensor cores), where the device has some
     #[arg(long)]
     pub cooperative: bool,
-    /// Timed products; the median is reported, after one that is not timed
+    /// Timed runs, each of as many products as take 10 ms; their median is reported, after products that are not timed
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub repeat: u32,
     /// Print one JSON object and nothing else

@@ -13,11 +13,11 @@ mod values;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use args::Args;
 use check::Roundings;
-use orlop::{DType, Device, Tensor, explain_matmuls};
+use orlop::{DType, Device, DeviceKind, Tensor, explain_matmuls};
 use report::Report;
 use values::{Array, Values};
 
@@ -37,13 +37,14 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     device.synchronize()?;
     let upload = started.elapsed().as_secs_f64();
 
-    let (first, plans) = explain_matmuls(|| timed(&device, &left, &right));
+    let (first, plans) = explain_matmuls(|| timed(&device, &left, &right, 1));
     let (mut product, first_seconds) = first?;
     let mut times = Vec::new();
+    let in_a_row = in_a_row(&device, &left, &right)?;
     for _ in 0..args.repeat {
         drop(product);
         let seconds;
-        (product, seconds) = timed(&device, &left, &right)?;
+        (product, seconds) = timed(&device, &left, &right, in_a_row)?;
         times.push(seconds);
     }
     times.sort_by(f64::total_cmp);
@@ -82,6 +83,7 @@ fn example(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         first_seconds,
         seconds: times[times.len() / 2],
         repeats: args.repeat,
+        in_a_row,
         check: check::check(&a, &b, &c, roundings)?,
         roundings,
         upload: (a.bytes() + b.bytes(), upload),
@@ -150,8 +152,11 @@ fn check_host_memory([m, k, n]: [usize; 3], dtype: DType, device: &Device) -> Re
         .iter()
         .map(|&(rows, columns)| rows as u128 * columns as u128)
         .fold(0, u128::saturating_add);
-    // Once here for the check, once while numbers are made, once where the device uses the host.
-    let copies = if device.info().kind().is_gpu() { 2 } else { 3 };
+    // Once here for the check, once while numbers are made, once where the device has no memory of its own.
+    let copies = match device.info().kind() {
+        DeviceKind::DiscreteGpu => 2,
+        _ => 3,
+    };
     let needed = elements.saturating_mul(dtype.size() as u128 * copies);
     match Device::cpu().info().memory_free {
         Some(free) if needed > u128::from(free) => Err(format!(
@@ -163,12 +168,33 @@ fn check_host_memory([m, k, n]: [usize; 3], dtype: DType, device: &Device) -> Re
     }
 }
 
-/// The product, and the seconds until it was there.
-fn timed(device: &Device, a: &Tensor, b: &Tensor) -> orlop::Result<(Tensor, f64)> {
+/// Seconds of products between two waits, unless one takes longer: a wait takes as long as a small product.
+const RUN: f64 = 0.01;
+/// For which hardware is kept busy first: its clock falls while kernels compile, and takes its time to rise.
+const WARMING: Duration = Duration::from_millis(200);
+
+/// The last of so many products, and the seconds of one until all were there.
+fn timed(device: &Device, a: &Tensor, b: &Tensor, in_a_row: u32) -> orlop::Result<(Tensor, f64)> {
     let started = Instant::now();
-    let product = a.matmul(b)?;
+    let mut product = a.matmul(b)?;
+    for _ in 1..in_a_row {
+        drop(product);
+        product = a.matmul(b)?;
+    }
     device.synchronize()?;
-    Ok((product, started.elapsed().as_secs_f64()))
+    let seconds = started.elapsed().as_secs_f64();
+    Ok((product, seconds / f64::from(in_a_row)))
+}
+
+/// How many products to time between two waits, once the device is at speed.
+fn in_a_row(device: &Device, a: &Tensor, b: &Tensor) -> orlop::Result<u32> {
+    let started = Instant::now();
+    loop {
+        let (_, seconds) = timed(device, a, b, 1)?;
+        if !device.info().kind().is_gpu() || started.elapsed() > WARMING {
+            return Ok((RUN / seconds).clamp(1.0, 1000.0) as u32);
+        }
+    }
 }
 
 /// Where the product ran when the device could not do it, and what the device lacks.

@@ -24,10 +24,12 @@ pub struct Report {
     pub plan: Option<String>,
     /// The first call, kernel compilation included.
     pub first_seconds: f64,
-    /// Median of the calls after it.
+    /// Of one product, the median of runs.
     pub seconds: f64,
-    /// How many calls those are.
+    /// How many runs those are.
     pub repeats: u32,
+    /// Products of a run, between two waits.
+    pub in_a_row: u32,
     /// The check against the reference.
     pub check: Check,
     pub roundings: Roundings,
@@ -77,6 +79,7 @@ impl Report {
             "dtype": self.dtype.name(),
             "plan": self.plan,
             "seconds": self.seconds,
+            "products_in_a_row": self.in_a_row,
             "first_seconds": self.first_seconds,
             "gflops": self.gflops(),
             "error": self.check.error,
@@ -117,9 +120,13 @@ impl Report {
         line(
             "time",
             format!(
-                "{:.6} s, median of {} ({}: {:.6} s)",
+                "{:.6} s, median of {}{} ({}: {:.6} s)",
                 self.seconds,
                 self.repeats,
+                match self.in_a_row {
+                    1 => String::new(),
+                    products => format!(" runs of {products} products"),
+                },
                 if self.device.is_cpu() || self.elsewhere.is_some() {
                     "first call"
                 } else {
@@ -130,8 +137,11 @@ impl Report {
         );
         line("speed", format!("{:.2} GFLOP/s", self.gflops()));
         line("error", self.verdict());
-        line("upload", transfer(self.upload));
-        line("download", transfer(self.download));
+        line(
+            "upload",
+            transfer(self.upload, "the first, which makes memory for it"),
+        );
+        line("download", transfer(self.download, "the first"));
         text.push_str(&self.device.memory_summary());
         text
     }
@@ -166,12 +176,12 @@ impl Report {
     }
 }
 
-fn transfer((bytes, seconds): (usize, f64)) -> String {
+fn transfer((bytes, seconds): (usize, f64), which: &str) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     let rate = if seconds > 0.0 {
         bytes as f64 / seconds / 1e9
     } else {
         0.0
     };
-    format!("{mebibytes:.2} MiB in {seconds:.6} s ({rate:.2} GB/s)")
+    format!("{mebibytes:.2} MiB in {seconds:.6} s ({rate:.2} GB/s; {which})")
 }

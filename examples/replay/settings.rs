@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use orlop::memory::{Growth, WhenFull};
 
+use crate::cli::bytes;
+
 /// `--growth`.
 #[derive(Clone, Copy, Debug)]
 pub struct Growing(pub Growth);
@@ -78,21 +80,6 @@ impl FromStr for Limit {
             None => bytes(text).map(Limit::Bytes),
         }
     }
-}
-
-/// A number of bytes, perhaps in K, M or G.
-fn bytes(text: &str) -> Result<u64, String> {
-    let shift = match text.chars().last() {
-        Some('K') => 10,
-        Some('M') => 20,
-        Some('G') => 30,
-        _ => 0,
-    };
-    let number = text.strip_suffix(['K', 'M', 'G']).unwrap_or(text);
-    let number: Option<u64> = number.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| format!("`{text}` is no number of bytes"))
 }
 
 /// `--when-full`.

@@ -16,14 +16,15 @@ use std::time::Duration;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{Bench, Case, Times};
-use orlop::{DType, Device, MatmulTable};
+use measure::{Bench, Case, LeftOut, Times, Way};
+use orlop::{DType, Device, MatmulProblem, MatmulTable};
 
 /// Measures the kernels for matrix products on a device and writes a table of the best.
 ///
 /// Each size of the ladder stands for the sizes around it, up to the geometric mean with its neighbours. A
 /// kernel is in the table where it saves --margin percent of the planned one's time at least, in the median of
-/// rounds that take turns. Products of wrong entries are refused, not timed.
+/// rounds that take turns. Kernels that give other entries than the CPU are named, and not timed. --out has what was
+/// found so far while it runs.
 #[derive(Parser, Debug)]
 #[command(name = "tune", version, verbatim_doc_comment)]
 struct Args {
@@ -141,50 +142,76 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
         longest: args.longest,
     };
     let mut found = Vec::new();
-    let mut left_out = 0;
+    let (mut left_out, mut failed, mut stopped) = (Vec::new(), 0, None);
+    let info = device.info();
+    // Written after each find: what stops the rest leaves what was found.
+    let table = |found: &[(MatmulProblem, Way)]| -> orlop::Result<String> {
+        let mut table = MatmulTable::new();
+        for choice in merge::choices(found.to_vec(), &args.sizes, &args.batches) {
+            table.push(&info.name, Some(&info.driver), choice)?;
+        }
+        table.extend(base.clone());
+        Ok(format!(
+            "# Kernels for matrix products, measured by orlop's example `tune`: at least {} % of the planned one's time\n# was to be saved. Those of --base are as they were.\n\n{}",
+            args.margin,
+            table.to_toml(),
+        ))
+    };
     for case in cases {
         bar.set_message(case.to_string());
-        match bench.times(&case)? {
-            Some(times) => {
+        let say = |text: String| bar.suspend(|| cli::complain(text));
+        match bench.times(&case) {
+            Ok(Ok(times)) => {
+                for (way, why) in &times.failed {
+                    say(format!("{case}: {way} {why}\n"));
+                }
+                failed += times.failed.len();
                 if args.times {
-                    bar.suspend(|| cli::complain(table_of(&case, &times)));
+                    say(table_of(&case, &times));
                 }
                 if let Some((way, seconds)) = times.faster(args.margin / 100.0) {
-                    bar.suspend(|| {
-                        cli::complain(format!(
-                            "{case}: {way}, {:.2} of the planned kernel's time\n",
-                            seconds / times.planned
-                        ));
-                    });
+                    say(format!(
+                        "{case}: {way}, {:.2} of the planned kernel's time\n",
+                        seconds / times.planned
+                    ));
                     found.push((times.problem, way));
+                    if let Some(path) = &args.out {
+                        cli::write(path, table(&found)?.as_bytes())?;
+                    }
                 }
             }
-            None => left_out += 1,
+            Ok(Err(why)) => left_out.push(why),
+            Err(lost @ orlop::Error::DeviceLost(_)) => {
+                stopped = Some(lost);
+                break;
+            }
+            Err(error) => {
+                failed += 1;
+                say(format!("{case}: {error}\n"));
+            }
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
 
-    let info = device.info();
-    let mut table = MatmulTable::new();
-    let count = found.len();
-    for choice in merge::choices(found, &args.sizes, &args.batches) {
-        table.push(&info.name, Some(&info.driver), choice)?;
-    }
-    table.extend(base);
-    let text = format!(
-        "# Kernels for matrix products, measured by orlop's example `tune`: at least {} % of the planned one's time\n# was to be saved. Those of --base are as they were.\n\n{}",
-        args.margin,
-        table.to_toml(),
-    );
+    let of = |why: LeftOut| left_out.iter().filter(|&&out| out == why).count();
     cli::complain(format!(
-        "{info}: {count} problems have a kernel that saves as much; {left_out} take too long, or have no kernel but the CPU's, and were left out\n",
+        "{info}: {} problems have a kernel that saves as much; left out were {} that take more memory than there is, {} that take longer than {} s, and {} that have no kernel but the CPU's; {failed} times a kernel failed\n",
+        found.len(),
+        of(LeftOut::Memory),
+        of(LeftOut::TooLong),
+        args.longest,
+        of(LeftOut::NoKernel),
     ));
+    let text = table(&found)?;
     match &args.out {
         Some(path) => cli::write(path, text.as_bytes())?,
         None => cli::say(text),
     }
-    Ok(ExitCode::SUCCESS)
+    match stopped {
+        Some(lost) => Err(lost.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// A line for each kernel, the fastest first.

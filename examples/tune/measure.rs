@@ -1,10 +1,11 @@
 //! The time of one product by each kernel that can do it, in rounds that take turns.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use orlop::{
-    DType, Device, MatmulKernel, MatmulProblem, Result, Tensor, explain_matmuls,
+    DType, Device, Error, MatmulKernel, MatmulProblem, Result, Tensor, explain_matmuls,
     with_matmul_kernel, with_matmul_split,
 };
 
@@ -73,10 +74,21 @@ pub struct Times {
     pub problem: MatmulProblem,
     /// The planned kernel.
     pub plan: Way,
-    /// Seconds by it.
+    /// Seconds by it; without end where its entries are wrong.
     pub planned: f64,
     /// Seconds by each kernel that is not hopeless, the fastest first.
     pub ways: Vec<(Way, f64)>,
+    /// Kernels that gave wrong entries, or could not run, and why.
+    pub failed: Vec<(Way, String)>,
+}
+
+/// Why a problem is not measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    Memory,
+    TooLong,
+    /// But the CPU's.
+    NoKernel,
 }
 
 impl Times {
@@ -98,19 +110,21 @@ pub struct Bench<'a> {
 
 /// Seconds of work in one timed run: short products are repeated.
 const RUN: f64 = 0.01;
-/// A kernel that takes this many times the planned one's time has no more rounds.
+/// A kernel that takes this many times the planned one's time has no more rounds,
 const HOPELESS: f64 = 2.0;
+/// or no first one after a run by itself: while kernels compile a GPU's clock falls, on an H200 to less than a fifth.
+const HOPELESS_ALONE: f64 = 10.0;
 /// How many times m and n k is where its parts are tried.
 const LONG: usize = 4;
 /// Sums in another order differ; sums of something else differ by far more.
 const ALIKE: f64 = 1e-2;
 
 impl Bench<'_> {
-    /// How long each kernel takes for a product; nothing where it takes too long, or is the CPU's.
+    /// How long each kernel takes for a product.
     ///
     /// # Errors
-    /// What allocating the operands or the planned product says.
-    pub fn times(&self, case: &Case) -> Result<Option<Times>> {
+    /// What allocating the operands or the planned product says; a lost device.
+    pub fn times(&self, case: &Case) -> Result<std::result::Result<Times, LeftOut>> {
         // Two operands and two results, in f64: sizes that overflow are too long.
         let [m, k, n] = [case.m, case.k, case.n].map(|size| size as f64);
         let floats = case.batches as f64 * (m * k + k * n + 2.0 * m * n);
@@ -121,7 +135,7 @@ impl Bench<'_> {
             .map_or(f64::INFINITY, |limit| limit as f64);
         let room = limit.min(self.device.capabilities().max_buffer_bytes as f64);
         if 2.0 * floats * case.dtype.size() as f64 > room {
-            return Ok(None);
+            return Ok(Err(LeftOut::Memory));
         }
         let operand = |rows, columns, by_columns, seed| {
             let shape = match by_columns {
@@ -141,15 +155,29 @@ impl Bench<'_> {
         let a = operand(case.m, case.k, case.a_by_columns, 1)?;
         let b = operand(case.k, case.n, case.b_by_columns, 2)?;
 
-        let (expected, plans) = explain_matmuls(|| a.matmul(&b));
-        let expected = expected?;
+        let (product, plans) = explain_matmuls(|| a.matmul(&b));
+        let product = product?;
         // Not on the CPU, for want of kernels.
         let Some((problem, plan)) = plans.first() else {
-            return Ok(None);
+            return Ok(Err(LeftOut::NoKernel));
+        };
+        let plan = Way {
+            kernel: plan.kernel,
+            split: plan.split,
         };
         let once = self.seconds(&a, &b, 1)?;
         if once > self.longest {
-            return Ok(None);
+            return Ok(Err(LeftOut::TooLong));
+        }
+        let expected = reference(&a, &b)?;
+        let is_right = alike(&ends(&product)?, &expected);
+        drop(product);
+        let mut failed = Vec::new();
+        if !is_right {
+            failed.push((
+                plan,
+                "gives wrong entries, and is what is planned".to_owned(),
+            ));
         }
         let times = (RUN / once).clamp(1.0, 1000.0) as usize;
         let mut ways = Vec::new();
@@ -163,23 +191,34 @@ impl Bench<'_> {
             .iter()
             .flat_map(|&kernel| splits.iter().map(move |&split| Way { kernel, split }))
         {
-            // Those that cannot do it are refused.
-            let Ok(product) = way.run(|| a.matmul(&b)) else {
-                continue;
+            let entries = way.run(|| a.matmul(&b)).and_then(|product| ends(&product));
+            let why = match entries {
+                Ok(entries) if alike(&entries, &expected) => {
+                    let seconds = way.run(|| self.seconds(&a, &b, 1))?;
+                    if seconds <= HOPELESS_ALONE * once {
+                        ways.push((way, Vec::new()));
+                    }
+                    continue;
+                }
+                Ok(_) => "gives wrong entries".to_owned(),
+                // It is not for this problem.
+                Err(Error::InvalidArgument(_) | Error::Unsupported(_)) => continue,
+                Err(lost @ Error::DeviceLost(_)) => return Err(lost),
+                Err(error) => error.to_string(),
             };
-            if !self.alike(&product, &expected)? {
-                continue;
-            }
-            let seconds = way.run(|| self.seconds(&a, &b, 1))?;
-            if seconds <= HOPELESS * once {
-                ways.push((way, Vec::new()));
-            }
+            failed.push((way, why));
         }
         let mut planned = Vec::new();
-        for _ in 0..self.rounds {
-            planned.push(self.seconds(&a, &b, times)?);
+        for round in 0..self.rounds {
+            let seconds = self.seconds(&a, &b, times)?;
+            planned.push(seconds);
             for (way, seconds) in &mut ways {
                 seconds.push(way.run(|| self.seconds(&a, &b, times))?);
+            }
+            if round == 0 {
+                ways.retain(|(_, of_way)| {
+                    of_way.iter().all(|&of_way| of_way <= HOPELESS * seconds)
+                });
             }
         }
         let mut ways: Vec<(Way, f64)> = ways
@@ -187,14 +226,15 @@ impl Bench<'_> {
             .map(|(way, seconds)| (way, median(seconds)))
             .collect();
         ways.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-        Ok(Some(Times {
+        Ok(Ok(Times {
             problem: *problem,
-            plan: Way {
-                kernel: plan.kernel,
-                split: plan.split,
+            plan,
+            planned: match is_right {
+                true => median(planned),
+                false => f64::INFINITY,
             },
-            planned: median(planned),
             ways,
+            failed,
         }))
     }
 
@@ -208,30 +248,50 @@ impl Bench<'_> {
         self.device.synchronize()?;
         Ok(start.elapsed().as_secs_f64() / times as f64)
     }
+}
 
-    /// Whether a kernel computes the same, by the first and the last entries.
-    fn alike(&self, product: &Tensor, expected: &Tensor) -> Result<bool> {
-        let ends = |tensor: &Tensor| -> Result<Vec<f32>> {
-            let flat = tensor.reshape([tensor.shape().elements()])?;
-            let size = flat.shape().elements();
-            let part = size.min(4096);
-            let mut values = flat.slice(0..part)?.cast(DType::F32)?.to_vec::<f32>()?;
-            values.extend(
-                flat.slice(size - part..size)?
-                    .cast(DType::F32)?
-                    .to_vec::<f32>()?,
-            );
-            Ok(values)
-        };
-        let (found, expected) = (ends(product)?, ends(expected)?);
-        let largest = expected
-            .iter()
-            .fold(1.0, |most: f32, value| most.max(value.abs()));
-        let pairs = found.iter().zip(&expected);
-        Ok(pairs
+/// Entries that are looked at, from the first one on and up to the last one.
+const LOOKED_AT: usize = 4096;
+
+/// The first and the last entries of a product.
+pub fn ends(product: &Tensor) -> Result<Vec<f32>> {
+    let size = product.elements();
+    let (flat, part) = (product.reshape([size])?, size.min(LOOKED_AT));
+    let of = |range: Range<usize>| flat.slice(range)?.cast(DType::F32)?.to_vec::<f32>();
+    let mut values = of(0..part)?;
+    values.extend(of(size - part..size)?);
+    Ok(values)
+}
+
+/// The same by the CPU, from the rows that they are of.
+pub fn reference(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
+    let cpu = Device::cpu();
+    let (batches, m, n) = (a.shape()[0], a.shape()[1], b.shape()[2]);
+    let part = (batches * m * n).min(LOOKED_AT);
+    let (of_matrix, rows) = (m * n, part.div_ceil(n).min(m));
+    let matrices = part.div_ceil(of_matrix);
+    let of = |matrices: Range<usize>, rows: Range<usize>| -> Result<Vec<f32>> {
+        let a = a.slice((matrices.clone(), rows))?.to(&cpu)?;
+        let product = a.matmul(&b.slice(matrices)?.to(&cpu)?)?;
+        product.cast(DType::F32)?.to_vec::<f32>()
+    };
+    let mut values = of(0..matrices, 0..rows)?;
+    values.truncate(part);
+    let last = of(batches - matrices..batches, m - rows..m)?;
+    values.extend(&last[last.len() - part..]);
+    Ok(values)
+}
+
+/// Whether the same was computed.
+pub fn alike(found: &[f32], expected: &[f32]) -> bool {
+    let largest = expected
+        .iter()
+        .fold(1.0, |most: f32, value| most.max(value.abs()));
+    let pairs = found.iter().zip(expected);
+    found.len() == expected.len()
+        && pairs
             .map(|(a, b)| f64::from((a - b).abs()))
-            .all(|off| off <= ALIKE * f64::from(largest)))
-    }
+            .all(|off| off <= ALIKE * f64::from(largest))
 }
 
 fn median(mut seconds: Vec<f64>) -> f64 {

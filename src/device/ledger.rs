@@ -157,14 +157,16 @@ fn overcommitted(device: String, refused: &Overcommitted) -> Error {
 
 impl Device {
     /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
-    /// sets it when it is opened: where memory is divided it is a promise from now on. Idle regions beyond it go back first; what
+    /// sets it when it is opened: where memory is divided it is a promise from now on. Idle regions beyond it go back first, then
+    /// those whose tensors find room in others, or together in a smaller one where the old budget leaves room for it beside them
+    /// (unless the device has [`WhenFull::Fail`](crate::memory::WhenFull::Fail)); what
     /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
-    /// was opened. (`Growth::Budget` takes a budget in one region, which stays as long as any tensor is in it.) On
+    /// was opened. On
     /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have
-    /// more: the budget is what it was. [`Error::DeviceLost`].
+    /// more, which could not be moved together: the budget is what it was. [`Error::DeviceLost`].
     pub fn set_memory_limit(&self, bytes: u64) -> Result<()> {
         let changed = match &self.0.backend {
             Backend::Cpu(pool) => pool.set_limit(bytes),
@@ -181,7 +183,8 @@ impl Device {
                 largest_free: memory.largest_free,
                 diagnosis: format!(
                     "a budget of {} was asked for, but regions with tensors in them have {} (regions: {}), of which {} are in use; \
-                     what would help: freeing tensors until regions are idle, or a budget of as much",
+                     what would help: freeing tensors, moving them together (`WhenFull::Relocate`, the default) where that was not tried, \
+                     or a budget of as much",
                     Bytes(bytes),
                     Bytes(memory.reserved),
                     memory.regions,

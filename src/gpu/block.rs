@@ -6,7 +6,7 @@ use super::Gpu;
 use crate::error::{Error, Result};
 use crate::memory::{BlockId, QUANTUM, Request};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::turns::Turns;
 
 /// One chunk of a device's pool, named by id: where it lies is the pool's business. Dropping it
@@ -32,8 +32,20 @@ pub(crate) struct GpuBlock {
     leaving: AtomicUsize,
     /// When it was used last, counted in uses of any block of the device.
     last_used: AtomicU64,
-    /// Held by an op that changes the contents on the CPU, from their download to their upload.
-    elsewhere: Mutex<()>,
+    /// Held alone by an op that changes the contents on the CPU, from their download to their upload, and by others while
+    /// they record what changes them here: else these would be lost.
+    changes: RwLock<()>,
+    /// The mark of the thread whose op has it alone, which brings the contents back itself; else 0.
+    elsewhere: AtomicUsize,
+}
+
+thread_local! {
+    static MARK: u8 = const { 0 };
+}
+
+/// A number that no other thread has at the time, and not 0.
+fn mark() -> usize {
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 impl GpuBlock {
@@ -50,14 +62,45 @@ impl GpuBlock {
             held: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             last_used,
-            elsewhere: Mutex::new(()),
+            changes: RwLock::new(()),
+            elsewhere: AtomicUsize::new(0),
         })
     }
 
     /// The turn of an op that changes the contents elsewhere and brings them back. Its holder may wait for the device:
     /// docs/architecture.md, "Locks", has it outermost.
-    pub(crate) fn write_elsewhere(&self) -> MutexGuard<'_, ()> {
-        self.elsewhere.lock()
+    pub(crate) fn write_elsewhere(&self) -> Elsewhere<'_> {
+        if self.is_written_elsewhere_here() {
+            return Elsewhere(self, None);
+        }
+        let alone = self.changes.write();
+        self.elsewhere.store(mark(), Ordering::Release);
+        Elsewhere(self, Some(alone))
+    }
+
+    /// The turn of an op that changes the contents in device memory, until that is recorded.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(super) fn write_here(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        if self.is_written_elsewhere_here() {
+            return Ok(None);
+        }
+        match self.gpu.wait_timeout {
+            None => Ok(Some(self.changes.read())),
+            Some(limit) => self.changes.try_read_for(limit).map(Some).ok_or_else(|| {
+                Error::timed_out(
+                    &self.gpu.name,
+                    "an op that changes a tensor on the CPU",
+                    limit,
+                )
+            }),
+        }
+    }
+
+    /// By this thread.
+    fn is_written_elsewhere_here(&self) -> bool {
+        self.elsewhere.load(Ordering::Acquire) == mark()
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
@@ -181,6 +224,17 @@ impl GpuBlock {
     /// From now on this is its chunk.
     pub(super) fn settle(&self, id: BlockId) {
         self.id.store(id.to_bits(), Ordering::Release);
+    }
+}
+
+/// Held by an op that changes a block's contents elsewhere; without a lock within another one of the same thread.
+pub(crate) struct Elsewhere<'a>(&'a GpuBlock, Option<RwLockWriteGuard<'a, ()>>);
+
+impl Drop for Elsewhere<'_> {
+    fn drop(&mut self) {
+        if self.1.is_some() {
+            self.0.elsewhere.store(0, Ordering::Release);
+        }
     }
 }
 

@@ -177,8 +177,7 @@ impl Gpu {
     /// Takes no more work, and waits for what was submitted, unless that takes seconds.
     fn settle(&self) {
         self.health.lose("the process ends");
-        let mut looks = 0..LOOKS;
-        let submissions = looks.find_map(|_| {
+        let submissions = (0..LOOKS).find_map(|_| {
             let stream = self.stream.try_lock();
             if stream.is_none() {
                 thread::sleep(PAUSE);
@@ -193,7 +192,8 @@ impl Gpu {
             }
             done
         };
-        looks.any(done);
+        // As long again: on a busy machine a driver compiles for seconds, and must not be left at that.
+        (0..LOOKS).any(done);
     }
 }
 

@@ -47,8 +47,8 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, LimitRefused, MemorySnapshot, MemoryStatistics, OwnedPool,
-    Pool, PoolConfig, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, LimitRefused, MemorySnapshot, MemoryStatistics, Mover,
+    OwnedPool, Pool, PoolConfig, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -344,21 +344,21 @@ impl Gpu {
     pub(crate) fn trim_to(&self, bytes: u64) -> Result<()> {
         let _hold = self.hold();
         let mut stream = self.stream.lock();
-        self.giving_back(&mut stream, |pool| pool.trim_to(bytes))?;
+        self.giving_back(&mut stream, |pool, _| pool.trim_to(bytes))?;
         stream.staging.trim();
         stream.texels.trim();
         Ok(())
     }
 
-    /// Changes the budget.
+    /// Changes the budget. Live blocks that move for it are recorded.
     ///
     /// # Errors
     /// `DeviceLost`.
     pub(crate) fn set_limit(&self, limit: u64) -> Result<Result<(), LimitRefused>> {
         self.health.check()?;
         let _hold = self.hold();
-        self.giving_back(&mut self.stream.lock(), |pool| {
-            pool.change_limit(limit, |regions| regions.claim().change_budget(limit))
+        self.giving_back(&mut self.stream.lock(), |pool, mover| {
+            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
         })
     }
 
@@ -366,12 +366,13 @@ impl Gpu {
     fn giving_back<T>(
         &self,
         stream: &mut Stream,
-        give: impl FnOnce(&mut Pool<Regions>) -> T,
+        give: impl FnOnce(&mut OwnedPool<Regions, GpuBlock>, Option<&mut dyn Mover<wgpu::Buffer>>) -> T,
     ) -> Result<T> {
         // The open batch may use a region that goes; submitting it lets the memory go after it.
         stream.submit()?;
+        let (given, moved) = self.moving(stream, give);
+        moved.and_then(|()| stream.submit())?;
         let mut pool = self.memory.lock();
-        let given = give(&mut pool);
         pool.source_mut().let_go();
         stream.forget_returned(&mut pool);
         Ok(given)

@@ -72,8 +72,14 @@ impl Gpu {
         back: Option<&Arc<GpuBlock>>,
     ) -> Result<std::result::Result<BlockId, FullReason>> {
         let attempt = |memory: &mut OwnedPool<Regions, GpuBlock>,
-                       mover: Option<&mut dyn Mover<wgpu::Buffer>>| {
-            let taken = memory.attempt(request, mover);
+                       mut mover: Option<&mut dyn Mover<wgpu::Buffer>>| {
+            let mut taken = match &mut mover {
+                Some(mover) => memory.attempt(request, Some(&mut **mover)),
+                None => memory.attempt(request, None),
+            };
+            if taken.is_err() && memory.release_dying() {
+                taken = memory.attempt(request, mover);
+            }
             if let (Ok(id), Some(block)) = (&taken, back) {
                 memory.adopt(*id, block);
                 memory.resume(*id, block.number());
@@ -82,31 +88,15 @@ impl Gpu {
             taken
         };
         let _hold = self.hold();
-        let bounce = {
+        {
             let mut memory = self.memory.lock();
-            match &self.bounce {
-                // Most requests find a chunk: they need no stream.
-                Some(bounce) if !memory.has_room(request.bytes) => bounce,
-                _ => return Ok(attempt(&mut memory, None)),
+            // Most requests find a chunk: they need no stream.
+            if self.bounce.is_none() || memory.has_room(request.bytes) {
+                return Ok(attempt(&mut memory, None));
             }
-        };
+        }
         let mut stream = self.stream.lock();
-        let mut journeys = Journeys::default();
-        let (taken, owners) = {
-            let mut memory = self.memory.lock();
-            let taken = attempt(&mut memory, Some(&mut journeys));
-            let owners: Vec<Weak<GpuBlock>> = journeys
-                .0
-                .iter()
-                .map(|journey| memory.owner(journey.block))
-                .collect();
-            (taken, owners)
-        };
-        let moved: Result<()> = journeys
-            .0
-            .into_iter()
-            .zip(owners)
-            .try_for_each(|(journey, owner)| record(&mut stream, bounce, journey, owner));
+        let (taken, moved) = self.moving(&mut stream, attempt);
         match (moved, taken) {
             (Ok(()), taken) => Ok(taken),
             (Err(lost), Ok(id)) => {
@@ -118,6 +108,36 @@ impl Gpu {
             }
             (Err(lost), Err(_)) => Err(lost),
         }
+    }
+}
+
+impl Gpu {
+    /// Does something to the pool that may move blocks, where they may, and records their copies.
+    pub(super) fn moving<T>(
+        &self,
+        stream: &mut Stream,
+        act: impl FnOnce(&mut OwnedPool<Regions, GpuBlock>, Option<&mut dyn Mover<wgpu::Buffer>>) -> T,
+    ) -> (T, Result<()>) {
+        let Some(bounce) = &self.bounce else {
+            return (act(&mut self.memory.lock(), None), Ok(()));
+        };
+        let mut journeys = Journeys::default();
+        let (done, owners) = {
+            let mut memory = self.memory.lock();
+            let done = act(&mut memory, Some(&mut journeys));
+            let owners: Vec<Weak<GpuBlock>> = journeys
+                .0
+                .iter()
+                .map(|journey| memory.owner(journey.block))
+                .collect();
+            (done, owners)
+        };
+        let moved = journeys
+            .0
+            .into_iter()
+            .zip(owners)
+            .try_for_each(|(journey, owner)| record(stream, bounce, journey, owner));
+        (done, moved)
     }
 }
 

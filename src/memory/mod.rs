@@ -47,6 +47,7 @@
 
 mod account;
 mod best_fit;
+mod evacuate;
 mod free_index;
 mod growth;
 mod history;

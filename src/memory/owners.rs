@@ -39,6 +39,25 @@ impl<S: RegionSource, B> OwnedPool<S, B> {
         }
     }
 
+    /// Frees the blocks whose last handle is being dropped, which waits for the pool and finds them gone then; whether there
+    /// were any. Nobody else can get at them, to move them or to spill them.
+    pub(crate) fn release_dying(&mut self) -> bool {
+        let is_dying = |id: &BlockId| {
+            let owner = self.owners.get(id.index());
+            owner.is_some_and(|owner| owner.strong_count() == 0 && !owner.ptr_eq(&Weak::new()))
+        };
+        let regions = self.pool.regions();
+        let chunks = regions.flat_map(|(region, _)| self.pool.chunks(region));
+        let dying: Vec<BlockId> = chunks
+            .filter_map(|chunk| chunk.block)
+            .filter(is_dying)
+            .collect();
+        for &id in &dying {
+            self.release(id);
+        }
+        !dying.is_empty()
+    }
+
     /// Frees a block whose contents are on the host; the number under which it lives on.
     pub(crate) fn set_aside(&mut self, id: BlockId) -> u64 {
         let number = self.pool.set_aside(id);

@@ -352,16 +352,22 @@ impl<S: RegionSource> Pool<S> {
         self.config.limit = limit;
     }
 
-    /// [`Pool::set_limit`] of a device's pool, whose budget the source promises: what is idle beyond it goes back first.
+    /// [`Pool::set_limit`] of a device's pool, whose budget the source promises: what is idle beyond it goes back first, and
+    /// what moving blocks together makes idle.
     ///
     /// # Errors
     /// When more is in regions that hold blocks, or the source does not promise it: the budget is what it was.
     pub(crate) fn change_limit(
         &mut self,
         limit: u64,
+        mover: Option<&mut dyn Mover<S::Region>>,
         promise: impl FnOnce(&S) -> Result<(), Overcommitted>,
     ) -> Result<(), LimitRefused> {
         self.trim_to(limit);
+        if let Some(mover) = mover {
+            self.shrink_to(limit, mover);
+            self.trim_to(limit);
+        }
         let statistics = self.statistics();
         if statistics.reserved > limit {
             return Err(LimitRefused::Held(Box::new(statistics)));

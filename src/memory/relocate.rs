@@ -7,14 +7,13 @@
 //! fewest bytes in use and the cheapest slide; for a small request it makes room for two where that moves
 //! little more than twice as much (`plan.rs`). When no window will do,
 //! bytes that the budget still allows become a region to move into; then whole regions are
-//! evacuated and returned so that a new one may be made in their place; at last all regions are
+//! evacuated and returned so that a new one may be made in their place (`evacuate.rs`); at last all regions are
 //! slid together, and windows are tried once more.
 
 use std::collections::HashMap;
 
 use super::best_fit::{BlockId, Place, RegionId};
 use super::holes::Mapped;
-use super::order;
 use super::plan::{Map, Plan, Step};
 use super::pool::{Pool, RegionSource};
 
@@ -101,7 +100,7 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// Adds an empty region of `bytes`; nothing when there is none to be had.
-    fn open_spare(&mut self, bytes: u64) -> Option<RegionId> {
+    pub(super) fn open_spare(&mut self, bytes: u64) -> Option<RegionId> {
         let bytes = super::growth::round_down(bytes);
         if bytes == 0 {
             return None;
@@ -110,7 +109,7 @@ impl<S: RegionSource> Pool<S> {
         Some(self.open_region(region, bytes))
     }
 
-    fn map(&self, mover: &mut dyn Mover<S::Region>) -> Vec<Mapped> {
+    pub(super) fn map(&self, mover: &mut dyn Mover<S::Region>) -> Vec<Mapped> {
         let mut mapped: Vec<Mapped> = self
             .best_fit
             .regions()
@@ -138,83 +137,6 @@ impl<S: RegionSource> Pool<S> {
         true
     }
 
-    /// Evacuates whole regions and returns them, until a new region of `bytes` can be made; false
-    /// when that cannot be reached.
-    fn trade_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
-        if bytes > self.config.max_region {
-            return false;
-        }
-        let mut before = u64::MAX;
-        loop {
-            if self.evacuate_regions(bytes, mover) {
-                return true;
-            }
-            let reserved = self.account.reserved();
-            if reserved >= before {
-                return false;
-            }
-            before = reserved;
-            // The holes elsewhere are too small one by one: what the budget still allows becomes one,
-            // exactly as large as what several regions hold.
-            let room = self.packed(mover);
-            if self.open_spare(room).is_none() {
-                return false;
-            }
-        }
-    }
-
-    /// Bytes in use in those regions with the largest free share that fit together into one region
-    /// within the budget.
-    fn packed(&self, mover: &mut dyn Mover<S::Region>) -> u64 {
-        let mut mapped = self.map(mover);
-        mapped.retain(|region| !region.is_pinned() && region.free_share() > 0.0);
-        order::sort(&mut mapped, Mapped::emptiest_first);
-        let room = self.headroom().min(self.config.max_region);
-        mapped
-            .iter()
-            .map(Mapped::used)
-            .fold(0, |sum, used| match sum + used {
-                more if more <= room => more,
-                _ => sum,
-            })
-    }
-
-    /// Evacuates regions and returns them, those with the largest free share first, until a region
-    /// of `bytes` is there in their place; false when the blocks of the others find no room, or when
-    /// enough went back and the source still says no (its memory may be free only later).
-    fn evacuate_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
-        let mut returned = 0;
-        loop {
-            if self.headroom() >= bytes && self.open_spare(bytes).is_some() {
-                return true;
-            }
-            if returned >= bytes && self.headroom() >= bytes {
-                return false;
-            }
-            let mapped = self.map(mover);
-            let mut map = Map::of(mapped.iter().map(|region| region.pieces.clone()).collect());
-            let mut regions: Vec<usize> = (0..mapped.len()).collect();
-            regions.retain(|&at| !mapped[at].is_pinned());
-            order::sort(&mut regions, |&at| mapped[at].emptiest_first());
-            let next = regions.into_iter().find_map(|at| {
-                let region = &mapped[at];
-                // An empty region is worth returning only where it makes the room.
-                let helps =
-                    region.used() > 0 || self.headroom().saturating_add(region.bytes) >= bytes;
-                let plan = helps.then(|| map.emptying(at)).flatten()?;
-                Some((region.id, region.bytes, plan))
-            });
-            let Some((region, region_bytes, plan)) = next else {
-                return false;
-            };
-            self.carry_out(plan, mover);
-            if !self.close_region(region) {
-                return false;
-            }
-            returned += region_bytes;
-        }
-    }
-
     /// Slides the blocks of every region down, between those that are pinned.
     fn slide_all(&mut self, mover: &mut dyn Mover<S::Region>) {
         for region in self.map(mover) {
@@ -225,7 +147,7 @@ impl<S: RegionSource> Pool<S> {
         }
     }
 
-    fn carry_out(&mut self, plan: Plan, mover: &mut dyn Mover<S::Region>) {
+    pub(super) fn carry_out(&mut self, plan: Plan, mover: &mut dyn Mover<S::Region>) {
         // What is left of a hole is another chunk.
         let mut rests: HashMap<u32, u32> = HashMap::new();
         for step in plan.steps {
@@ -277,13 +199,13 @@ impl<S: RegionSource> Pool<S> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::ladder::tests::Capacity;
     use super::super::{Growth, PoolConfig, QUANTUM, Refused};
     use super::*;
 
     /// Regions of real bytes.
-    struct Bytes;
+    pub(in crate::memory) struct Bytes;
 
     impl RegionSource for Bytes {
         type Region = std::cell::RefCell<Vec<u8>>;
@@ -294,7 +216,7 @@ mod tests {
     }
 
     /// Copies in order of address, as the contract says.
-    struct Copies;
+    pub(in crate::memory) struct Copies;
 
     type Region = <Bytes as RegionSource>::Region;
 
@@ -307,7 +229,7 @@ mod tests {
         }
     }
 
-    fn pool(growth: Growth, limit: u64) -> Pool<Bytes> {
+    pub(in crate::memory) fn pool(growth: Growth, limit: u64) -> Pool<Bytes> {
         let config = PoolConfig {
             growth,
             limit: Some(limit * QUANTUM),
@@ -316,7 +238,7 @@ mod tests {
         Pool::new(Bytes, config)
     }
 
-    fn fill(pool: &Pool<Bytes>, block: BlockId, value: u8) {
+    pub(in crate::memory) fn fill(pool: &Pool<Bytes>, block: BlockId, value: u8) {
         let place = pool.place(block).unwrap();
         let (from, to) = (place.offset as usize, (place.offset + place.bytes) as usize);
         pool.region(place.region).unwrap().borrow_mut()[from..to].fill(value);
@@ -330,7 +252,7 @@ mod tests {
     }
 
     /// Chunks tile, neighbours are not both free, and each block has its bytes.
-    fn check(pool: &Pool<Bytes>, live: &[(BlockId, u64, u8)]) {
+    pub(in crate::memory) fn check(pool: &Pool<Bytes>, live: &[(BlockId, u64, u8)]) {
         let mut used = 0;
         for (region, bytes) in pool.regions() {
             let (mut at, mut was_free) = (0, false);

@@ -344,13 +344,13 @@ impl Triangle {
         let sizes = layout.shape();
         let (height, width) = (sizes[sizes.rank() - 2], sizes[sizes.rank() - 1]);
         let each = height * width * (NEAR / (height * width).max(1));
-        let mask: Vec<u8> = (0..each)
-            .flat_map(|at| {
-                let (row, column) = (at / width % height, at % width);
-                let is_inside = self.inside(row as isize).contains(&column);
-                std::iter::repeat_n(if is_inside { u8::MAX } else { 0 }, size_of::<T>())
-            })
-            .collect();
+        let each = each.min(out.len());
+        let mut mask = vec![0u8; size_of_val(&out[..each])];
+        for (at, bytes) in mask.chunks_mut(width * size_of::<T>()).enumerate() {
+            let inside = self.inside((at % height) as isize);
+            let inside = inside.start.min(width)..inside.end.min(width);
+            bytes[inside.start * size_of::<T>()..inside.end * size_of::<T>()].fill(u8::MAX);
+        }
         let walk = parallel::Walk::new(&[layout]);
         parallel::pieces(out, |mut start, mut piece| {
             while !piece.is_empty() {

@@ -1,7 +1,7 @@
 //! Virtual devices on one adapter: their budgets, and the ledger of their sum. Devices of other tests
 //! are in it too, so each test looks for its own by number.
 
-use orlop::memory::Growth;
+use orlop::memory::{Growth, WhenFull};
 use orlop::{DType, Device, DeviceKind, Error, LedgerEntry, Result, Tensor};
 
 use crate::adapters::Context;
@@ -14,6 +14,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("ledger::devices_come_and_go", Scope::Device, come_and_go),
         Test::new("ledger::promises", Scope::Device, promises),
         Test::new("ledger::budgets_change", Scope::Device, budgets_change),
+        Test::new("ledger::lowered_budgets", Scope::Device, lowered_budgets),
     ]
 }
 
@@ -226,6 +227,53 @@ fn budgets_change(context: &Context) -> Result<()> {
         assert_eq!(device.memory().limit, Some(8 * MIB));
     }
     make()?;
+    Ok(())
+}
+
+/// Tensors move together where a lower budget needs their regions, unless the device moves none.
+fn lowered_budgets(context: &Context) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    for when_full in [WhenFull::Relocate, WhenFull::Fail] {
+        let builder = context.builder().growth(Growth::Step { bytes: 4 * MIB });
+        let device = &builder
+            .memory_limit(64 * MIB)
+            .when_full(when_full)
+            .build()?;
+        let make = |first: u32| Tensor::arange(device, first, first + (256 << 10), 1, DType::U32);
+        let mut all: Vec<Tensor> = (0..16).map(make).collect::<Result<_>>()?;
+        let mut at = 0;
+        // One in each region.
+        all.retain(|_| {
+            at += 1;
+            at % 4 == 2
+        });
+        let before = device.memory();
+        assert_eq!((before.allocated, before.reserved), (4 * MIB, 16 * MIB));
+        let lowered = device.set_memory_limit(5 * MIB);
+        let after = device.memory();
+        match when_full {
+            WhenFull::Fail => {
+                let refused = lowered.expect_err("nothing may move").to_string();
+                assert!(refused.contains("moving them together"), "{refused}");
+                assert_eq!(after, before);
+            }
+            _ => {
+                lowered?;
+                assert_eq!((after.allocated, after.reserved), (4 * MIB, 4 * MIB));
+                // Two may gather in a region that goes after them.
+                assert!((3..=4).contains(&after.events.relocations), "{after:?}");
+                assert_eq!(
+                    (after.limit, own(device).budget),
+                    (Some(5 * MIB), Some(5 * MIB))
+                );
+                assert_eq!(own(device).reserved, 4 * MIB);
+            }
+        }
+        for (tensor, first) in all.iter().zip([1, 5, 9, 13]) {
+            let numbers: Vec<u32> = (first..first + (256 << 10)).collect();
+            same(tensor, &numbers)?;
+        }
+    }
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Barrier;
 use std::thread;
 
-use orlop::{DType, Device, Result, Tensor};
+use orlop::memory::WhenFull;
+use orlop::{DType, Device, Kernel, Result, Shape, Tensor};
 
 use crate::adapters::{self, Context, Variant};
 use crate::memory::settle;
@@ -25,6 +26,12 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("threads::one_op_at_a_time", Scope::Gpu, one_op_at_a_time),
         Test::new(
+            "threads::here_and_elsewhere",
+            Scope::Gpu,
+            here_and_elsewhere,
+        ),
+        Test::new("threads::shares", Scope::Gpu, shares),
+        Test::new(
             "threads::two_devices_on_one_adapter",
             Scope::Device,
             two_devices,
@@ -41,6 +48,82 @@ pub fn tests() -> Vec<Test> {
 
 pub fn tests_once() -> Vec<OnceTest> {
     vec![("threads::every_adapter_at_once", every_adapter)]
+}
+
+/// A tensor that one thread changes on the device and another one on the CPU, for want of a kernel, has both changes.
+fn here_and_elsewhere(context: &Context) -> Result<()> {
+    let rounds = context.times(300);
+    for when_full in [WhenFull::Relocate, WhenFull::SpillToHost { most: None }] {
+        let device = context.builder().when_full(when_full).build()?;
+        let count = |of: &Tensor, elsewhere: &(dyn Fn() -> Result<()> + Sync)| -> Result<()> {
+            thread::scope(|scope| {
+                let there = scope.spawn(|| (0..rounds).try_for_each(|_| elsewhere()));
+                let upload = Tensor::ones(&device, of.shape(), of.dtype())?;
+                for round in 0..rounds {
+                    match round % 2 {
+                        0 => of.add_assign(1)?,
+                        _ => of.add_assign(&upload)?,
+                    }
+                }
+                there.join().expect("no panic")
+            })?;
+            let found = of.cast(DType::F32)?.to_vec::<f32>()?;
+            assert_eq!(found, vec![2.0 * rounds as f32; of.elements()]);
+            Ok(())
+        };
+        if device.capabilities().f64 {
+            let of = Tensor::zeros(&device, [1000], DType::F64)?;
+            let one = Tensor::ones(&device, [1000], DType::F64)?;
+            count(&of, &|| {
+                of.fused_assign(|e, x| x + e.input(&one).exp().log().round())
+            })?;
+            assert!(
+                device
+                    .placement_log()
+                    .events
+                    .iter()
+                    .any(|event| event.op == "fused_assign")
+            );
+        }
+        // On GL its twin runs.
+        let source = "@group(0) @binding(0) var<storage, read_write> counts: array<u32>;\n\
+            @compute @workgroup_size(64) fn count(@builtin(global_invocation_id) id: vec3<u32>) {\n\
+            if id.x < 1000 { counts[id.x] += 1; } }";
+        let kernel = Kernel::wgsl("count", source)?
+            .shape("counts", |_: &[&Shape]| Ok([1000].into()))
+            .twin(|call| {
+                let of = call.output::<u32>("counts")?;
+                of.iter_mut().for_each(|of| *of += 1);
+                Ok(())
+            })?;
+        let of = Tensor::zeros(&device, [1000], DType::U32)?;
+        count(&of, &|| {
+            kernel.launch().invocations([1000, 1, 1]).run_into(&of)
+        })?;
+    }
+    Ok(())
+}
+
+/// Threads that fit one by one, where others' tensors go to the host, are refused nothing: nor while those are dropped.
+fn shares(context: &Context) -> Result<()> {
+    let builder = context.builder().memory_limit(1 << 20);
+    let device = builder
+        .when_full(WhenFull::SpillToHost { most: None })
+        .build()?;
+    thread::scope(|scope| {
+        let work = || -> Result<()> {
+            (0..context.times(3000)).try_for_each(|_| {
+                // Nine tenths of the budget.
+                Tensor::empty(&device, [235_929], DType::U32).map(drop)
+            })
+        };
+        let others: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        others
+            .into_iter()
+            .try_for_each(|other| other.join().expect("no panic"))
+    })?;
+    assert_eq!(device.memory().allocated, 0);
+    Ok(())
 }
 
 /// What one thread reads the other writes, and the other way round: one op goes after the other.

@@ -49,23 +49,15 @@ impl HostPool {
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
-        // Dropped after the pool's lock: it may hold the last handles on blocks.
-        let mut still = Still::default();
         let mut pool = self.pool.lock();
         let request = Request::tagged(bytes);
-        let (memory, owners) = pool.parts();
-        let id = match self.moves {
-            true => {
-                still.owners = owners;
-                let taken = memory.allocate_moving(request, &mut still);
-                still.owners = &[];
-                still.let_go();
-                taken?
-            }
-            false => memory.allocate(request)?,
-        };
-        let found = memory.place(id).and_then(|place| {
-            let region = memory.region(place.region)?;
+        let mut taken = self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
+        if taken.is_err() && pool.release_dying() {
+            taken = self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
+        }
+        let id = taken.map_err(|reason| pool.failed(request, reason))?;
+        let found = pool.place(id).and_then(|place| {
+            let region = pool.region(place.region)?;
             region
                 .chunk(place)
                 .map(|start| (start, place.bytes as usize))
@@ -77,6 +69,7 @@ impl HostPool {
             bytes,
             start: RwLock::new(Start(start)),
             turns: Turns::default(),
+            is_free: false,
         });
         pool.adopt(id, &block);
         Ok(block)
@@ -112,7 +105,35 @@ impl HostPool {
 
     pub(crate) fn set_limit(&self, limit: u64) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
-        pool.change_limit(limit, |regions| regions.claim().change_budget(limit))
+        pool.release_dying();
+        self.changing(&mut pool, |pool, mover| {
+            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
+        })
+    }
+
+    /// Does something to the pool that may move blocks, where they may.
+    fn changing<T>(
+        &self,
+        pool: &mut OwnedPool<HostRegions, HostBlock>,
+        change: impl FnOnce(&mut Pool<HostRegions>, Option<&mut dyn Mover<HostRegion>>) -> T,
+    ) -> T {
+        let (memory, owners) = pool.parts();
+        if !self.moves {
+            return change(memory, None);
+        }
+        let mut still = Still {
+            owners,
+            ..Still::default()
+        };
+        let changed = change(memory, Some(&mut still));
+        for block in still.let_go() {
+            // The last handle on it by now: to drop that takes the pool's lock, which is held.
+            if let Some(mut block) = Arc::into_inner(block) {
+                pool.release(block.id);
+                block.is_free = true;
+            }
+        }
+        changed
     }
 }
 
@@ -133,6 +154,8 @@ pub(crate) struct HostBlock {
     /// Its lock keeps readers, the writer, and who moves the chunk apart.
     start: RwLock<Start>,
     turns: Turns,
+    /// It is the pool's already.
+    is_free: bool,
 }
 
 /// Blocks that nobody reads or writes while their pool moves some of them.
@@ -140,8 +163,7 @@ pub(crate) struct HostBlock {
 struct Still<'a> {
     owners: &'a [Weak<HostBlock>],
     held: FxHashMap<BlockId, StillBlock>,
-    /// Handles on blocks that are not held: each may be the last by now, and dropping that takes
-    /// the pool's lock.
+    /// Handles on blocks that are not held: each may be the last by now.
     passed: Vec<Arc<HostBlock>>,
 }
 
@@ -152,15 +174,14 @@ struct StillBlock {
 }
 
 impl Still<'_> {
-    /// Lets blocks go while the pool is locked: who locks it next and moves blocks too would take them for used ones.
-    fn let_go(&mut self) {
-        if self.held.is_empty() {
-            return;
-        }
+    /// Lets blocks go, to be dropped while the pool is locked: who locks it next and moves blocks too would take them for used
+    /// ones, and who dropped all other handles on one counts on its room.
+    fn let_go(mut self) -> Vec<Arc<HostBlock>> {
         for (_, StillBlock { start, block }) in self.held.drain() {
             drop(start);
             self.passed.push(block);
         }
+        self.passed
     }
 }
 
@@ -252,7 +273,9 @@ impl HostBlock {
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        self.pool.pool.lock().release(self.id);
+        if !self.is_free {
+            self.pool.pool.lock().release(self.id);
+        }
     }
 }
 
@@ -462,6 +485,56 @@ mod tests {
         assert_eq!((pool.memory().allocated, pool.memory().live_blocks), (0, 0));
         pool.trim_to(0);
         assert_eq!(pool.memory().reserved, 0);
+    }
+
+    /// Who waits for the pool to free a block that nobody can get at any more is not waited for: its room is there.
+    #[test]
+    fn a_block_whose_drop_waits_is_room() {
+        let pool = preallocated(4);
+        let blocks: Vec<_> = (0..4).map(|_| pool.allocate(QUANTUM).unwrap()).collect();
+        let dropped = Arc::downgrade(&blocks[1]);
+        std::thread::scope(|scope| {
+            let mut blocks = blocks;
+            let mut locked = pool.pool.lock();
+            let block = blocks.swap_remove(1);
+            scope.spawn(move || drop(block));
+            while dropped.strong_count() > 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(locked.statistics().live_blocks, 4);
+            assert!(locked.release_dying());
+            assert!(!locked.release_dying());
+            assert_eq!(locked.statistics().live_blocks, 3);
+            drop(locked);
+            // Of the others none goes, whoever's drop is over.
+            let again = pool.allocate(QUANTUM).unwrap();
+            assert_eq!(pool.memory().live_blocks, 4);
+            drop((again, blocks));
+        });
+        assert_eq!(pool.memory().live_blocks, 0);
+    }
+
+    /// Threads that have their shares of the budget each are refused nothing, however they take turns.
+    #[test]
+    fn shares_are_never_refused() {
+        let rounds = if cfg!(miri) { 10 } else { 30_000 };
+        let pool = preallocated(3 * 8);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    let mut mine = std::collections::VecDeque::new();
+                    for round in 0..rounds {
+                        let quanta = [8, 4, 1, 2][(round + thread) % 4];
+                        while mine.iter().map(|(_, quanta)| quanta).sum::<u64>() + quanta > 8 {
+                            mine.pop_front();
+                        }
+                        mine.push_back((pool.allocate(quanta * QUANTUM).unwrap(), quanta));
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.memory().live_blocks, 0);
     }
 
     /// Runs under Miri: two threads use their blocks while a third makes the pool move them.

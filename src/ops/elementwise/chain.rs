@@ -4,6 +4,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
+use super::expression::{Expression, Node, Types};
 use super::function::Function;
 use super::lanes::Lanes;
 
@@ -90,6 +91,62 @@ pub(super) fn goes_on(function: Function, operand: usize) -> bool {
         Function::MulAdd => operand < 2,
         _ => true,
     }
+}
+
+/// How a node is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It is not computed, or in a loop of its own.
+    Alone,
+    /// In the loop of the next one that is computed, which alone reads it.
+    Flows,
+    /// With those before it from this one on.
+    Ends(u8),
+}
+
+pub(super) fn is_computed(node: &Node) -> bool {
+    matches!(node, Node::Apply(..) | Node::Cast(..))
+}
+
+/// Chains of plain functions of floats: from nodes to the next one that is computed.
+pub(super) fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
+    let is_link = |node: &Node| match *node {
+        Node::Apply(function, operands) => {
+            types[usize::from(operands[0])].is_float() && is_plain(function)
+        }
+        _ => false,
+    };
+    let nodes = &expression.nodes;
+    let mut start = None;
+    let mut roles = SmallVec::new();
+    for (at, node) in nodes.iter().enumerate() {
+        if !is_link(node) {
+            roles.push(Role::Alone);
+            continue;
+        }
+        let next = (at + 1..nodes.len()).find(|&next| is_computed(&nodes[next]));
+        let flows = next.is_some_and(|next| {
+            let Node::Apply(function, _) = nodes[next] else {
+                return false;
+            };
+            let mut reads = nodes[next].reads().iter();
+            let place = reads.position(|&read| usize::from(read) == at);
+            let is_twice = reads.any(|&read| usize::from(read) == at);
+            is_link(&nodes[next])
+                && place.is_some_and(|place| goes_on(function, place))
+                && (!is_twice || function == Function::Mul)
+                && !expression.reads_after(next, at)
+        });
+        let first = *start.get_or_insert(at);
+        roles.push(match flows {
+            true => Role::Flows,
+            false => {
+                start = None;
+                Role::Ends(first as u8)
+            }
+        });
+    }
+    roles
 }
 
 impl<'a, T: Lanes> Chain<'a, T> {

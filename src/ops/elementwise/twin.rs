@@ -6,10 +6,10 @@ use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::apply::{Operands, Values, apply};
-use super::chain::{self, Chain, Source};
+use super::chain::{self, Chain, Role, Source, is_computed, roles};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
-use super::function::{Function, Kind};
+use super::function::Kind;
 use super::lanes::Lanes;
 use super::tiles::{Tile, Tiles};
 use crate::cpu::parallel::{self, Walk};
@@ -42,7 +42,8 @@ pub(super) fn evaluate(
         };
         let copied = turned_first(expression, inputs, output.dtype, out);
         let expression = copied.as_ref().unwrap_or(expression);
-        let machine = |tile| Machine::new(expression, types, numbers, inputs, tile);
+        let most = BLOCK.min(layout.elements());
+        let machine = |tile| Machine::new(expression, types, numbers, inputs, most, tile);
         if let Some(tiles) = Tiles::of(inputs, |input| reads(expression, input)) {
             return tiles.share(out, size, |first, out| {
                 machine(Some(Tile::new(&tiles))).tiles(&tiles, first, size, out);
@@ -72,8 +73,9 @@ pub(super) fn evaluate(
     by_size!(output.dtype, Bits => {
         let elements: &mut [Bits] = cast_slice_mut(output.bytes);
         parallel::through(layout, elements, |places, base, elements| {
-            let mut machine = Machine::new(expression, types, numbers, inputs, None);
-            let mut block: Register = vec![0; BLOCK];
+            let most = BLOCK.min(places.len());
+            let mut machine = Machine::new(expression, types, numbers, inputs, most, None);
+            let mut block: Register = vec![0; most];
             for from in places.clone().step_by(BLOCK) {
                 let count = BLOCK.min(places.end - from);
                 let block = &mut cast_slice_mut(&mut block)[..count * size];
@@ -155,62 +157,6 @@ type Register = Vec<u64>;
 /// addresses takes loads from one for loads of what it just stored to another.
 const APART: usize = 32;
 
-/// How a node is computed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// It is not computed, or in a loop of its own.
-    Alone,
-    /// In the loop of the next one that is computed, which alone reads it.
-    Flows,
-    /// With those before it from this one on.
-    Ends(u8),
-}
-
-fn is_computed(node: &Node) -> bool {
-    matches!(node, Node::Apply(..) | Node::Cast(..))
-}
-
-/// Chains of plain functions of floats: from nodes to the next one that is computed.
-fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8]> {
-    let is_plain = |node: &Node| match *node {
-        Node::Apply(function, operands) => {
-            types[usize::from(operands[0])].is_float() && chain::is_plain(function)
-        }
-        _ => false,
-    };
-    let nodes = &expression.nodes;
-    let mut start = None;
-    let mut roles = SmallVec::new();
-    for (at, node) in nodes.iter().enumerate() {
-        if !is_plain(node) {
-            roles.push(Role::Alone);
-            continue;
-        }
-        let next = (at + 1..nodes.len()).find(|&next| is_computed(&nodes[next]));
-        let flows = next.is_some_and(|next| {
-            let Node::Apply(function, _) = nodes[next] else {
-                return false;
-            };
-            let mut reads = nodes[next].reads().iter();
-            let place = reads.position(|&read| usize::from(read) == at);
-            let is_twice = reads.any(|&read| usize::from(read) == at);
-            is_plain(&nodes[next])
-                && place.is_some_and(|place| chain::goes_on(function, place))
-                && (!is_twice || function == Function::Mul)
-                && !expression.reads_after(next, at)
-        });
-        let first = *start.get_or_insert(at);
-        roles.push(match flows {
-            true => Role::Flows,
-            false => {
-                start = None;
-                Role::Ends(first as u8)
-            }
-        });
-    }
-    roles
-}
-
 /// Where a node's values are.
 #[derive(Clone, Copy)]
 enum Location {
@@ -235,6 +181,8 @@ struct Machine<'a> {
     /// Of inputs that are read neither straight nor by tiles, each with its number.
     walks: Vec<(usize, Walk)>,
     places: SmallVec<[Location; 6]>,
+    /// Elements of a block at most, which registers hold.
+    most: usize,
     registers: Vec<Register>,
     /// Bits of elements before they are widened.
     raw: Register,
@@ -252,6 +200,7 @@ impl<'a> Machine<'a> {
         types: &'a Types,
         numbers: &[ElementBytes],
         inputs: &'a [HostInput<'a>],
+        most: usize,
         tile: Option<Tile<'a>>,
     ) -> Self {
         let is_much = inputs.iter().any(|input| input.layout.elements() > MANY);
@@ -263,6 +212,7 @@ impl<'a> Machine<'a> {
             tile,
             walks: Vec::new(),
             places: SmallVec::new(),
+            most,
             registers: Vec::new(),
             raw: Vec::new(),
             ahead: if is_much { AHEAD } else { 0 },
@@ -309,7 +259,7 @@ impl<'a> Machine<'a> {
     }
 
     fn register(&mut self) -> usize {
-        self.registers.push(vec![0; BLOCK + APART]);
+        self.registers.push(vec![0; self.most + APART]);
         self.registers.len() - 1
     }
 
@@ -332,7 +282,7 @@ impl<'a> Machine<'a> {
         if !is_in_tile && !operand.layout.is_contiguous() {
             self.walks.push((input, Walk::new(&[operand.layout])));
             if is_narrow(dtype) {
-                self.raw.resize(BLOCK, 0);
+                self.raw.resize(self.most, 0);
             }
         }
         Location::Register(register)
@@ -576,9 +526,10 @@ fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
 
 /// One element in all places of a block.
 fn fill_with<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
+    let count = register.len() - APART;
     let places: &mut [T] = cast_slice_mut(register);
     if let Ok(element) = bytemuck::try_pod_read_unaligned(element) {
-        places[..BLOCK].fill(element);
+        places[..count].fill(element);
     }
 }
 

@@ -145,6 +145,7 @@ impl Lanes {
         };
         if run < left.min(Self::ENOUGH) {
             self.count = left.min(Self::APART);
+            self.places.reserve(self.count);
             while self.places.len() < self.count {
                 let at = first + self.places.len();
                 let start = space.first(at);

@@ -1,0 +1,192 @@
+//! Whole regions whose blocks move into others: so that one may be made in their place, or a lowered budget is kept.
+
+use super::holes::Mapped;
+use super::order;
+use super::plan::Map;
+use super::pool::{Pool, RegionSource};
+use super::relocate::Mover;
+
+impl<S: RegionSource> Pool<S> {
+    /// Evacuates whole regions and returns them, until a new region of `bytes` can be made; false
+    /// when that cannot be reached.
+    pub(super) fn trade_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        if bytes > self.config.max_region {
+            return false;
+        }
+        let mut before = u64::MAX;
+        loop {
+            if self.evacuate_regions(bytes, mover) {
+                return true;
+            }
+            let reserved = self.account.reserved();
+            if reserved >= before {
+                return false;
+            }
+            before = reserved;
+            // The holes elsewhere are too small one by one: what the budget still allows becomes one,
+            // exactly as large as what several regions hold.
+            let room = self.packed(mover);
+            if self.open_spare(room).is_none() {
+                return false;
+            }
+        }
+    }
+
+    /// Bytes in use in those regions with the largest free share that fit together into one region
+    /// within the budget.
+    fn packed(&self, mover: &mut dyn Mover<S::Region>) -> u64 {
+        let mut mapped = self.map(mover);
+        mapped.retain(|region| !region.is_pinned() && region.free_share() > 0.0);
+        order::sort(&mut mapped, Mapped::emptiest_first);
+        let room = self.headroom().min(self.config.max_region);
+        mapped
+            .iter()
+            .map(Mapped::used)
+            .fold(0, |sum, used| match sum + used {
+                more if more <= room => more,
+                _ => sum,
+            })
+    }
+
+    /// Evacuates regions and returns them, those with the largest free share first, until a region
+    /// of `bytes` is there in their place; false when the blocks of the others find no room, or when
+    /// enough went back and the source still says no (its memory may be free only later).
+    fn evacuate_regions(&mut self, bytes: u64, mover: &mut dyn Mover<S::Region>) -> bool {
+        let mut returned = 0;
+        loop {
+            if self.headroom() >= bytes && self.open_spare(bytes).is_some() {
+                return true;
+            }
+            if returned >= bytes && self.headroom() >= bytes {
+                return false;
+            }
+            // An empty region is worth returning only where it makes the room.
+            let headroom = self.headroom();
+            let helps = |region: &Mapped| {
+                region.used() > 0 || headroom.saturating_add(region.bytes) >= bytes
+            };
+            match self.evacuate(helps, mover) {
+                Some(bytes) => returned += bytes,
+                None => return false,
+            }
+        }
+    }
+
+    /// Moves the blocks of a region into the holes of others and returns it, of those that help the one with the largest
+    /// free share; its bytes, or nothing where no region's blocks find room.
+    fn evacuate(
+        &mut self,
+        helps: impl Fn(&Mapped) -> bool,
+        mover: &mut dyn Mover<S::Region>,
+    ) -> Option<u64> {
+        let mapped = self.map(mover);
+        let mut map = Map::of(mapped.iter().map(|region| region.pieces.clone()).collect());
+        let mut regions: Vec<usize> = (0..mapped.len()).collect();
+        regions.retain(|&at| !mapped[at].is_pinned() && helps(&mapped[at]));
+        order::sort(&mut regions, |&at| mapped[at].emptiest_first());
+        let (at, plan) = regions
+            .into_iter()
+            .find_map(|at| Some((at, map.emptying(at)?)))?;
+        self.carry_out(plan, mover);
+        self.close_region(mapped[at].id).then_some(mapped[at].bytes)
+    }
+
+    /// Evacuates regions and returns them until no more than `limit` is reserved, or no way is left. May leave an idle region.
+    pub(super) fn shrink_to(&mut self, limit: u64, mover: &mut dyn Mover<S::Region>) {
+        let mut before = u64::MAX;
+        while self.account.in_use() <= limit && self.account.reserved() > limit {
+            if self.evacuate(|region| region.used() > 0, mover).is_some() {
+                continue;
+            }
+            // As for a trade: into one as large as what several hold, or one.
+            let reserved = self.account.reserved();
+            if reserved >= before {
+                break;
+            }
+            before = reserved;
+            let room = self.packed(mover);
+            if self.open_spare(room).is_none() {
+                break;
+            }
+        }
+        self.divided();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::relocate::tests::{Bytes, Copies, check, fill, pool};
+    use super::super::{BlockId, Growth, LimitRefused, QUANTUM};
+    use super::*;
+
+    /// A pool of regions of 8 with a block of so many at the start of each, within a budget.
+    fn one_each(limit: u64, sizes: &[u64]) -> (Pool<Bytes>, Vec<(BlockId, u64, u8)>) {
+        let mut pool = pool(Growth::Step { bytes: 8 * QUANTUM }, limit);
+        let mut live = Vec::new();
+        let mut fillers = Vec::new();
+        for (value, &bytes) in (0u8..).zip(sizes) {
+            let block = pool.allocate(bytes * QUANTUM).unwrap();
+            fill(&pool, block, value);
+            live.push((block, bytes, value));
+            fillers.push(pool.allocate((8 - bytes) * QUANTUM).unwrap());
+        }
+        for filler in fillers {
+            assert!(pool.free(filler));
+        }
+        assert_eq!(pool.statistics().reserved, 8 * QUANTUM * sizes.len() as u64);
+        (pool, live)
+    }
+
+    fn lowered(pool: &mut Pool<Bytes>, limit: u64) -> bool {
+        let changed = pool.change_limit(limit * QUANTUM, Some(&mut Copies), |_| Ok(()));
+        match changed {
+            Ok(()) => assert!(pool.statistics().reserved <= limit * QUANTUM),
+            Err(refused) => assert!(matches!(refused, LimitRefused::Held(_))),
+        }
+        changed_to(pool, limit)
+    }
+
+    fn changed_to(pool: &Pool<Bytes>, limit: u64) -> bool {
+        pool.statistics().limit == Some(limit * QUANTUM)
+    }
+
+    #[test]
+    fn a_lowered_budget_moves_blocks_together() {
+        // Into the holes of others, the emptiest region first.
+        let (mut pool, live) = one_each(64, &[4, 2, 6, 4]);
+        assert!(lowered(&mut pool, 16));
+        assert_eq!(pool.statistics().reserved, 16 * QUANTUM);
+        assert_eq!(pool.statistics().events.relocated_bytes, 6 * QUANTUM);
+        check(&pool, &live);
+        // Into a region of what both hold, where the old budget has room for it beside theirs.
+        let (mut pool, live) = one_each(26, &[5, 5]);
+        assert!(lowered(&mut pool, 12));
+        assert_eq!(pool.statistics().reserved, 10 * QUANTUM);
+        check(&pool, &live);
+        let (mut pool, live) = one_each(20, &[5, 5]);
+        assert!(!lowered(&mut pool, 12));
+        check(&pool, &live);
+        // None but the first is smaller by itself.
+        assert_eq!(pool.statistics().limit, Some(20 * QUANTUM));
+    }
+
+    #[test]
+    fn what_cannot_move_keeps_its_region() {
+        let (mut pool, live) = one_each(64, &[4, 4]);
+        assert!(pool.pin(live[0].0));
+        assert!(pool.pin(live[1].0));
+        assert!(!lowered(&mut pool, 8));
+        assert!(pool.unpin(live[1].0));
+        assert!(lowered(&mut pool, 8));
+        check(&pool, &live);
+        // More is in use than the budget allows: nothing moves in vain.
+        let (mut pool, live) = one_each(64, &[4, 2, 6, 4]);
+        let before = pool.statistics();
+        assert!(!lowered(&mut pool, 15));
+        assert_eq!(pool.statistics(), before);
+        check(&pool, &live);
+        // Nor without somebody who moves them.
+        assert!(pool.change_limit(16 * QUANTUM, None, |_| Ok(())).is_err());
+        assert_eq!(pool.statistics(), before);
+    }
+}
