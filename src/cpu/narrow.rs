@@ -138,6 +138,9 @@ impl Narrow for bf16 {
 pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
     let done = T::widen_sixteens(from, to);
     let (from, to) = (&from[done..], &mut to[done..]);
+    if from.is_empty() {
+        return;
+    }
     vectorised(Widest(
         #[inline(always)]
         || {
@@ -152,6 +155,9 @@ pub(crate) fn widen<T: Narrow>(from: &[T], to: &mut [f32]) {
 pub(crate) fn round<T: Narrow>(from: &[f32], to: &mut [T]) {
     let done = T::round_sixteens(from, to);
     let (from, to) = (&from[done..], &mut to[done..]);
+    if from.is_empty() {
+        return;
+    }
     vectorised(Widest(
         #[inline(always)]
         || {

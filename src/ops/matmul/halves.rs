@@ -22,6 +22,11 @@ const ENTRIES: usize = ROWS * COLUMNS;
 const SHARED_ROWS: usize = 64;
 /// Rows or columns that are few.
 const FEW: usize = 8;
+/// Elements of the other operand that are widened at a time then, each of them used so few times: the first cache has them.
+const NEAR: usize = 4096;
+/// Its lines along k, or steps of k, at least, since each time costs.
+const LEAST: usize = 16;
+const STEPS_AT_LEAST: usize = 16;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -43,11 +48,11 @@ pub(super) fn multiply<T: Half>(
 ) -> Result<()> {
     let in_parallel = on_all_cores && size.work() > ALONE;
     let threads = if in_parallel { parallel::width() } else { 1 };
-    let shape = shape(size, threads);
-    let scratch: usize = scratch(shape, size.k).iter().sum();
+    let cut = Cut::of(a, b, size, threads);
+    let scratch: usize = cut.scratch([cut.rows, cut.columns], size.k).iter().sum();
     let spare = (0..threads).map(|_| host_vec::<f32>("matmul", scratch));
     let spare = Mutex::new(spare.collect::<Result<Vec<_>>>()?);
-    tiles::share(in_parallel, c, size.n, shape, |tile| {
+    tiles::share(in_parallel, c, size.n, [cut.rows, cut.columns], |tile| {
         // There is one for each thread.
         let mut scratch = spare.lock().pop().unwrap_or_default();
         let part = Size {
@@ -56,7 +61,7 @@ pub(super) fn multiply<T: Half>(
             ..size
         };
         let (a, b) = (a.from(tile.row, 0), b.from(0, tile.column));
-        let mut sums = sums(a, b, part, &mut scratch);
+        let mut sums = cut.sums(a, b, part, &mut scratch);
         let mut first = tile.row * size.n + tile.column;
         for line in tile.lines {
             let (of_line, others) = sums.split_at_mut(line.len());
@@ -69,55 +74,89 @@ pub(super) fn multiply<T: Half>(
     Ok(())
 }
 
-/// Rows and columns of a tile: more where the other side or k is short, fewer where threads would have none.
-fn shape(Size { m, k, n }: Size, threads: usize) -> [usize; 2] {
-    let terms = k.clamp(1, STEPS);
-    let mut rows = ENTRIES / terms.max(n.min(COLUMNS));
-    if threads > 1 && m >= SHARED_ROWS {
-        rows = rows.min(m.div_ceil(threads).next_multiple_of(8));
-    }
-    rows = rows.min(m);
-    let mut columns = (ENTRIES / terms.max(rows)).max(COLUMNS);
-    if threads > 1 && m < SHARED_ROWS {
-        columns = columns.min(n.div_ceil(2 * threads).next_multiple_of(16));
-    }
-    [rows, columns.min(n)]
+/// How a product is cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Of a tile, which is one thread's.
+    rows: usize,
+    columns: usize,
+    /// Of k, which are widened at a time.
+    steps: usize,
 }
 
-/// Numbers that a tile takes: sums, those of some steps of k, and of either operand what is widened.
-fn scratch([rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
-    let (entries, steps) = (rows * columns, k.min(STEPS));
-    [entries, entries, rows * steps, steps * columns]
-}
-
-/// `a x b` on the caller's thread.
-fn sums<'a, T: Half>(
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    Size { m, k, n }: Size,
-    scratch: &'a mut Vec<f32>,
-) -> &'a mut [f32] {
-    let lengths = self::scratch([m, n], k);
-    scratch.resize(lengths.iter().sum(), 0.0);
-    let (sums, rest) = scratch.split_at_mut(lengths[0]);
-    let (part, rest) = rest.split_at_mut(lengths[1]);
-    let (left, right) = rest.split_at_mut(lengths[2]);
-    sums.fill(0.0);
-    for step in (0..k).step_by(STEPS) {
-        let steps = STEPS.min(k - step);
-        let a = widened(a.from(0, step), [m, steps], left);
-        let b = widened(b.from(step, 0), [steps, n], right);
-        let size = Size { m, k: steps, n };
-        if !is_small(a, b, size) {
-            product::multiply_add(sums, a, b, size);
-            continue;
+impl Cut {
+    /// Tiles of more rows or columns where the other side or k is short, of fewer where threads would have none; of few where
+    /// either side is that short.
+    fn of<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size, threads: usize) -> Self {
+        let Size { m, k, n } = size;
+        let terms = k.clamp(1, STEPS);
+        let mut rows = ENTRIES / terms.max(n.min(COLUMNS));
+        if threads > 1 && m >= SHARED_ROWS {
+            rows = rows.min(m.div_ceil(threads).next_multiple_of(8));
         }
-        product::multiply(part, a, b, size, false);
-        for (sum, part) in sums.iter_mut().zip(&*part) {
-            *sum += part;
+        rows = rows.min(m);
+        let mut columns = (ENTRIES / terms.max(rows)).max(COLUMNS);
+        if threads > 1 && m < SHARED_ROWS {
+            columns = columns.min(n.div_ceil(2 * threads).next_multiple_of(16));
         }
+        let mut cut = Self {
+            rows,
+            columns: columns.min(n),
+            steps: terms,
+        };
+        // Along the lines that the longer side has.
+        let (longer, are_lines_of_k) = match m <= n {
+            true => (&mut cut.columns, b.row == 1),
+            false => (&mut cut.rows, a.column == 1),
+        };
+        if m.min(n) <= FEW {
+            if are_lines_of_k {
+                *longer = (*longer).min((NEAR / terms).max(LEAST * m.min(n)));
+            } else {
+                *longer = (*longer).min(NEAR / STEPS_AT_LEAST);
+                cut.steps = terms.min((NEAR / *longer).max(STEPS_AT_LEAST));
+            }
+        }
+        cut
     }
-    sums
+
+    /// Numbers that a tile of so many rows and columns takes: sums, those of some steps of k, and of either operand what is
+    /// widened.
+    fn scratch(self, [rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
+        let (entries, steps) = (rows * columns, k.min(self.steps));
+        [entries, entries, rows * steps, steps * columns]
+    }
+
+    /// `a x b` on the caller's thread.
+    fn sums<'a, T: Half>(
+        self,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        Size { m, k, n }: Size,
+        scratch: &'a mut Vec<f32>,
+    ) -> &'a mut [f32] {
+        let lengths = self.scratch([m, n], k);
+        scratch.resize(lengths.iter().sum(), 0.0);
+        let (sums, rest) = scratch.split_at_mut(lengths[0]);
+        let (part, rest) = rest.split_at_mut(lengths[1]);
+        let (left, right) = rest.split_at_mut(lengths[2]);
+        sums.fill(0.0);
+        for step in (0..k).step_by(self.steps) {
+            let steps = self.steps.min(k - step);
+            let a = widened(a.from(0, step), [m, steps], left);
+            let b = widened(b.from(step, 0), [steps, n], right);
+            let size = Size { m, k: steps, n };
+            if !is_small(a, b, size) {
+                product::multiply_add(sums, a, b, size);
+                continue;
+            }
+            product::multiply(part, a, b, size, false);
+            for (sum, part) in sums.iter_mut().zip(&*part) {
+                *sum += part;
+            }
+        }
+        sums
+    }
 }
 
 /// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
@@ -250,12 +289,29 @@ mod tests {
                 k: side(1),
                 n: side(2),
             };
-            for threads in [1, 2, 64] {
-                let shape = shape(size, threads);
-                assert!(shape[0] > 0 && shape[0] <= size.m, "{size:?}: {shape:?}");
-                assert!(shape[1] > 0 && shape[1] <= size.n, "{size:?}: {shape:?}");
-                let numbers: usize = scratch(shape, size.k).iter().sum();
-                assert!(numbers * 4 <= 5 << 19, "{size:?}: {shape:?}");
+            for (threads, straight) in [1, 2, 64].into_iter().flat_map(|at| [(at, 1), (at, 2)]) {
+                let lying = |[row, column]: [isize; 2]| Matrix {
+                    elements: &[f16::ZERO; 0],
+                    row,
+                    column,
+                };
+                let (a, b) = (lying([7, straight]), lying([straight, 7]));
+                let cut = Cut::of(a, b, size, threads);
+                assert!(cut.rows > 0 && cut.rows <= size.m, "{size:?}: {cut:?}");
+                assert!(
+                    cut.columns > 0 && cut.columns <= size.n,
+                    "{size:?}: {cut:?}"
+                );
+                assert!(cut.steps > 0 && cut.steps <= STEPS, "{size:?}: {cut:?}");
+                let tile = [cut.rows, cut.columns];
+                let numbers: usize = cut.scratch(tile, size.k).iter().sum();
+                assert!(numbers * 4 <= 5 << 19, "{size:?}: {cut:?}");
+                if size.m.min(size.n) <= FEW {
+                    assert!(
+                        numbers * 4 <= (64 << 10) * size.m.min(size.n),
+                        "{size:?}: {cut:?}"
+                    );
+                }
             }
         }
     }

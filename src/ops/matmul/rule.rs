@@ -329,7 +329,13 @@ pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) ->
     }
     for tensor in &added {
         if tensor.dtype() != a.dtype() {
-            return Err(Error::dtype_mismatch("matmul", a.dtype(), tensor.dtype()));
+            let rule = "bias and residual have the dtype of what is multiplied";
+            return Err(Error::operand_dtype(
+                "matmul",
+                tensor.dtype(),
+                a.dtype(),
+                rule,
+            ));
         }
     }
     let form = Form {

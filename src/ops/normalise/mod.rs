@@ -216,7 +216,8 @@ fn spread(
         return Err(Error::shape_mismatch(op, &sizes, given.shape(), rule));
     }
     if given.dtype() != x.dtype() {
-        return Err(Error::dtype_mismatch(op, x.dtype(), given.dtype()));
+        let rule = "weight and bias have the tensor's dtype";
+        return Err(Error::operand_dtype(op, given.dtype(), x.dtype(), rule));
     }
     let shares = others.iter().any(|other| given.shares_storage(other));
     let own = if shares {

@@ -85,6 +85,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///   them; or the one output is a tensor that is there, with what it holds: [`KernelLaunch::run_into`].
 /// - The twin works on what its call gives it: a tensor of the launch that it has otherwise is locked meanwhile, and
 ///   using it there waits for ever.
+/// - Functions of WGSL are the driver's, within WGSL's bounds: `pow`, `sin` or `exp` may be far off what the library's own
+///   ops and the twin give (SwiftShader's `pow` and `cos` of a rotary embedding by 1e-3).
 /// - An operand above the device's largest binding is windowed when the kernel is
 ///   [`elementwise`](KernelBuilder::elementwise); else the kernel is placed on the CPU, or refused
 ///   under strict placement.
