@@ -170,10 +170,13 @@ fn example(mut args: Args) -> Result<ExitCode, Box<dyn Error>> {
                     say(table_of(&case, &times));
                 }
                 if let Some((way, seconds)) = times.faster(args.margin / 100.0) {
-                    say(format!(
-                        "{case}: {way}, {:.2} of the planned kernel's time\n",
-                        seconds / times.planned
-                    ));
+                    say(match times.planned.is_finite() {
+                        true => format!(
+                            "{case}: {way}, {:.2} of the planned kernel's time\n",
+                            seconds / times.planned
+                        ),
+                        false => format!("{case}: {way}, for the planned one\n"),
+                    });
                     found.push((times.problem, way));
                     if let Some(path) = &args.out {
                         cli::write(path, table(&found)?.as_bytes())?;

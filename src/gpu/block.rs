@@ -43,7 +43,7 @@ thread_local! {
     static MARK: u8 = const { 0 };
 }
 
-/// A number that no other thread has at the time, and not 0.
+/// A number that no other thread has at the time, and not 0. (Tasks of `orlop_model` are of one thread.)
 fn mark() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
@@ -78,24 +78,10 @@ impl GpuBlock {
         Elsewhere(self, Some(alone))
     }
 
-    /// The turn of an op that changes the contents in device memory, until that is recorded.
-    ///
-    /// # Errors
-    /// `TimedOut`.
-    pub(super) fn write_here(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        if self.is_written_elsewhere_here() {
-            return Ok(None);
-        }
-        match self.gpu.wait_timeout {
-            None => Ok(Some(self.changes.read())),
-            Some(limit) => self.changes.try_read_for(limit).map(Some).ok_or_else(|| {
-                Error::timed_out(
-                    &self.gpu.name,
-                    "an op that changes a tensor on the CPU",
-                    limit,
-                )
-            }),
-        }
+    /// The turn of an op that changes the contents in device memory, until that is recorded. It waits for those that change
+    /// them elsewhere, whose own waits for the device have their limit.
+    pub(super) fn write_here(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        (!self.is_written_elsewhere_here()).then(|| self.changes.read())
     }
 
     /// By this thread.

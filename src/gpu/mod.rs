@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use adapters::{Adapter, adapters};
-pub(crate) use block::{GpuBlock, Held};
+pub(crate) use block::{Elsewhere, GpuBlock, Held};
 pub(crate) use encode::{Blocks, Kernels};
 pub(crate) use hal::{AdapterMemory, adapter_memory, features_off};
 pub(crate) use halves::Conversions;
@@ -358,6 +358,7 @@ impl Gpu {
         self.health.check()?;
         let _hold = self.hold();
         self.giving_back(&mut self.stream.lock(), |pool, mover| {
+            pool.release_dying();
             pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
         })
     }

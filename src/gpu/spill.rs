@@ -194,10 +194,7 @@ impl Gpu {
         written: Option<&Arc<GpuBlock>>,
         mut step: impl FnMut(&Access<'_>) -> Result<T>,
     ) -> Result<T> {
-        let _change = match written {
-            Some(written) => written.write_here()?,
-            None => None,
-        };
+        let _change = written.and_then(|written| written.write_here());
         let Some(spill) = &self.spill else {
             return step(&Access::Free);
         };

@@ -1,6 +1,7 @@
 //! A pool, and who owns its blocks.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use super::best_fit::BlockId;
@@ -52,6 +53,10 @@ impl<S: RegionSource, B> OwnedPool<S, B> {
             .filter_map(|chunk| chunk.block)
             .filter(is_dying)
             .collect();
+        if !dying.is_empty() {
+            // After whatever was done by their handles, whose counts alone were looked at.
+            fence(Ordering::Acquire);
+        }
         for &id in &dying {
             self.release(id);
         }

@@ -8,4 +8,4 @@ pub(crate) mod window;
 
 pub(crate) use op::{HostInput, HostOutput, Op, Operand, Problem, check_walk, missing_dtype};
 pub(crate) use place::{home, lacks, move_in_turn, move_to, place_new};
-pub(crate) use run::{check, create, operand, run, run_at_home, write};
+pub(crate) use run::{alone, check, create, operand, run, run_at_home, write};

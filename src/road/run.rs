@@ -11,7 +11,7 @@ use crate::cpu::{HostBlock, ReadBytes};
 use crate::device::{Device, PlacementEvent, Storage, log_placement};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::{Blocks, Gpu, GpuBlock, Held, Kernels};
+use crate::gpu::{Blocks, Elsewhere, Gpu, GpuBlock, Held, Kernels};
 use crate::launch::Launches;
 use crate::layout::Layout;
 use crate::memory::order;
@@ -93,10 +93,7 @@ fn travel(
         return Ok(into.cloned().unwrap_or(empty));
     }
     // Read, changed elsewhere and written back: one at a time, so that none undoes another.
-    let _alone = into
-        .filter(|into| into.device() != target)
-        .and_then(block)
-        .map(|block| block.write_elsewhere());
+    let _alone = into.filter(|into| into.device() != target).and_then(alone);
     let arrivals = place::bring(name, inputs, target)?;
     let brought = arrivals.operands(inputs);
     let operands = brought.as_deref().unwrap_or(inputs);
@@ -418,6 +415,12 @@ fn block(tensor: &Tensor) -> Option<&Arc<GpuBlock>> {
         Storage::Gpu(block) => Some(block),
         Storage::Host(_) | Storage::Empty => None,
     }
+}
+
+/// Keeps a GPU's tensor from being changed by others until what is returned is dropped: while it is read, changed elsewhere
+/// and written back.
+pub(crate) fn alone(into: &Tensor) -> Option<Elsewhere<'_>> {
+    block(into).map(|block| block.write_elsewhere())
 }
 
 /// Runs the CPU twin on the caller's thread.

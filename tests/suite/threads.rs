@@ -96,10 +96,16 @@ fn here_and_elsewhere(context: &Context) -> Result<()> {
                 of.iter_mut().for_each(|of| *of += 1);
                 Ok(())
             })?;
-        let of = Tensor::zeros(&device, [1000], DType::U32)?;
-        count(&of, &|| {
-            kernel.launch().invocations([1000, 1, 1]).run_into(&of)
-        })?;
+        // A view that does not begin where kernels can bind is copied, changed and written back.
+        let wide = Tensor::zeros(&device, [1001], DType::U32)?;
+        for of in [
+            Tensor::zeros(&device, [1000], DType::U32)?,
+            wide.slice(1..)?,
+        ] {
+            count(&of, &|| {
+                kernel.launch().invocations([1000, 1, 1]).run_into(&of)
+            })?;
+        }
     }
     Ok(())
 }

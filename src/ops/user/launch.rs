@@ -243,6 +243,7 @@ impl<'k> KernelLaunch<'k> {
         if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
             return contiguous::write(&op, &inputs, output);
         }
+        let _alone = road::alone(output);
         let whole = output.copy_at_home()?;
         contiguous::write(&op, &inputs, &whole)?;
         output.assign_for(kernel.name, &whole)
