@@ -174,7 +174,10 @@ impl Bench<'_> {
         drop(product);
         let mut failed = Vec::new();
         // What a wrong one takes is no measure.
-        let is_hopeless = |seconds: f64, most: f64| is_right && seconds > most;
+        let (once, hopeless) = match is_right {
+            true => (once, HOPELESS_ALONE * once),
+            false => (self.longest, self.longest),
+        };
         if !is_right {
             let why = "gives wrong entries, and is what is planned";
             failed.push((plan, why.to_owned()));
@@ -198,7 +201,7 @@ impl Bench<'_> {
             let why = match entries {
                 Ok(entries) if alike(&entries, &expected) => {
                     let seconds = way.run(|| self.seconds(&a, &b, 1))?;
-                    if !is_hopeless(seconds, HOPELESS_ALONE * once) {
+                    if seconds <= hopeless {
                         ways.push((way, Vec::new()));
                     }
                     continue;
@@ -221,7 +224,7 @@ impl Bench<'_> {
             if round == 0 {
                 ways.retain(|(_, of_way)| {
                     let mut times = of_way.iter();
-                    !times.any(|&of_way| is_hopeless(of_way, HOPELESS * seconds))
+                    !is_right || times.all(|&of_way| of_way <= HOPELESS * seconds)
                 });
             }
         }

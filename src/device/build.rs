@@ -189,7 +189,8 @@ impl DeviceBuilder {
     ///
     /// A read or a copy of many mebibytes waits as often, so it may take longer. A device that is dropped while it works for
     /// longer is left to the driver, with its memory, until the process ends. On the CPU device there is nothing to wait for
-    /// but other threads: reads and writes in place of one tensor wait for each other, without a limit.
+    /// but other threads: reads and writes in place of one tensor wait for each other, without a limit; so do, on a GPU, writes
+    /// in place for an op of another thread that the CPU does to the same tensor.
     #[must_use]
     pub fn wait_timeout(mut self, limit: Duration) -> Self {
         self.wait_timeout = Some(limit);

@@ -83,7 +83,7 @@ impl Gpu {
         back: Option<&Arc<GpuBlock>>,
     ) -> Result<BlockId> {
         self.begins()?;
-        let (mut has_waited, mut is_last) = (false, false);
+        let (mut has_waited, mut in_use) = (false, u64::MAX);
         let (mut busy_since, mut spilled) = (None, 0);
         let reason = loop {
             let reason = match self.attempt(request, back)? {
@@ -115,7 +115,7 @@ impl Gpu {
                         spilled += bytes;
                         // Regions that are idle now may go back, in their time.
                         has_waited &= !self.memory.lock().has_idle_region();
-                        (busy_since, is_last) = (None, false);
+                        busy_since = None;
                     }
                     Spilled::Busy => {
                         let (since, deadline) =
@@ -125,9 +125,16 @@ impl Gpu {
                         }
                         self.look_again("allocation", deadline)?;
                     }
-                    // What was in the way may have been dropped since.
-                    Spilled::Nothing if !is_last => is_last = true,
-                    Spilled::Nothing => break reason,
+                    Spilled::Nothing => {
+                        // What was in the way may have been dropped since: by others, who take nothing meanwhile.
+                        let mut memory = self.memory.lock();
+                        memory.release_dying();
+                        let left = memory.statistics().allocated;
+                        if left >= in_use {
+                            break reason;
+                        }
+                        in_use = left;
+                    }
                 },
             }
         };

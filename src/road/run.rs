@@ -92,9 +92,9 @@ fn travel(
         }
         return Ok(into.cloned().unwrap_or(empty));
     }
+    let arrivals = place::bring(name, inputs, target)?;
     // Read, changed elsewhere and written back: one at a time, so that none undoes another.
     let _alone = into.filter(|into| into.device() != target).and_then(alone);
-    let arrivals = place::bring(name, inputs, target)?;
     let brought = arrivals.operands(inputs);
     let operands = brought.as_deref().unwrap_or(inputs);
     let mut moved = arrivals.bytes;

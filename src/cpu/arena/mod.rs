@@ -51,11 +51,7 @@ impl HostPool {
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
         let mut pool = self.pool.lock();
         let request = Request::tagged(bytes);
-        let (mut taken, freed) =
-            self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
-        if taken.is_err() && (pool.release_dying() || freed) {
-            (taken, _) = self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
-        }
+        let taken = self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
         let id = taken.map_err(|reason| pool.failed(request, reason))?;
         let found = pool.place(id).and_then(|place| {
             let region = pool.region(place.region)?;
@@ -106,37 +102,40 @@ impl HostPool {
 
     pub(crate) fn set_limit(&self, limit: u64) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
-        pool.release_dying();
-        let change = |pool: &mut Pool<HostRegions>, mover: Option<&mut dyn Mover<HostRegion>>| {
+        self.changing(&mut pool, |pool, mover| {
             pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
-        };
-        self.changing(&mut pool, change).0
+        })
     }
 
-    /// Does something to the pool that may move blocks, where they may; then also whether blocks were freed whose last handles
-    /// went meanwhile.
-    fn changing<T>(
+    /// Does something to the pool that may move blocks, where they may: again as long as it fails and blocks were freed meanwhile,
+    /// which could not move then.
+    fn changing<T, E>(
         &self,
         pool: &mut OwnedPool<HostRegions, HostBlock>,
-        change: impl FnOnce(&mut Pool<HostRegions>, Option<&mut dyn Mover<HostRegion>>) -> T,
-    ) -> (T, bool) {
-        let (memory, owners) = pool.parts();
-        if !self.moves {
-            return (change(memory, None), false);
-        }
-        let mut still = Still {
-            owners,
-            ..Still::default()
-        };
-        let (changed, mut freed) = (change(memory, Some(&mut still)), false);
-        for block in still.let_go() {
-            // The last handle on it by now: to drop that takes the pool's lock, which is held.
-            if let Some(mut block) = Arc::into_inner(block) {
-                pool.release(block.id);
-                (block.is_free, freed) = (true, true);
+        change: impl Fn(&mut Pool<HostRegions>, Option<&mut dyn Mover<HostRegion>>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            let (memory, owners) = pool.parts();
+            let mut still = Still {
+                owners,
+                ..Still::default()
+            };
+            let changed = match self.moves {
+                true => change(memory, Some(&mut still)),
+                false => change(memory, None),
+            };
+            let mut freed = false;
+            for block in still.let_go() {
+                // The last handle on it by now: to drop that takes the pool's lock, which is held.
+                if let Some(mut block) = Arc::into_inner(block) {
+                    pool.release(block.id);
+                    (block.is_free, freed) = (true, true);
+                }
+            }
+            if changed.is_ok() || !(pool.release_dying() || freed) {
+                return changed;
             }
         }
-        (changed, freed)
     }
 }
 

@@ -178,7 +178,7 @@ impl<'k> KernelLaunch<'k> {
 
     /// Runs a kernel with one output on the memory of a tensor that is there: the kernel finds in its output what
     /// the tensor holds, and what it writes is the tensor's. All views of the storage see it; inputs in the same storage are read before. A view with
-    /// gaps, or whose first or last window is others' too, is copied, written and put back: what other threads write there meanwhile may be lost.
+    /// gaps, or whose first or last window is others' too, is copied, written and put back: on a CPU device what other threads write there meanwhile may be lost.
     ///
     /// ```
     /// # use orlop::{Device, Kernel, Tensor};

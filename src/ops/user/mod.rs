@@ -84,7 +84,7 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// - Outputs are new tensors, of zeros unless the kernel [overwrites](KernelBuilder::overwrites)
 ///   them; or the one output is a tensor that is there, with what it holds: [`KernelLaunch::run_into`].
 /// - The twin works on what its call gives it: a tensor of the launch that it has otherwise is locked meanwhile, and
-///   using it there waits for ever; so may changing any tensor in place there, for a thread that waits for this one.
+///   using it there waits for ever, or is lost; so may changing any tensor in place there, for a thread that waits for this one.
 /// - Functions of WGSL are the driver's, within WGSL's bounds: `pow`, `sin` or `exp` may be far off what the library's own
 ///   ops and the twin give (SwiftShader's `pow` and `cos` of a rotary embedding by 1e-3).
 /// - An operand above the device's largest binding is windowed when the kernel is
