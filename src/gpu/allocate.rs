@@ -109,33 +109,37 @@ impl Gpu {
                 // It is tried again, alone.
                 Access::Shared(..) => return Err(full_for_now(&self.name, request)),
                 _ if matches!(reason, FullReason::OverRegionLimit { .. }) => break reason,
-                Access::Alone(..) => match self.spill_for(access, request, refused, spilled)? {
-                    Spilled::Some(bytes) => {
-                        // Each round moves what stays, so there are few: the next one doubles what went.
-                        spilled += bytes;
-                        // Regions that are idle now may go back, in their time.
-                        has_waited &= !self.memory.lock().has_idle_region();
-                        busy_since = None;
-                    }
-                    Spilled::Busy => {
-                        let (since, deadline) =
-                            *busy_since.get_or_insert_with(|| (Instant::now(), self.deadline()));
-                        if since.elapsed() > spill::PATIENCE {
-                            break reason;
+                Access::Alone(..) => {
+                    let before = self.memory.lock().statistics().allocated;
+                    match self.spill_for(access, request, refused, spilled)? {
+                        Spilled::Some(bytes) => {
+                            // Each round moves what stays, so there are few: the next one doubles what went.
+                            spilled += bytes;
+                            // Regions that are idle now may go back, in their time.
+                            has_waited &= !self.memory.lock().has_idle_region();
+                            busy_since = None;
                         }
-                        self.look_again("allocation", deadline)?;
-                    }
-                    Spilled::Nothing => {
-                        // What was in the way may have been dropped since: by others, who take nothing meanwhile.
-                        let mut memory = self.memory.lock();
-                        memory.release_dying();
-                        let left = memory.statistics().allocated;
-                        if left >= in_use {
-                            break reason;
+                        Spilled::Busy => {
+                            let (since, deadline) = *busy_since
+                                .get_or_insert_with(|| (Instant::now(), self.deadline()));
+                            if since.elapsed() > spill::PATIENCE {
+                                break reason;
+                            }
+                            self.look_again("allocation", deadline)?;
                         }
-                        in_use = left;
+                        Spilled::Nothing => {
+                            // What was in the way may have been dropped since: by others, who take nothing meanwhile.
+                            let mut memory = self.memory.lock();
+                            memory.release_dying();
+                            let left = memory.statistics().allocated;
+                            let is_there = memory.room(refused) >= request.bytes && left < in_use;
+                            if left >= before && !is_there {
+                                break reason;
+                            }
+                            in_use = left;
+                        }
                     }
-                },
+                }
             }
         };
         let mut full = self.memory.lock().failed(request, reason);
