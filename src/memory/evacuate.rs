@@ -13,9 +13,18 @@ impl<S: RegionSource> Pool<S> {
         if bytes > self.config.max_region {
             return false;
         }
+        self.with_spares(mover, |pool, mover| pool.evacuate_regions(bytes, mover))
+    }
+
+    /// Evacuates regions until `evacuated` says that it has what it wants; false when that cannot be reached.
+    fn with_spares(
+        &mut self,
+        mover: &mut dyn Mover<S::Region>,
+        evacuated: impl Fn(&mut Self, &mut dyn Mover<S::Region>) -> bool,
+    ) -> bool {
         let mut before = u64::MAX;
         loop {
-            if self.evacuate_regions(bytes, mover) {
+            if evacuated(self, mover) {
                 return true;
             }
             let reserved = self.account.reserved();
@@ -93,22 +102,15 @@ impl<S: RegionSource> Pool<S> {
 
     /// Evacuates regions and returns them until no more than `limit` is reserved, or no way is left. May leave an idle region.
     pub(super) fn shrink_to(&mut self, limit: u64, mover: &mut dyn Mover<S::Region>) {
-        let mut before = u64::MAX;
-        while self.account.in_use() <= limit && self.account.reserved() > limit {
-            if self.evacuate(|region| region.used() > 0, mover).is_some() {
-                continue;
-            }
-            // As for a trade: into one as large as what several hold, or one.
-            let reserved = self.account.reserved();
-            if reserved >= before {
-                break;
-            }
-            before = reserved;
-            let room = self.packed(mover);
-            if self.open_spare(room).is_none() {
-                break;
-            }
+        if self.account.in_use() > limit {
+            return;
         }
+        self.with_spares(mover, |pool, mover| {
+            while pool.account.reserved() > limit
+                && pool.evacuate(|region| region.used() > 0, mover).is_some()
+            {}
+            pool.account.reserved() <= limit
+        });
         self.divided();
     }
 }
@@ -143,10 +145,6 @@ mod tests {
             Ok(()) => assert!(pool.statistics().reserved <= limit * QUANTUM),
             Err(refused) => assert!(matches!(refused, LimitRefused::Held(_))),
         }
-        changed_to(pool, limit)
-    }
-
-    fn changed_to(pool: &Pool<Bytes>, limit: u64) -> bool {
         pool.statistics().limit == Some(limit * QUANTUM)
     }
 
@@ -166,7 +164,6 @@ mod tests {
         let (mut pool, live) = one_each(20, &[5, 5]);
         assert!(!lowered(&mut pool, 12));
         check(&pool, &live);
-        // None but the first is smaller by itself.
         assert_eq!(pool.statistics().limit, Some(20 * QUANTUM));
     }
 

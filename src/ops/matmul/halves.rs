@@ -24,9 +24,8 @@ const SHARED_ROWS: usize = 64;
 const FEW: usize = 8;
 /// Elements of the other operand that are widened at a time then, each of them used so few times: the first cache has them.
 const NEAR: usize = 4096;
-/// Its lines along k, or steps of k, at least, since each time costs.
+/// Its lines along k (for each of the few), or steps of k, at least, since each time costs.
 const LEAST: usize = 16;
-const STEPS_AT_LEAST: usize = 16;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -113,8 +112,8 @@ impl Cut {
             if are_lines_of_k {
                 *longer = (*longer).min((NEAR / terms).max(LEAST * m.min(n)));
             } else {
-                *longer = (*longer).min(NEAR / STEPS_AT_LEAST);
-                cut.steps = terms.min((NEAR / *longer).max(STEPS_AT_LEAST));
+                *longer = (*longer).min(NEAR / LEAST);
+                cut.steps = terms.min(NEAR / *longer);
             }
         }
         cut
