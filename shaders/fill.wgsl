@@ -2,9 +2,9 @@
 // Writes one value to every element of a view with any strides.
 //
 // element   "u32" (any 4-byte dtype, or words of narrower ones), "vec2<u32>" (8-byte dtypes);
-//           "bits16" and "bits8": narrower ones alone, beside others in their words
+//           "u16" and "u8": narrower ones alone, beside others in their words
 // rank      dimensions after merging; the outermost size is not needed
-{% set lanes = {"bits16": 2, "bits8": 4}[element] | default(1) -%}
+{% set lanes = {"u16": 2, "u8": 4}[element] | default(1) -%}
 struct Params {
     count: u32,
     offset: u32,

@@ -197,20 +197,17 @@ pub(crate) fn too_many(op: &'static str, what: impl Into<String>, launches: usiz
     )
 }
 
-/// Launches of an op that reads or writes in windows by places of its own (`index`, `position`): more are refused before
-/// they take the host's memory. Other ops are not counted: `concat`, for one, has a launch or more for each operand.
+/// Launches of an op that reads or writes in windows by places of its own (`index`, `position`), and of a product: more are
+/// refused before they take the host's memory. Other ops are not counted: `concat`, for one, has a launch or more for each
+/// operand.
 pub(crate) const MAX_LAUNCHES: usize = 1 << 17;
 
 /// # Errors
-/// `TooLarge` when an op already has as many as there may be.
+/// `TooLarge` when an op has more than there may be.
 pub(crate) fn check_count(op: &'static str, launches: usize) -> Result<()> {
-    match launches < MAX_LAUNCHES {
+    match launches <= MAX_LAUNCHES {
         true => Ok(()),
-        false => Err(too_many(
-            op,
-            "its work on a GPU",
-            launches.saturating_add(1),
-        )),
+        false => Err(too_many(op, "its work on a GPU", launches)),
     }
 }
 

@@ -58,6 +58,8 @@ const CASES: &[(&str, Body, i32)] = &[
     ("threads_end_with_their_device", proc::threads_end, 0),
     #[cfg(target_os = "linux")]
     ("memory_is_flat", proc::memory_is_flat, 0),
+    #[cfg(target_os = "linux")]
+    ("trimmed_memory_is_gone", proc::trimmed_memory_is_gone, 0),
 ];
 
 /// For `scripts/layers.sh`: what Vulkan's validation layers must complain of, so that one sees
@@ -584,6 +586,35 @@ mod proc {
     /// Steps in which the system's allocator and the driver's caches grow. A device that stays
     /// weighs more than a mebibyte, and the shortest run compares 20 of them.
     const NOISE: f64 = 8.0 * 1048576.0;
+
+    /// Regions of the host that are given back are no longer the process's, of any size that C's allocator has its own way
+    /// with.
+    pub fn trimmed_memory_is_gone(selector: &str) -> Result<()> {
+        let device = Device::builder().select(selector).build()?;
+        if !device.is_cpu() {
+            return Ok(());
+        }
+        for mebibytes in [1, 3, 8, 24, 40] {
+            let elements = mebibytes << 18;
+            for _ in 0..4 {
+                drop(Tensor::ones(&device, elements, DType::F32)?);
+                device.trim()?;
+            }
+            let before = resident();
+            let tensor = Tensor::ones(&device, elements, DType::F32)?;
+            let held = resident() - before;
+            drop(tensor);
+            device.trim()?;
+            let left = resident() - before;
+            let bytes = (elements * 4) as f64;
+            assert_eq!(device.memory().reserved, 0);
+            assert!(
+                held > 0.9 * bytes && left < 0.1 * bytes,
+                "of {mebibytes} MiB {held} bytes were held, and {left} are"
+            );
+        }
+        Ok(())
+    }
 
     /// Open a device, work, drop it, many times. Compared are medians of the second and the last
     /// quarter: caches of the system's allocator fill at first, and single figures jump.

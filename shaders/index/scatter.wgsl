@@ -1,17 +1,21 @@
 {{ enables }}
-// out[place of line + index[line, j] * axis_stride] += source[line, j], for j in order: one sum after the
+// out[place of line + index[line, j] * axis_stride] += source[line, j], or =, for j in order: one after the
 // other, so that the same bits come out of every run.
 //
 // A line is what is left of the source without its axis. Each is walked by `parts` invocations, each of
-// which adds to every `parts`th entry of the output's axis; neighbours walk neighbouring lines, to the same entries.
+// which changes every `parts`th entry of the output's axis; neighbours walk neighbouring lines, to the same entries.
 //
 // shared    1: all lines have one index (hardware). A workgroup has 256 lines and a part, looks through 256 entries of the
 //           index at once and walks those of its part alone; 0: each invocation looks through all of it
-// element   "f32", "i32", "u32", "f64"
+// sets      0: adds; 1: sets
+// element   what is added: "f32", "i32", "u32", "f64"; what is set at once: "vec4<u32>", "vec2<u32>", "u32", or "u16"
+//           and "u8", which lie in words whose other elements are others' to set
 // signed    1: negative indices count from the end of the axis
 // rank      dimensions of the lines after merging; the outermost size is not needed
 //
-// All positions count in elements; they wrap, so strides may be negative.
+// All positions count in elements of that kind; they wrap, so strides may be negative.
+{% set lanes = 4 if element == "u8" else 2 if element == "u16" else 1 -%}
+{% set bits = 32 // lanes -%}
 struct Params {
     // The first line, one past the last; the first j, and how many there are.
     first: u32,
@@ -42,8 +46,22 @@ struct Params {
 {{ params_var }}
 
 @group(0) @binding(0) var<storage, read_write> indices: array<u32>;
-@group(0) @binding(1) var<storage, read_write> source: array<{{ element }}>;
-@group(0) @binding(2) var<storage, read_write> out: array<{{ element }}>;
+@group(0) @binding(1) var<storage, read_write> source: array<{{ "u32" if lanes > 1 else element }}>;
+@group(0) @binding(2) var<storage, read_write> out: array<{{ "atomic<u32>" if lanes > 1 else element }}>;
+{%- if sets == 1 %}
+
+fn put(place: u32, at: u32) {
+    {%- if lanes == 1 %}
+    out[place] = source[at];
+    {%- else %}
+    let mask = {{ "0xffffu" if bits == 16 else "0xffu" }};
+    let given = (source[at / {{ lanes }}u] >> (at % {{ lanes }}u * {{ bits }}u)) & mask;
+    let shift = place % {{ lanes }}u * {{ bits }}u;
+    atomicAnd(&out[place / {{ lanes }}u], ~(mask << shift));
+    atomicOr(&out[place / {{ lanes }}u], given << shift);
+    {%- endif %}
+}
+{%- endif %}
 
 {# Where a line starts in out, and its first j in the index and the source. -#}
 {% macro places_of_line() %}
@@ -120,6 +138,14 @@ fn main(
         }
         workgroupBarrier();
         if is_there {
+            {%- if sets == 1 %}
+            for (var at = 0u; at < count; at++) {
+                let place = at_out + entries[at] * params.out_axis;
+                if place < params.out_count {
+                    put(place, at_source + mine[at] * params.source_axis);
+                }
+            }
+            {%- else %}
             for (var at = 0u; at < count; at += 4u) {
                 // Four are loaded before one is stored; a place that was there before is taken from its sum.
                 {%- for i in range(4) %}
@@ -141,6 +167,7 @@ fn main(
                 }
                 {%- endfor %}
             }
+            {%- endif %}
         }
         workgroupBarrier();
     }
@@ -171,7 +198,7 @@ fn main(
         {%- endif %}
         let place = at_out + entry * params.out_axis;
         if entry < params.axis_size && (entry & (params.parts - 1u)) == part && place < params.out_count {
-            out[place] = out[place] + source[at_source];
+            {{ "put(place, at_source);" if sets == 1 else "out[place] = out[place] + source[at_source];" }}
         }
         at_index += params.index_axis;
         at_source += params.source_axis;

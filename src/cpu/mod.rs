@@ -5,6 +5,7 @@ pub(crate) mod arena;
 mod copy;
 pub(crate) mod double;
 mod few;
+pub(crate) mod halves;
 mod helpers;
 pub(crate) mod matrix;
 pub(crate) mod narrow;

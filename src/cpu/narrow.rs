@@ -2,6 +2,8 @@
 //! there are vectors of 512 bits. (Those for 256 bits cannot be called from here without `unsafe`, and the `half` crate
 //! calls them for eight elements at a time.)
 
+use std::marker::PhantomData;
+
 use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use bytemuck::cast;
@@ -9,7 +11,8 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use pulp::x86::V4;
 
-use super::simd::{Widest, vectorised};
+use super::halves::Widening;
+use super::simd::{Loops, Widest, vectorised};
 
 /// A float of 16 bits.
 pub(crate) trait Narrow: Pod + Send + Sync {
@@ -24,10 +27,31 @@ pub(crate) trait Narrow: Pod + Send + Sync {
         0
     }
 
+    /// Runs loops with what widens sixteen: by bits, or by instructions of the processor.
+    #[inline]
+    fn widening<W: Widening<Self>>(work: W) {
+        vectorised(ByBits(work, PhantomData::<Self>));
+    }
+
     /// As many as both have, sixteens at a time by instructions of the processor: how many.
     #[inline]
     fn round_sixteens(_from: &[f32], _to: &mut [Self]) -> usize {
         0
+    }
+}
+
+/// Loops that widen by bits, on every processor.
+struct ByBits<W, T>(W, PhantomData<T>);
+
+impl<T: Narrow, W: Widening<T>> Loops for ByBits<W, T> {
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        self.0.run::<FUSED>(
+            #[inline(always)]
+            |halves| halves.map(T::widened),
+        );
     }
 }
 
@@ -84,6 +108,23 @@ impl Narrow for f16 {
         sixteens(from, to, |simd, x| {
             cast(simd.avx512f._mm512_cvtph_ps(cast(x)))
         })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn widening<W: Widening<f16>>(work: W) {
+        match V4::try_new() {
+            Some(simd) => simd.vectorize(
+                #[inline(always)]
+                || {
+                    work.run::<true>(
+                        #[inline(always)]
+                        |x| cast(simd.avx512f._mm512_cvtph_ps(cast(x))),
+                    );
+                },
+            ),
+            None => vectorised(ByBits(work, PhantomData::<f16>)),
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -14,7 +14,9 @@ use gemm_common::Parallelism;
 use super::matrix::{Matrix, Size};
 use super::parallel;
 use super::simd::{self, Small};
-use super::vectors::{LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_vector};
+use super::vectors::{
+    LONGEST_VECTOR, add, by_parts, longest_run, times_few, times_thin, times_vector,
+};
 pub(crate) use gemm::GemmElement;
 use gemm::{Target, checked};
 
@@ -28,6 +30,8 @@ const LEAST_LINES: usize = 192;
 const LEAST_COLUMNS: usize = 32;
 /// Terms up to which `gemm`'s parts of k, of 512 or more, are added one to the other.
 const LONGEST: usize = 1 << 20;
+/// Entries of a product that are set apart for a part of k, but for a longer row: their sum is made beside them.
+const PART: usize = 4 << 20;
 /// Multiply-adds up to which the loops of [`Small`] are faster than `gemm` where there are no vectors.
 const SMALL_ALONE: usize = 24 * 24 * 24;
 /// Bytes of a right operand that the first cache holds for a small product: it is not packed.
@@ -96,7 +100,7 @@ pub(crate) fn multiply<T: GemmElement>(
         }
         return small(c, a, b, size);
     }
-    if times_few(c, a, b, size, on_all_cores) {
+    if times_few(c, a, b, size, on_all_cores) || times_thin(c, a, b, size, on_all_cores) {
         return;
     }
     let is_shared = on_all_cores && size.work() > ALONE && parallel::width() > 1;
@@ -196,11 +200,15 @@ fn in_parts<T: GemmElement>(
     terms: usize,
     on_all_cores: bool,
 ) {
-    by_parts(c, size.k, terms, |terms, c| {
-        let (a, b) = (a.from(0, terms.start), b.from(terms.start, 0));
-        let k = terms.len();
-        multiply(c, a, b, Size { k, ..size }, on_all_cores);
-    });
+    let rows = (PART / size.n.max(1)).max(1);
+    for (at, c) in c.chunks_mut(rows * size.n.max(1)).enumerate() {
+        let (a, m) = (a.from(at * rows, 0), c.len() / size.n.max(1));
+        by_parts(c, size.k, terms, |terms, c| {
+            let (a, b) = (a.from(0, terms.start), b.from(terms.start, 0));
+            let k = terms.len();
+            multiply(c, a, b, Size { m, k, ..size }, on_all_cores);
+        });
+    }
 }
 
 /// `c += a x b`, `c` row-major without gaps, on the caller's thread.

@@ -21,6 +21,12 @@ const LONGEST_FEW: usize = 1 << 18;
 /// Bytes of a matrix of columns up to which it stays in the caches while `gemm` goes through it.
 const LEAST_COLUMNS: usize = 16 << 20;
 
+/// Rows and columns of a product that is all k, its terms (whose sums in parts lose no more than 4 sqrt(k) ulps), and those that
+/// are set apart at a time: the first cache has them.
+const THIN: usize = 8;
+const THIN_TERMS: std::ops::RangeInclusive<usize> = 128..=1 << 27;
+const THIN_PART: usize = 512;
+
 /// Rows for each column up to which threads share the columns of a matrix of columns: each goes through memory in a row then.
 const ROWS_A_COLUMN: usize = 16;
 
@@ -256,4 +262,73 @@ pub(super) fn times_few<T: Few>(
         }
     }
     true
+}
+
+/// A product of few rows and few columns over a long k, which threads share: both operands as lines along k, set apart where they
+/// are not. False where it is no such product: nothing has happened.
+pub(super) fn times_thin<T: Few>(
+    c: &mut [T],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    Size { m, k, n }: Size,
+    on_all_cores: bool,
+) -> bool {
+    if m.max(n) > THIN || !THIN_TERMS.contains(&k) {
+        return false;
+    }
+    let padded = n.next_multiple_of(FEW);
+    let is_shared = on_all_cores && m * n * k > super::product::ALONE;
+    let threads = if is_shared { parallel::width() } else { 1 };
+    let each = k.div_ceil(threads).next_multiple_of(THIN_PART);
+    let entries = m * padded;
+    let mut parts = vec![T::ZERO; k.div_ceil(each) * entries];
+    parallel::share(
+        is_shared,
+        parts.chunks_mut(entries).enumerate(),
+        |(at, sums)| {
+            let most = THIN_PART.min(k);
+            let mut left = vec![T::ZERO; if a.column == 1 { 0 } else { m * most }];
+            let mut right = vec![T::ZERO; padded * most];
+            let mut part = vec![T::ZERO; entries];
+            let end = k.min((at + 1) * each);
+            for first in (at * each..end).step_by(THIN_PART) {
+                let terms = THIN_PART.min(end - first);
+                let a = a.from(0, first);
+                let (lines, stride) = match a.column {
+                    1 => (a.elements, a.row as usize),
+                    _ => (set_apart(a, [m, terms], &mut left), terms),
+                };
+                set_apart(b.from(first, 0).turned(), [n, terms], &mut right);
+                T::rows_times_few(lines, stride, &right[..padded * terms], &mut part, padded);
+                add(sums, &part);
+            }
+        },
+    );
+    for (nth, c) in c.iter_mut().enumerate() {
+        *c = T::ZERO;
+        for part in parts.chunks(entries) {
+            *c += part[nth % n * m + nth / n];
+        }
+    }
+    true
+}
+
+/// The rows of a matrix one after the other.
+fn set_apart<'a, T: Few>(
+    matrix: Matrix<'_, T>,
+    [rows, columns]: [usize; 2],
+    into: &'a mut [T],
+) -> &'a [T] {
+    for (row, into) in into.chunks_exact_mut(columns).take(rows).enumerate() {
+        let line = matrix.from(row, 0).elements;
+        match matrix.column {
+            1 => into.copy_from_slice(&line[..columns]),
+            step => {
+                for (at, into) in into.iter_mut().enumerate() {
+                    *into = line[at * step as usize];
+                }
+            }
+        }
+    }
+    into
 }

@@ -246,10 +246,7 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
         return match index < all.len() {
             true => Some(index),
             false if asked.len() < 3 => None,
-            false => all.iter().position(|found| {
-                let haystack = found.info.haystack();
-                haystack.split_whitespace().any(|word| word == asked)
-            }),
+            false => of_word(None, &asked, all),
         };
     }
     let (class, piece) = match asked.split_once(':') {
@@ -263,18 +260,32 @@ fn position(selector: &str, all: &[Found]) -> Option<usize> {
     if has_sign || !asked.contains(char::is_alphanumeric) {
         return None;
     }
-    // `gpu:7` names the eighth GPU, not a GPU with a 7 in its name.
+    // `gpu:7` names the eighth GPU, not a GPU with a 7 in its name; `gpu:4090` does not.
     if let Some(class) = class
         && piece.parse::<usize>().is_ok()
     {
         let selector = format!("{class}:{piece}");
-        return all.iter().position(|found| found.info.selector == selector);
+        return match all.iter().position(|found| found.info.selector == selector) {
+            None if piece.len() >= 3 => of_word(Some(class), piece, all),
+            found => found,
+        };
     }
     all.iter().position(|found| {
-        let in_class = class.is_none_or(|class| found.info.selector.starts_with(class));
         let haystack = found.info.haystack();
-        in_class && piece.split_whitespace().all(|word| haystack.contains(word))
+        is_of(class, found) && piece.split_whitespace().all(|word| haystack.contains(word))
     })
+}
+
+/// The first device of a class, or of any, whose name has a whole word.
+fn of_word(class: Option<&str>, asked: &str, all: &[Found]) -> Option<usize> {
+    all.iter().position(|found| {
+        let haystack = found.info.haystack();
+        is_of(class, found) && haystack.split_whitespace().any(|word| word == asked)
+    })
+}
+
+fn is_of(class: Option<&str>, found: &Found) -> bool {
+    class.is_none_or(|class| found.info.selector.starts_with(class))
 }
 
 #[cfg(test)]
@@ -419,7 +430,9 @@ mod tests {
         for (asked, found) in [
             ("4090", Some("gpu:1")),
             ("409", None),
-            ("gpu:4090", None),
+            ("gpu:4090", Some("gpu:1")),
+            ("gpu:409", None),
+            ("soft:4090", None),
             ("-1", None),
             ("gpu:-1", None),
             ("+1", None),

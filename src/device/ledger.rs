@@ -158,10 +158,11 @@ fn overcommitted(device: String, refused: &Overcommitted) -> Error {
 impl Device {
     /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
     /// sets it when it is opened: where memory is divided it is a promise from now on. Idle regions beyond it go back first, then
-    /// those whose tensors find room in others, or together in a smaller one where the old budget leaves room for it beside them
-    /// (unless the device has [`WhenFull::Fail`](crate::memory::WhenFull::Fail)); what
+    /// those whose tensors find room in others, or in smaller ones (unless the device has
+    /// [`WhenFull::Fail`](crate::memory::WhenFull::Fail)): where the old budget leaves no room for such a one beside theirs, one
+    /// region after the other, and for that moment as much more is reserved as its tensors have. What
     /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
-    /// was opened. On
+    /// was opened. Nothing is spilled for it. On
     /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # What any op can meet
 ///
 /// Beside what each op says of its arguments: [`Error::OutOfMemory`]; [`Error::TooLarge`] for a result above the largest buffer of the
-/// device, and for work that takes a GPU more than 2^17 launches of kernels; under strict placement [`Error::Unsupported`] for
+/// device, and for products and work by places or an index that take a GPU more than 2^17 launches of kernels; under strict placement [`Error::Unsupported`] for
 /// what the device lacks, and for operands on several devices;
 /// [`Error::KernelCompile`] from a driver that refuses a kernel;
 /// [`Error::Execution`] when the work that made an operand failed; [`Error::TimedOut`] for a wait above

@@ -92,7 +92,11 @@ impl Gpu {
             let mut memory = self.memory.lock();
             // Most requests find a chunk: they need no stream.
             if self.bounce.is_none() || memory.has_room(request.bytes) {
-                return Ok(attempt(&mut memory, None));
+                match attempt(&mut memory, None) {
+                    // An idle region with the only chunk went back for a smaller one, which the driver refused.
+                    Err(FullReason::Refused(_)) if self.bounce.is_some() => {}
+                    taken => return Ok(taken),
+                }
             }
         }
         let mut stream = self.stream.lock();

@@ -105,13 +105,43 @@ impl<S: RegionSource> Pool<S> {
         if self.account.in_use() > limit {
             return;
         }
-        self.with_spares(mover, |pool, mover| {
+        let is_done = self.with_spares(mover, |pool, mover| {
             while pool.account.reserved() > limit
                 && pool.evacuate(|region| region.used() > 0, mover).is_some()
             {}
             pool.account.reserved() <= limit
         });
+        if !is_done {
+            self.shrink_one_by_one(limit, mover);
+        }
         self.divided();
+    }
+
+    /// What a budget that is used up has no room for: each region's blocks move into one as large as they are, which is there
+    /// beside theirs for that moment. Nothing moves where that would not be enough.
+    fn shrink_one_by_one(&mut self, limit: u64, mover: &mut dyn Mover<S::Region>) {
+        let mut mapped = self.map(mover);
+        let least = |region: &Mapped| match region.is_pinned() {
+            true => region.bytes,
+            false => region.used(),
+        };
+        if mapped.iter().map(least).sum::<u64>() > limit {
+            return;
+        }
+        mapped.retain(|region| least(region) < region.bytes);
+        order::sort(&mut mapped, Mapped::emptiest_first);
+        for region in mapped {
+            if self.account.reserved() <= limit {
+                return;
+            }
+            let spare = self.open_spare(region.used());
+            let is_this = |other: &Mapped| other.id == region.id;
+            if self.evacuate(is_this, mover).is_none() {
+                // Its blocks are where they were.
+                spare.map(|spare| self.close_region(spare));
+                return;
+            }
+        }
     }
 }
 
@@ -162,9 +192,33 @@ mod tests {
         assert_eq!(pool.statistics().reserved, 10 * QUANTUM);
         check(&pool, &live);
         let (mut pool, live) = one_each(20, &[5, 5]);
-        assert!(!lowered(&mut pool, 12));
+        assert!(lowered(&mut pool, 12));
+        assert_eq!(pool.statistics().reserved, 10 * QUANTUM);
         check(&pool, &live);
-        assert_eq!(pool.statistics().limit, Some(20 * QUANTUM));
+    }
+
+    /// A budget that is one region: its blocks move into one of their size, which it has no room for.
+    #[test]
+    fn a_budget_that_is_used_up_can_be_lowered() {
+        let (mut pool, live) = one_each(8, &[3]);
+        assert!(!lowered(&mut pool, 2));
+        assert!(lowered(&mut pool, 3));
+        assert_eq!(pool.statistics().reserved, 3 * QUANTUM);
+        assert_eq!(pool.statistics().peak_reserved, 11 * QUANTUM);
+        check(&pool, &live);
+        // The fullest stays, where the others are enough.
+        let (mut pool, live) = one_each(24, &[7, 1, 5]);
+        assert!(lowered(&mut pool, 18));
+        assert_eq!(pool.statistics().events.relocated_bytes, QUANTUM);
+        check(&pool, &live);
+        // Held by one that must not move: what would not be enough does not begin.
+        let (mut pool, live) = one_each(16, &[5, 5]);
+        assert!(pool.pin(live[0].0));
+        let before = pool.statistics();
+        assert!(!lowered(&mut pool, 12));
+        assert_eq!(pool.statistics(), before);
+        assert!(lowered(&mut pool, 13));
+        check(&pool, &live);
     }
 
     #[test]

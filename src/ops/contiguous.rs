@@ -51,7 +51,7 @@ pub(super) fn near<'a>(
         return Ok(Cow::Borrowed(operand));
     }
     let home = road::home(op.name(), operands);
-    let limit = home.map(|home| home.capabilities().max_binding_bytes);
+    let limit = home.map(|home| home.capabilities().indexed_bytes());
     let bytes = operand.layout().span().len() as u64 * operand.dtype().size() as u64;
     if matches!(limit, Ok(limit) if bytes <= limit) {
         // What is wrong the road will find.

@@ -10,7 +10,7 @@ use super::ranges;
 use crate::capabilities::Capabilities;
 use crate::cpu::{self, parallel};
 use crate::error::Result;
-use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
+use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words};
 use crate::layout::{Layout, SliceRange, Strides, merge};
 use crate::road::window::Limits;
 use crate::shape::{Dims, Shape};
@@ -175,8 +175,7 @@ impl Positions {
                 .all(|window| window.bytes <= limits.binding_bytes)
         };
         let all = 0..self.dims.iter().product();
-        let ranges = ranges::ranges(&self.dims, all, limits.elements, fits);
-        check_count(self.op, ranges.len())?;
+        let ranges = ranges::ranges(self.op, &self.dims, all, limits.elements, fits)?;
         let ranges = ranges.into_iter();
         ranges
             .map(|range| self.launch(&range, [input, output], capabilities))

@@ -7,29 +7,35 @@ use smallvec::SmallVec;
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
-use crate::launch::Window;
+use crate::error::Result;
+use crate::launch::{Window, check_count};
 use crate::layout::{Layout, Strides};
 use crate::road;
 
-/// Splits elements `all` of `dims` into ranges of at most `most` elements that `fit`, in order. A
-/// single element is not asked whether it does.
+/// Splits elements `all` of `dims` into ranges of at most `most` elements that `fit`, in order: one launch of an op or more
+/// for each. A single element is not asked whether it does.
+///
+/// # Errors
+/// `TooLarge` for more than there may be launches.
 pub(super) fn ranges(
+    op: &'static str,
     dims: &[usize],
     all: Range<usize>,
     most: usize,
     fits: impl Fn(&Range<usize>) -> bool,
-) -> Vec<Range<usize>> {
+) -> Result<Vec<Range<usize>>> {
     let mut done = Vec::new();
     let mut left = Vec::from([all]);
     while let Some(range) = left.pop() {
         if range.len() <= 1 || (range.len() <= most && fits(&range)) {
             done.push(range);
+            check_count(op, done.len())?;
             continue;
         }
         let cut = middle(dims, &range);
         left.extend([cut..range.end, range.start..cut]);
     }
-    done
+    Ok(done)
 }
 
 /// About how many [`ranges`] there are of elements that lie so, in windows of at most `limit` bytes: those of what an axis
@@ -186,7 +192,7 @@ mod tests {
             let total: usize = dims.iter().product();
             for most in [1, 2, 10, 64, 1000] {
                 let fits = |range: &Range<usize>| range.len() <= 50;
-                let made = ranges(dims, 0..total, most, fits);
+                let made = ranges("test", dims, 0..total, most, fits).unwrap();
                 let mut end = 0;
                 for range in &made {
                     assert_eq!(range.start, end);

@@ -8,7 +8,7 @@ const RANKS: u32 = 6;
 
 pub(crate) fn specialisations() -> Vec<KernelKey> {
     let mut all = super::elementwise::specialisations(RANKS);
-    for element in ["u32", "vec2<u32>", "bits16", "bits8"] {
+    for element in ["u32", "vec2<u32>", "u16", "u8"] {
         for rank in 1..=RANKS {
             let values = [("element", element.into()), ("rank", rank.into())];
             all.push(key("fill", values, 1, 3 + 2 * rank));

@@ -1,5 +1,7 @@
 //! New tensors: constants, ranges, random numbers, and writing in place through views.
 
+use std::ops::Range;
+
 use orlop::{DType, Device, Element, Error, Result, Tensor, bf16, f16};
 
 use crate::adapters::Context;
@@ -22,6 +24,15 @@ pub fn tests() -> Vec<Test> {
     ];
     for_each_dtype!(all, Scope::Kernels, "create::constants", constants);
     for_each_dtype!(all, Scope::Device, "create::copies_of_data", copies_of_data);
+    for (name, body) in [
+        (
+            "fill::words::f16",
+            fill_words::<f16> as fn(&Context) -> Result<()>,
+        ),
+        ("fill::words::bool", fill_words::<bool>),
+    ] {
+        all.push(Test::new(name, Scope::Kernels, body));
+    }
     for_each_dtype!(all, Scope::Kernels, "fill::views", fill_views);
     all
 }
@@ -352,6 +363,38 @@ fn fill_views<T: Number>(context: &Context) -> Result<()> {
         };
         same_as(&base.tensor, &want)
     })
+}
+
+/// Narrow elements from and to any place in a word, in lines, rows and alone.
+fn fill_words<T: Number>(context: &Context) -> Result<()> {
+    let (rows, columns) = (3, 12);
+    let [zero, one] = [0, 1].map(|x| T::from_value(Value::Integer(x)));
+    let filled = |ranges: [Range<usize>; 2], line: bool| -> Result<()> {
+        let mut want = vec![zero; rows * columns];
+        let whole = Tensor::from_slice(context.device(), &want, [rows, columns])?;
+        let [of_rows, of_columns] = ranges;
+        if line {
+            whole
+                .reshape(rows * columns)?
+                .slice(of_columns.clone())?
+                .fill(1)?;
+            want[of_columns].fill(one);
+        } else {
+            let part = whole.slice((of_rows.clone(), of_columns.clone()))?;
+            part.fill(1)?;
+            for row in of_rows {
+                want[row * columns..][of_columns.clone()].fill(one);
+            }
+        }
+        same(&whole, &want)
+    };
+    for start in 0..9 {
+        for end in start..=12 {
+            filled([0..0, start..end], true)?;
+            filled([1..3, start..end], false)?;
+        }
+    }
+    filled([0..0, 1..36], true)
 }
 
 /// In range, each of them, the same on every device, and none of them more often than by chance.

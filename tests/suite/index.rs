@@ -1,6 +1,6 @@
 //! Ops by an index, against loops over indices of their own.
 
-use orlop::{DType, Error, Result, Tensor, with_hardware_plans};
+use orlop::{DType, Error, PlacementEvent, Result, Tensor, bf16, f16, with_hardware_plans};
 
 use crate::adapters::{Context, full};
 use crate::number::{Number, Value, for_each_dtype};
@@ -17,6 +17,9 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::large_sums::i32", Scope::Device, large_sums::<i32>),
         // Whose order counts.
         Test::new("index::large_sums::f32", Scope::Device, large_sums::<f32>),
+        Test::new("index::large_sets", Scope::Device, large_sets),
+        Test::new("index::written_in_place", Scope::Device, written_in_place),
+        Test::new("index::hardware_sets", Scope::Gpu, hardware_sets),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
         Test::new("index::hardware_windows", Scope::Gpu, hardware_windows)
             .when(|context| !context.is_slow() || full()),
@@ -33,12 +36,14 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "index::select", select);
     for_each_dtype!(all, Scope::Kernels, "index::gather", gather);
     for_each_dtype!(all, Scope::Kernels, "index::sums", sums);
+    for_each_dtype!(all, Scope::Kernels, "index::sets", sets);
     for (name, body) in [
         (
             "index::select::bool",
             select::<bool> as fn(&Context) -> Result<()>,
         ),
         ("index::gather::bool", gather::<bool>),
+        ("index::sets::bool", sets::<bool>),
     ] {
         all.push(Test::new(name, Scope::Kernels, body));
     }
@@ -143,11 +148,16 @@ fn stays(context: &Context, result: &Tensor) {
             "embedding",
             "scatter_add",
             "index_add",
+            "scatter",
+            "index_copy",
         ];
-        let moved = events
-            .iter()
-            .filter(|event| ours.contains(&event.op) && !event.reason.contains("f64"));
-        assert_eq!(moved.count(), 0);
+        let is_of_f64 = |event: &PlacementEvent| {
+            // Its tensors live on the CPU where the device has none.
+            event.reason.contains("f64") || event.result.starts_with("cpu")
+        };
+        let mut moved = events.iter().filter(|event| ours.contains(&event.op));
+        let moved = moved.find(|event| !is_of_f64(event));
+        assert!(moved.is_none(), "{moved:?}");
     }
 }
 
@@ -358,23 +368,41 @@ fn errors_of_sums(context: &Context) -> Result<()> {
 /// scatter_add and index_add: the same sums in the same order on the host.
 fn sums<T: Number>(context: &Context) -> Result<()> {
     cases(context.times(50), |rng| {
-        let shape = some_shape(context, rng, 4, 1500);
-        let axis = rng.below(shape.len());
-        let along = rng.one_in(2);
-        let mut sizes = shape.clone();
-        sizes[axis] = rng.below(12);
-        let mut named = None;
-        if along {
-            for size in &mut sizes {
-                *size = rng
-                    .between(0, (*size).min(9))
-                    .max(usize::from(!rng.one_in(20)));
-            }
-            named = Some(sizes.clone());
-            sizes.iter_mut().for_each(|size| *size += rng.below(2));
-        }
-        sum::<T>(context, rng, (&shape, axis), named.as_deref(), &sizes)
+        some_change::<T>(context, rng, true)
     })
+}
+
+/// scatter and index_copy: bit for bit, the last of several.
+fn sets<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(50), |rng| {
+        some_change::<T>(context, rng, false)
+    })
+}
+
+fn some_change<T: Number>(context: &Context, rng: &mut Rng, adds: bool) -> Result<()> {
+    let shape = some_shape(context, rng, 4, 1500);
+    let axis = rng.below(shape.len());
+    let mut sizes = shape.clone();
+    sizes[axis] = rng.below(12);
+    let mut named = None;
+    if rng.one_in(2) {
+        for size in &mut sizes {
+            *size = rng
+                .between(0, (*size).min(9))
+                .max(usize::from(!rng.one_in(20)));
+        }
+        named = Some(sizes.clone());
+        sizes.iter_mut().for_each(|size| *size += rng.below(2));
+    }
+    let in_place = rng.one_in(2);
+    change::<T>(
+        context,
+        rng,
+        (&shape, axis),
+        named.as_deref(),
+        &sizes,
+        [adds, in_place],
+    )
 }
 
 /// More than one thread of the CPU adds: outputs of each before the axis, and along it.
@@ -383,6 +411,30 @@ fn large_sums<T: Number>(context: &Context) -> Result<()> {
 }
 
 fn large_sums_of<T: Number>(context: &Context, most: usize) -> Result<()> {
+    large_changes::<T>(context, most, true)
+}
+
+/// Elements of several in a word, and rows that are moved in units of several.
+fn large_sets(context: &Context) -> Result<()> {
+    large_sets_of(context, 9000)
+}
+
+fn large_sets_of(context: &Context, most: usize) -> Result<()> {
+    large_changes::<f16>(context, most, false)?;
+    large_changes::<bool>(context, most, false)?;
+    large_changes::<f32>(context, most, false)
+}
+
+/// Those where hardware's workgroups share an index.
+fn hardware_sets(context: &Context) -> Result<()> {
+    with_hardware_plans(|| {
+        sets::<bf16>(context)?;
+        sets::<u32>(context)?;
+        large_sets_of(context, if context.shares_kernels() { 2500 } else { 9000 })
+    })
+}
+
+fn large_changes<T: Number>(context: &Context, most: usize, adds: bool) -> Result<()> {
     cases(1, |rng| {
         for (shape, axis, count) in [
             (vec![90, 400], 0, 95),
@@ -397,9 +449,11 @@ fn large_sums_of<T: Number>(context: &Context, most: usize) -> Result<()> {
         ] {
             let mut sizes = shape.clone();
             sizes[axis] = count;
-            sum::<T>(context, rng, (&shape, axis), None, &sizes)?;
+            let of = (&shape[..], axis);
+            let in_place = rng.one_in(2);
+            change::<T>(context, rng, of, None, &sizes, [adds, in_place])?;
             let named: Vec<usize> = sizes.iter().map(|&size| size.max(2) - 1).collect();
-            sum::<T>(context, rng, (&shape, axis), Some(&named), &sizes)?;
+            change::<T>(context, rng, of, Some(&named), &sizes, [adds, !in_place])?;
         }
         Ok(())
     })
@@ -420,29 +474,67 @@ fn hardware_sums(context: &Context) -> Result<()> {
     })
 }
 
-/// One of them: by an index of as many dimensions, or of one.
-fn sum<T: Number>(
+/// A view in which each element is once, and what it is a view of.
+fn distinct_view<T: Number>(
+    context: &Context,
+    rng: &mut Rng,
+    shape: &[usize],
+) -> Result<[Operand<T>; 2]> {
+    let axes = match rng.one_in(2) {
+        true => (0..shape.len()).collect(),
+        false => rng.shuffled(shape.len()),
+    };
+    let mut inner = vec![0; shape.len()];
+    for (&size, &old) in shape.iter().zip(&axes) {
+        inner[old] = size;
+    }
+    let stepped = rng.below(2 * shape.len());
+    let steps = |axis: usize| if axis == stepped { -2 } else { 1 };
+    let first = rng.below(2);
+    let outer = |(axis, &size): (usize, &usize)| size * if axis == stepped { 2 } else { 1 } + first;
+    let outer: Vec<usize> = inner.iter().enumerate().map(outer).collect();
+    let whole = Operand::random(context.device(), rng, &outer)?;
+    let mut view = whole.clone();
+    for (axis, &size) in outer.iter().enumerate() {
+        view = view.step(axis, first..size, steps(axis))?;
+    }
+    Ok([whole, view.permute(&axes)?])
+}
+
+/// One change: by an index of as many dimensions, or of one; of a copy, or in place.
+fn change<T: Number>(
     context: &Context,
     rng: &mut Rng,
     (shape, axis): (&[usize], usize),
     named: Option<&[usize]>,
     sizes: &[usize],
+    [adds, in_place]: [bool; 2],
 ) -> Result<()> {
-    let target = Operand::<T>::random_view(context.device(), rng, shape)?;
+    let [whole, target] = match in_place {
+        true => distinct_view::<T>(context, rng, shape)?,
+        false => {
+            let target = Operand::<T>::random_view(context.device(), rng, shape)?;
+            [target.clone(), target]
+        }
+    };
     let along = named.is_some();
     let of_axis = [sizes[axis]];
     let named = named.unwrap_or(&of_axis);
     let source = Operand::<T>::random_view(context.device(), rng, sizes)?;
     let index = indices(context, rng, named, shape[axis])?;
-    let result = match along {
-        true => target
-            .tensor
-            .scatter_add(axis, &index.tensor, &source.tensor)?,
-        false => target
-            .tensor
-            .index_add(axis, &index.tensor, &source.tensor)?,
-    };
-    let (values, mut want) = (source.values(), wide(&target.values()));
+    let (to, by, from) = (&target.tensor, &index.tensor, &source.tensor);
+    let changed = match (in_place, along, adds) {
+        (false, true, true) => to.scatter_add(axis, by, from),
+        (false, false, true) => to.index_add(axis, by, from),
+        (false, true, false) => to.scatter(axis, by, from),
+        (false, false, false) => to.index_copy(axis, by, from),
+        (true, true, true) => to.scatter_add_assign(axis, by, from).map(|()| to.clone()),
+        (true, false, true) => to.index_add_assign(axis, by, from).map(|()| to.clone()),
+        (true, true, false) => to.scatter_assign(axis, by, from).map(|()| to.clone()),
+        (true, false, false) => to.index_copy_assign(axis, by, from).map(|()| to.clone()),
+    }?;
+    let values = source.values();
+    let (mut sums, mut set) = (wide(&target.values()), target.values());
     let walked = if along { named } else { sizes };
     for element in 0..walked.iter().product::<usize>() {
         let mut rest = element;
@@ -458,26 +550,38 @@ fn sum<T: Number>(
                 .fold(0, |all, (&i, &size)| all * size + i)
         };
         let value = values[flat(sizes, &at)];
-        if let Some(entry) = entry {
-            at[axis] = entry;
-            let out = &mut want[flat(shape, &at)];
-            *out = plus::<T>(*out, wide(&[value])[0]);
+        let Some(entry) = entry else { continue };
+        at[axis] = entry;
+        let out = flat(shape, &at);
+        if adds {
+            sums[out] = plus::<T>(sums[out], wide(&[value])[0]);
         }
+        set[out] = value;
     }
-    assert_eq!(result.shape().dims(), shape);
-    stays(context, &result);
-    let got = result.to_vec::<T>()?;
-    for (at, (&got, &want)) in got.iter().zip(&want).enumerate() {
-        let want = T::from_value(want);
-        assert!(
-            T::is_same(want, got, true),
-            "{} + {}: element {at} is {got:?}, not {want:?}",
-            target.story(),
-            source.story()
-        );
+    if adds {
+        set = sums.into_iter().map(T::from_value).collect();
     }
-    // The tensor itself is as it was.
-    target.check()
+    assert_eq!(changed.shape().dims(), shape);
+    stays(context, &changed);
+    let what = format!("{} + {}", target.story(), source.story());
+    let alike = |got: &Tensor, want: &[T]| -> Result<()> {
+        let got = got.to_vec::<T>()?;
+        for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
+            let is_same = T::is_same(want, got, adds);
+            assert!(is_same, "{what}: element {at} is {got:?}, not {want:?}");
+        }
+        Ok(())
+    };
+    alike(&changed, &set)?;
+    if !in_place {
+        // The tensor itself is as it was.
+        return target.check();
+    }
+    let mut all = whole.values();
+    for (&at, &value) in target.grid.indices.iter().zip(&set) {
+        all[at] = value;
+    }
+    alike(&whole.tensor, &all)
 }
 
 /// As sums are kept: f16 and bf16 in f32.
@@ -657,6 +761,69 @@ fn many_workgroups(context: &Context) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is written lies in parts that no kernel binds at once, or holds the index and the source; no memory is taken.
+fn written_in_place(context: &Context) -> Result<()> {
+    let device = &context.builder().max_binding_bytes(4 << 10).build()?;
+    let numbers: Vec<i32> = (0..60_000).collect();
+    let whole = || Tensor::from_slice(device, &numbers, [300, 200]);
+    // Rows of a large tensor, and of a part of it with gaps.
+    let cache = whole()?;
+    let rows = Tensor::full(device, [4, 200], -1, DType::I32)?;
+    let places = Tensor::from_slice(device, &[299i32, 3, -300, 300], [4])?;
+    device.synchronize()?;
+    device.reset_peaks();
+    let before = device.memory().allocated;
+    cache.index_copy_assign(0, &places, &rows)?;
+    cache.index_add_assign(0, &places, &rows)?;
+    cache
+        .slice((100.., ..))?
+        .index_copy_assign(0, &places, &rows)?;
+    assert_eq!(device.memory().peak_allocated, before);
+    let changed = |at: usize| match at / 200 {
+        299 | 3 | 0 => -2,
+        103 => -1,
+        _ => numbers[at],
+    };
+    let want: Vec<i32> = (0..60_000).map(changed).collect();
+    same(&cache, &want)?;
+    let cache = whole()?;
+    let part = cache.slice((.., 7..100))?;
+    part.index_copy_assign(0, &places, &rows.slice((.., 7..100))?)?;
+    let changed = |at: usize| match (at / 200, at % 200) {
+        (299 | 3 | 0, 7..100) => -1,
+        _ => numbers[at],
+    };
+    same(&cache, &(0..60_000).map(changed).collect::<Vec<i32>>())?;
+    // Itself, read before anything is written: rows one on, and by numbers of its own.
+    let cache = whole()?;
+    let places = Tensor::arange(device, 1, 300, 1, DType::I32)?;
+    cache.index_copy_assign(0, &places, &cache.slice(..299)?)?;
+    let want: Vec<i32> = numbers[..200]
+        .iter()
+        .chain(&numbers[..59_800])
+        .copied()
+        .collect();
+    same(&cache, &want)?;
+    let line = Tensor::from_slice(device, &[2i32, 0, 1, 2], [4])?;
+    line.scatter_add_assign(0, &line, &line)?;
+    same(&line, &[2, 1, 5, 2])?;
+    // A view of one element at several places; errors that change nothing.
+    let repeated = line.slice(..1)?.broadcast_to([4])?;
+    let refused = repeated.scatter_assign(0, &line, &line).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    let halves = line.cast(DType::F16)?;
+    for refused in [
+        line.scatter_assign(1, &line, &line),
+        line.index_copy_assign(0, &line, &line.slice(..3)?),
+        line.index_copy_assign(0, &halves, &line),
+        line.index_copy_assign(0, &line, &halves),
+        halves.index_add_assign(0, &line, &line),
+    ] {
+        refused.unwrap_err();
+    }
+    same(&line, &[2, 1, 5, 2])
 }
 
 /// The index is the table, or a part of it.

@@ -274,7 +274,14 @@ fn lowered_budgets(context: &Context) -> Result<()> {
             same(tensor, &numbers)?;
         }
     }
-    Ok(())
+    // One region that is the budget.
+    let builder = context.builder().growth(Growth::Budget);
+    let device = &builder.memory_limit(16 * MIB).build()?;
+    let tensor = Tensor::arange(device, 0, 256 << 10, 1, DType::U32)?;
+    assert_eq!(device.memory().reserved, 16 * MIB);
+    device.set_memory_limit(2 * MIB)?;
+    assert_eq!(device.memory().reserved, MIB);
+    same(&tensor, &(0..256 << 10).collect::<Vec<u32>>())
 }
 
 /// The shared CPU device and virtual ones beside it.

@@ -196,6 +196,12 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
         0,
         |o| o.row.scatter_add(0, &o.index, &o.row.slice(4..)?),
     ),
+    ("index_copy", NONE, 0, |o| {
+        o.a.index_copy(0, &o.index, &o.turned)
+    }),
+    ("scatter", NONE, 0, |o| {
+        o.row.scatter(0, &o.index, &o.row.slice(4..)?)
+    }),
 ];
 
 fn is_counted(context: &Context) -> bool {
@@ -257,6 +263,12 @@ const WRITES: &[(&str, Bytes, usize, Write)] = &[
         0,
         |o| o.square.add_assign(&o.square.slice(0)?),
     ),
+    ("index_copy_assign", NONE, 0, |o| {
+        o.a.index_copy_assign(0, &o.index, &o.turned)
+    }),
+    ("scatter_assign", NONE, 0, |o| {
+        o.row.scatter_assign(0, &o.index, &o.turned.slice(0)?)
+    }),
 ];
 
 fn in_place(context: &Context) -> Result<()> {

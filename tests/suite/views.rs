@@ -353,6 +353,10 @@ fn from_the_end(context: &Context) -> Result<()> {
         whole.scatter_add(-1, &of_each, &one)?,
         whole.scatter_add(2, &of_each, &one)?,
     )?;
+    alike(
+        whole.scatter(-1, &of_each, &one)?,
+        whole.scatter(2, &of_each, &one)?,
+    )?;
     // Ranges and indices.
     alike(whole.slice(-3..)?, whole.slice(1..)?)?;
     alike(whole.slice((..-1, 1..=-2))?, whole.slice((..3, 1..4))?)?;

@@ -12,6 +12,11 @@ use crate::memory::{Claim, Place, QUANTUM, Refused, RegionSource};
 const REGION_ALIGNMENT: usize = 4096;
 const _: () = assert!(REGION_ALIGNMENT.is_multiple_of(QUANTUM as usize));
 
+/// Bytes from which a region is pages of its own on Linux. C's allocator maps large memory too, but from a size that it raises
+/// to 32 MiB: what is below is kept in the process when it is freed, and written with zeros when it is taken again, under the
+/// pool's lock.
+const MAPPED: usize = 128 << 10;
+
 /// One block of host memory, zeros when it was taken.
 pub(super) struct HostRegion {
     /// The first multiple of the alignment in what the system gave.
@@ -19,6 +24,7 @@ pub(super) struct HostRegion {
     bytes: usize,
     given: NonNull<u8>,
     layout: Layout,
+    is_mapped: bool,
 }
 
 // SAFETY: a region is plain memory; every access goes through a block's lock.
@@ -40,8 +46,14 @@ impl HostRegion {
             .checked_add(alignment)
             .and_then(|most| Layout::from_size_align(most, align_of::<u64>()).ok())
             .ok_or_else(refused)?;
+        let mapped = if bytes >= MAPPED {
+            map(layout.size())
+        } else {
+            None
+        };
         // SAFETY: the layout's size is not zero. Zeroed, so that every byte is initialised.
-        let given = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let given = mapped.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        let given = given.ok_or_else(refused)?;
         let address = given.addr().get();
         let before = address.next_multiple_of(alignment) - address;
         // SAFETY: less than `alignment`, which was asked for besides the bytes.
@@ -56,6 +68,7 @@ impl HostRegion {
             bytes,
             given,
             layout,
+            is_mapped: mapped.is_some(),
         })
     }
 
@@ -72,9 +85,42 @@ impl HostRegion {
 
 impl Drop for HostRegion {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, freed once.
-        unsafe { dealloc(self.given.as_ptr(), self.layout) }
+        match self.is_mapped {
+            true => unmap(self.given, self.layout.size()),
+            // SAFETY: allocated with this layout, freed once.
+            false => unsafe { dealloc(self.given.as_ptr(), self.layout) },
+        }
     }
+}
+
+/// Pages of zeros, which the system makes when they are written.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        let (may, of) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: new pages, at an address of the system's choice.
+        let pages = unsafe { libc::mmap(std::ptr::null_mut(), bytes, may, of, -1, 0) };
+        NonNull::new(pages.cast::<u8>()).filter(|_| pages != libc::MAP_FAILED)
+    }
+    #[cfg(any(not(target_os = "linux"), miri))]
+    {
+        let _ = bytes;
+        None
+    }
+}
+
+/// Gives back what [`map`] gave.
+fn unmap(pages: NonNull<u8>, bytes: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: mapped with this length, unmapped once; nobody has a chunk of it any more.
+    unsafe {
+        libc::munmap(pages.as_ptr().cast(), bytes);
+    }
+    #[cfg(any(not(target_os = "linux"), miri))]
+    let _ = (pages, bytes);
 }
 
 /// Takes regions from the system; the device's seat in the host's ledger.

@@ -130,7 +130,10 @@ impl<'a> Reader<'a> {
             )),
             (Some(descr), Some(fortran), Some(shape)) => Ok(Header {
                 big_endian: descr.starts_with('>'),
-                kind: descr.trim_start_matches(['<', '>', '=', '|']).to_owned(),
+                kind: descr
+                    .strip_prefix(['<', '>', '=', '|'])
+                    .unwrap_or(descr)
+                    .to_owned(),
                 fortran,
                 shape,
             }),

@@ -269,7 +269,7 @@ fn whole<T: Whole, const FUSED: bool>(function: Function, values: Operands<'_>, 
         Function::Mul => two::<T, T>(values, out, T::wrapping_mul),
         Function::Div => two::<T, T>(values, out, T::divide::<FUSED>),
         Function::Rem => two::<T, T>(values, out, T::rest::<FUSED>),
-        Function::Pow => two::<T, T>(values, out, T::power),
+        Function::Pow => powers::<T>(values, out),
         Function::Min => two::<T, T>(values, out, T::min),
         Function::Max => two::<T, T>(values, out, T::max),
         Function::MulAdd => {
@@ -289,6 +289,43 @@ fn whole<T: Whole, const FUSED: bool>(function: Function, values: Operands<'_>, 
         Function::Gt => compare::<T>(values, out, T::gt),
         Function::Ge => compare::<T>(values, out, T::ge),
         _ => never(),
+    }
+}
+
+/// Several side by side, bit by bit of the powers, as many bits as the largest of them has: a loop for each would be of a length
+/// that nobody foresees.
+#[inline(always)]
+fn powers<T: Whole>(values: Operands<'_>, out: &mut [u8]) {
+    const LANES: usize = 16;
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    let (a, b) = (values[0].steps::<T>(LANES), values[1].steps::<T>(LANES));
+    for ((out, a), b) in out.chunks_mut(LANES).zip(a).zip(b) {
+        let (mut bases, mut rests, mut products) =
+            ([T::ONE; LANES], [0u32; LANES], [T::ONE; LANES]);
+        bases[..out.len()].copy_from_slice(&a[..out.len()]);
+        for (rest, power) in rests.iter_mut().zip(b) {
+            *rest = power.counted();
+        }
+        let bits = u32::BITS
+            - rests
+                .iter()
+                .fold(0u32, |all, rest| all | rest)
+                .leading_zeros();
+        for _ in 0..bits {
+            for lane in 0..LANES {
+                let product = products[lane].wrapping_mul(bases[lane]);
+                products[lane] = if rests[lane] & 1 == 1 {
+                    product
+                } else {
+                    products[lane]
+                };
+                bases[lane] = bases[lane].wrapping_mul(bases[lane]);
+                rests[lane] >>= 1;
+            }
+        }
+        for (((out, &a), &b), product) in out.iter_mut().zip(a).zip(b).zip(products) {
+            *out = a.power(b, product);
+        }
     }
 }
 

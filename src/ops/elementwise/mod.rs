@@ -328,7 +328,10 @@ impl Op for Elementwise {
         }
         let most = capabilities.max_bindings as usize;
         if inputs.len() >= most {
-            return Some(format!("its kernels bind {most} tensors"));
+            let given = inputs.len();
+            return Some(format!(
+                "its kernels bind {most} tensors, the result too, and {given} are read"
+            ));
         }
         let types = self.types(&|at| inputs.get(at).map(|input| input.dtype));
         let types = types.ok()?;

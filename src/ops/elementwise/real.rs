@@ -271,8 +271,12 @@ pub(super) trait Whole: bytemuck::Pod + Ord + Default {
     fn divide<const FUSED: bool>(self, other: Self) -> Self;
     /// Of the dividend's sign; by zero it is 0.
     fn rest<const FUSED: bool>(self, other: Self) -> Self;
-    /// It wraps; to a negative power 1 and -1 stay whole, others are 0.
-    fn power(self, power: Self) -> Self;
+    const ONE: Self;
+
+    /// As often as a power multiplies; a negative one does not.
+    fn counted(self) -> u32;
+    /// It wraps, as the product of so many does; to a negative power 1 and -1 stay whole, others are 0.
+    fn power(self, power: Self, product: Self) -> Self;
 }
 
 macro_rules! whole {
@@ -316,22 +320,23 @@ macro_rules! whole {
                 let rest = $rust::wrapping_sub(self, multiple);
                 if other == 0 { 0 } else { rest }
             }
-            fn power(self, power: Self) -> Self {
-                if !$is_below(power) {
-                    return self.wrapping_pow(power as u32);
-                }
-                match self {
-                    1 => 1,
-                    // -1
-                    $rust::MIN..=$rust::MAX if self.wrapping_add(1) == 0 => {
-                        if power & 1 == 0 {
-                            1
-                        } else {
-                            self
-                        }
-                    }
-                    _ => 0,
-                }
+            const ONE: Self = 1;
+
+            #[inline(always)]
+            fn counted(self) -> u32 {
+                if $is_below(self) { 0 } else { self as u32 }
+            }
+            #[inline(always)]
+            fn power(self, power: Self, product: Self) -> Self {
+                let is_odd = power & 1 == 1;
+                let minus_one = (0 as $rust).wrapping_sub(1);
+                let is_whole = self == 1 || self == minus_one;
+                let below = match is_whole {
+                    true if is_odd => self,
+                    true => 1,
+                    false => 0,
+                };
+                if $is_below(power) { below } else { product }
             }
         }
     };

@@ -11,12 +11,12 @@ use std::borrow::Cow;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Axis;
-use crate::ops::contiguous::near;
+use crate::layout::{Axis, Layout};
+use crate::ops::contiguous::{near, write};
 use crate::road::{self, Op};
 use crate::tensor::Tensor;
 
-use scatter::{INDEX, SOURCE, ScatterAdd};
+use scatter::{Change, Scatter, Way};
 pub(super) use take::IndexReader;
 use take::Take;
 
@@ -89,7 +89,7 @@ impl Tensor {
         index: &Tensor,
         source: &Tensor,
     ) -> Result<Tensor> {
-        add("scatter_add", axis.into(), true, [self, index, source])
+        SCATTER_ADD.run(axis.into(), [self, index, source])
     }
 
     /// A copy to which the entries of `source` along `axis` are added at those that `index`, of one
@@ -104,7 +104,108 @@ impl Tensor {
         index: &Tensor,
         source: &Tensor,
     ) -> Result<Tensor> {
-        add("index_add", axis.into(), false, [self, index, source])
+        INDEX_ADD.run(axis.into(), [self, index, source])
+    }
+
+    /// A copy in which each element of `source` stands at the entry of `axis` that `index` names (PyTorch's `scatter`,
+    /// ONNX's `ScatterElements`): for axis 1 of three, `out[i, index[i, j, k], k] = source[i, j, k]`. Sizes and indices
+    /// as in [`Tensor::scatter_add`].
+    ///
+    /// Elements of any dtype are moved bit for bit. Of several that one entry is named for, the last along the
+    /// source's axis is there, in every run and on every device.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`], but bool has no error.
+    pub fn scatter(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        SCATTER.run(axis.into(), [self, index, source])
+    }
+
+    /// A copy in which the entries of `source` along `axis` stand at those that `index`, of one dimension, names
+    /// (PyTorch's `index_copy`): for axis 0 of two, `out[index[i], j] = source[i, j]`. Elements and indices as in
+    /// [`Tensor::scatter`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`].
+    pub fn index_copy(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        INDEX_COPY.run(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::scatter_add`] to this tensor's own memory: all views of the storage see it. An index or a source that
+    /// lies in the same storage is read before anything is written. f16 and bf16 take copies in f32 and one of the sums.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`]; [`Error::InvalidArgument`] when this tensor repeats elements (a broadcast view).
+    /// Nothing is written then.
+    pub fn scatter_add_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        SCATTER_ADD.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::index_add`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`].
+    pub fn index_add_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        INDEX_ADD.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::scatter`] into this tensor's own memory, as [`Tensor::scatter_add_assign`]; nothing but what is
+    /// named is written.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`], but bool has no error.
+    pub fn scatter_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        SCATTER.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::index_copy`] into this tensor's own memory, as [`Tensor::scatter_assign`]: rows of a cache whose places
+    /// are in an index. For places that follow each other there is [`Tensor::assign`] of a slice.
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let cache = Tensor::zeros(&device, [4, 2], DType::F32)?;
+    /// let places = Tensor::from_slice(&device, &[3, -4], [2])?;
+    /// let rows = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// cache.index_copy_assign(0, &places, &rows)?;
+    /// assert_eq!(cache.to_vec::<f32>()?, [3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_assign`].
+    pub fn index_copy_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        INDEX_COPY.assign(axis.into(), [self, index, source])
     }
 
     /// Reads an index tensor back and checks that each number is in `-size..size`.
@@ -143,29 +244,84 @@ fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     road::run(&op, &[table, &apart])
 }
 
-fn add(op: &'static str, axis: Axis, along: bool, operands: [&Tensor; 3]) -> Result<Tensor> {
-    let [target, index, source] = operands;
-    let axis = axis.of(op, target.shape())?;
-    let op = ScatterAdd { op, axis, along };
-    let dtype = target.dtype();
-    if dtype == dtype.accumulator() {
-        return sum(&op, operands);
+const SCATTER_ADD: Way = Way::new("scatter_add", true, Change::Add);
+const INDEX_ADD: Way = Way::new("index_add", false, Change::Add);
+const SCATTER: Way = Way::new("scatter", true, Change::Set);
+const INDEX_COPY: Way = Way::new("index_copy", false, Change::Set);
+
+impl Way {
+    /// A changed copy of the first operand.
+    fn run(self, axis: Axis, operands: [&Tensor; 3]) -> Result<Tensor> {
+        let [target, index, source] = operands;
+        let axis = axis.of(self.op, target.shape())?;
+        let into = None;
+        let op = Scatter {
+            way: self,
+            axis,
+            into,
+        };
+        let dtype = target.dtype();
+        if !self.is_of_halves(dtype) {
+            let out = Layout::contiguous(target.shape().clone());
+            let (index, source) = op.operands(&out, &operands, [index, source])?;
+            return road::run(&op, &[target, &index, &source]);
+        }
+        road::check(&op, &operands, None)?;
+        let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
+        self.run(axis.into(), [&target, index, &source])?
+            .cast(dtype)
     }
-    road::check(&op, &operands, None)?;
-    let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
-    sum(&op, [&target, index, &source])?.cast(dtype)
+
+    /// Changes the first operand itself.
+    fn assign(self, axis: Axis, operands: [&Tensor; 3]) -> Result<()> {
+        let [target, index, source] = operands;
+        target.check_distinct(self.op)?;
+        let axis = axis.of(self.op, target.shape())?;
+        let (out, dtype) = (target.layout(), target.dtype());
+        let into = Some((out.clone(), dtype));
+        let op = Scatter {
+            way: self,
+            axis,
+            into,
+        };
+        road::check(&op, &[index, source], Some(target))?;
+        let reach = out.span().len() as u64 * dtype.size() as u64;
+        let is_far = reach > target.device().capabilities().indexed_bytes();
+        if self.is_of_halves(dtype) || (is_far && !target.is_contiguous()) {
+            let run = || self.run(axis.into(), operands);
+            return target.assign_for(self.op, &target.device().scope(run)?);
+        }
+        let apart = |operand: &Tensor| match operand.shares_storage(target) {
+            true => operand.copy_once(),
+            false => Ok(operand.clone()),
+        };
+        let [index, source] = [&apart(index)?, &apart(source)?];
+        let (index, source) = op.operands(out, &[index, source], [index, source])?;
+        write(&op, &[&index, &source], target)
+    }
+
+    /// Whether sums are kept in another dtype.
+    fn is_of_halves(self, dtype: DType) -> bool {
+        self.change == Change::Add && dtype != dtype.accumulator()
+    }
 }
 
-/// Adds what is of a dtype that sums are kept in.
-fn sum(op: &ScatterAdd, operands: [&Tensor; 3]) -> Result<Tensor> {
-    let [target, index, source] = operands;
-    let launches = |which: usize| {
-        let size = operands[which].dtype().size();
-        move |limit| op.launches(operands.map(Tensor::layout), (which, size), limit)
-    };
-    let source = near(op, &operands, source, launches(SOURCE))?;
-    let index = apart(op, &operands, (index, &source), launches(INDEX))?;
-    road::run(op, &[target, &index, &source])
+impl Scatter {
+    /// The index and the source of an op's operands for kernels that write what lies so.
+    fn operands<'a>(
+        &self,
+        out: &Layout,
+        all: &[&Tensor],
+        [index, source]: [&'a Tensor; 2],
+    ) -> Result<(Cow<'a, Tensor>, Cow<'a, Tensor>)> {
+        let launches = |which: usize, size: usize| {
+            let layouts = [out, index.layout(), source.layout()];
+            move |limit| self.launches(layouts, (which, size), limit)
+        };
+        let near_source = near(self, all, source, launches(2, source.dtype().size()))?;
+        let index = apart(self, all, (index, &near_source), launches(1, 4))?;
+        Ok((index, near_source))
+    }
 }
 
 /// The index of an op's operands for kernels: in another storage than what is read by it, and near enough.

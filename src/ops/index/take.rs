@@ -343,7 +343,7 @@ impl Walk<'_> {
         };
         let total = self.dims.iter().product();
         let mut launches = Launches::new();
-        for range in ranges::ranges(self.dims, 0..total, limits.elements, fits) {
+        for range in ranges::ranges(self.op, self.dims, 0..total, limits.elements, fits)? {
             let (size, stride) = self.axis;
             let ends = stride * (size as isize - 1);
             let places = ranges::reach(self.dims, self.offsets[TABLE], self.table, &range);
@@ -355,7 +355,7 @@ impl Walk<'_> {
             while at < table.end() {
                 let bytes = limits.binding_bytes.min(table.end() - at);
                 let window = Window { offset: at, bytes };
-                check_count(self.op, launches.len())?;
+                check_count(self.op, launches.len() + 1)?;
                 launches.push(self.launch(&range, window, at > table.offset, capabilities)?);
                 at += bytes;
             }

@@ -3,11 +3,11 @@
 
 use super::finish::Term;
 use super::tiles;
-use crate::cpu::host_vec;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
+use crate::cpu::{halves, host_vec};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -26,6 +26,10 @@ const FEW: usize = 8;
 const NEAR: usize = 4096;
 /// Its lines along k (for each of the few), or steps of k, at least, since each time costs.
 const LEAST: usize = 16;
+/// Steps of k of a matrix times a vector that are summed at a time, along its lines and across them; and its lines, or elements
+/// of one, of a tile.
+const VECTOR_STEPS: [usize; 2] = [8192, 512];
+const VECTOR_LINES: usize = 4096;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -81,13 +85,32 @@ struct Cut {
     columns: usize,
     /// Of k, which are widened at a time.
     steps: usize,
+    /// A matrix with lines of neighbours times a vector: it is widened as it is multiplied.
+    is_vector: bool,
 }
 
 impl Cut {
     /// Tiles of more rows or columns where the other side or k is short, of fewer where threads would have none; of few where
     /// either side is that short.
-    fn of<T>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size, threads: usize) -> Self {
+    fn of<T: Copy>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size, threads: usize) -> Self {
         let Size { m, k, n } = size;
+        let (matrix, _) = as_vector(a, b, size);
+        let has_columns = matrix.row == 1 && m.max(n) >= halves::LANES;
+        if m.min(n) == 1 && (matrix.column == 1 || has_columns) {
+            let shared = match threads {
+                1 => VECTOR_LINES,
+                _ => m.max(n).div_ceil(2 * threads).next_multiple_of(16),
+            };
+            let longer = shared.min(VECTOR_LINES).min(m.max(n));
+            let [rows, columns] = if n == 1 { [longer, 1] } else { [1, longer] };
+            let steps = VECTOR_STEPS[usize::from(matrix.column != 1)];
+            return Self {
+                rows,
+                columns,
+                steps: k.clamp(1, steps),
+                is_vector: true,
+            };
+        }
         let terms = k.clamp(1, STEPS);
         let mut rows = ENTRIES / terms.max(n.min(COLUMNS));
         if threads > 1 && m >= SHARED_ROWS {
@@ -102,6 +125,7 @@ impl Cut {
             rows,
             columns: columns.min(n),
             steps: terms,
+            is_vector: false,
         };
         // Along the lines that the longer side has.
         let (longer, are_lines_of_k) = match m <= n {
@@ -123,6 +147,9 @@ impl Cut {
     /// widened.
     fn scratch(self, [rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
         let (entries, steps) = (rows * columns, k.min(self.steps));
+        if self.is_vector {
+            return [entries, entries, steps, 0];
+        }
         [entries, entries, rows * steps, steps * columns]
     }
 
@@ -142,6 +169,14 @@ impl Cut {
         sums.fill(0.0);
         for step in (0..k).step_by(self.steps) {
             let steps = self.steps.min(k - step);
+            if self.is_vector {
+                let (a, b) = (a.from(0, step), b.from(step, 0));
+                times_vector(part, as_vector(a, b, Size { m, k, n }), &mut left[..steps]);
+                for (sum, part) in sums.iter_mut().zip(&*part) {
+                    *sum += part;
+                }
+                continue;
+            }
             let a = widened(a.from(0, step), [m, steps], left);
             let b = widened(b.from(step, 0), [steps, n], right);
             let size = Size { m, k: steps, n };
@@ -156,6 +191,37 @@ impl Cut {
         }
         sums
     }
+}
+
+/// A product of one row or one column as a matrix and the vector that it is multiplied with, as a row.
+fn as_vector<'a, T: Copy>(
+    a: Matrix<'a, T>,
+    b: Matrix<'a, T>,
+    size: Size,
+) -> (Matrix<'a, T>, Matrix<'a, T>) {
+    match size.n == 1 {
+        true => (a, b.turned()),
+        false => (b.turned(), a),
+    }
+}
+
+/// `y = matrix x vector`, of as many terms as `x` has room for.
+fn times_vector<T: Half>(
+    y: &mut [f32],
+    (matrix, vector): (Matrix<'_, T>, Matrix<'_, T>),
+    x: &mut [f32],
+) {
+    widened(vector, [1, x.len()], x);
+    let times = match matrix.column {
+        1 => halves::rows_times,
+        _ => halves::columns_times,
+    };
+    let stride = if matrix.column == 1 {
+        matrix.row
+    } else {
+        matrix.column
+    };
+    times(matrix.elements, stride as usize, x, y);
 }
 
 /// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
@@ -301,7 +367,12 @@ mod tests {
                     cut.columns > 0 && cut.columns <= size.n,
                     "{size:?}: {cut:?}"
                 );
-                assert!(cut.steps > 0 && cut.steps <= STEPS, "{size:?}: {cut:?}");
+                let most = if cut.is_vector {
+                    VECTOR_STEPS[0]
+                } else {
+                    STEPS
+                };
+                assert!(cut.steps > 0 && cut.steps <= most, "{size:?}: {cut:?}");
                 let tile = [cut.rows, cut.columns];
                 let numbers: usize = cut.scratch(tile, size.k).iter().sum();
                 assert!(numbers * 4 <= 5 << 19, "{size:?}: {cut:?}");

@@ -205,10 +205,15 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
             let (table, index) = (call.tensor(0)?, call.tensor(1)?);
             one(table.gather(axis(call.int("axis", 0), table.rank()), index))
         }
-        "ScatterElements" if call.text("reduction", "none") == "add" => {
+        "Scatter" | "ScatterElements" => {
             let tensor = call.tensor(0)?;
             let at = axis(call.int("axis", 0), tensor.rank());
-            one(tensor.scatter_add(at, call.tensor(1)?, call.tensor(2)?))
+            let (index, source) = (call.tensor(1)?, call.tensor(2)?);
+            match call.text("reduction", "none").as_str() {
+                "none" => one(tensor.scatter(at, index, source)),
+                "add" => one(tensor.scatter_add(at, index, source)),
+                other => unsupported(format!("reduction {other}")),
+            }
         }
         "Trilu" => {
             let tensor = call.tensor(0)?;

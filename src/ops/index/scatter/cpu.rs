@@ -1,0 +1,196 @@
+//! The CPU twin: each core has outputs of its own.
+
+use super::Seen;
+use crate::cpu::parallel;
+use crate::cpu::stores::LINE;
+use crate::ops::index::IndexReader;
+use crate::road::{HostInput, HostOutput};
+
+/// Outputs on the CPU that are work enough for a thread.
+const ENOUGH: usize = 16 << 10;
+/// Bytes of entries that a core changes, within its second cache.
+const STRIP: usize = 512 << 10;
+/// Entries of which a thread writes the columns of strips back.
+const ROWS: usize = 64;
+
+impl Seen {
+    /// Each core has outputs of its own: those at some places of the axes before the index's, or, where whole rows are
+    /// taken, at some entries of that axis: then it goes through all of the index, and passes over the others. Outputs
+    /// with gaps between them are changed by one core.
+    pub(super) fn twin<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        axis: usize,
+        index: &HostInput<'_>,
+        source: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+        change: impl Fn(T, T) -> T + Sync,
+    ) {
+        let layout = output.layout;
+        let (target, is_dense) = (layout.shape(), layout.is_contiguous());
+        let place = IndexReader::new(index, self.size);
+        let given = source.elements::<T>();
+        let mut out = output.elements::<T>();
+        if is_dense {
+            // Its places count from its first element.
+            out = match out.get_mut(layout.span()) {
+                Some(out) => out,
+                None => return,
+            };
+        }
+        let [base, named, seen] = &self.layouts;
+        let walk = parallel::Walk::new(&[base, named, seen]);
+        let strides = walk.inner_strides();
+        let are_rows = strides[..] == [1, 0, 1];
+        // Of those with gaps, never asked for.
+        let stride = self.stride.unsigned_abs();
+        if is_dense
+            && out.len() == self.size * stride
+            && !are_rows
+            && self.by_strips(&walk, (&place, given), out, &change)
+        {
+            return;
+        }
+        // Places of the axes before, which are as many in the source but for the first.
+        let leading = (target.iter().zip(seen.shape().iter()))
+            .scan(true, |is_first, (&size, &seen)| {
+                let goes_on = size == seen || *is_first;
+                *is_first &= size == 1;
+                goes_on.then_some((size, seen))
+            })
+            .take(if is_dense { axis } else { 0 });
+        let (places, of_seen) = leading.fold((1, 1), |(all, of_seen), (size, seen)| {
+            (all * size, of_seen * seen)
+        });
+        let of_place = out.len() / places;
+        let is_much = seen.elements() > parallel::PARALLEL;
+        // One part for each core, but of enough outputs: each goes through all of the index.
+        let entries = self.size.div_ceil(parallel::width());
+        let entries = entries.max(ENOUGH.div_ceil(stride.max(1)));
+        let is_by_entries =
+            is_much && is_dense && places == 1 && of_place == self.size * stride && are_rows;
+        let part = match is_by_entries && out.len() >= 2 * ENOUGH {
+            true => stride * entries,
+            false => of_place * (ENOUGH / of_place).max(1),
+        };
+        let parts = out.chunks_mut(part).enumerate();
+        parallel::share(is_much, parts, |(at, out)| {
+            let before = at * part;
+            // Of the axis, those in this part.
+            let mine = match part < of_place {
+                true => before / stride..(before + out.len()) / stride,
+                false => 0..self.size,
+            };
+            let each = seen.elements() / of_seen;
+            let [from, to] = [before, before + out.len()]
+                .map(|element| element.div_ceil(of_place).min(of_seen) * each);
+            let seen = if part < of_place {
+                0..seen.elements()
+            } else {
+                from..to
+            };
+            let start =
+                |to: isize, entry: usize| (to + entry as isize * self.stride) as usize - before;
+            if are_rows {
+                walk.blocks(seen.start, seen.len(), &mut |block| {
+                    let [to, number, from] = [0, 1, 2].map(|of| block.grids[of]);
+                    for row in 0..block.rows {
+                        let entry = place.of(number.at(row, 0));
+                        let Some(entry) = entry.filter(|entry| mine.contains(entry)) else {
+                            continue;
+                        };
+                        let out = &mut out[start(to.at(row, 0), entry)..][..block.columns];
+                        let given = &given[from.at(row, 0) as usize..][..block.columns];
+                        change_row(out, given, &change);
+                    }
+                });
+                return;
+            }
+            walk.runs(seen.start, seen.len(), &mut |_, starts, count| {
+                let [mut to, mut number, mut from] = [starts[0], starts[1], starts[2]];
+                for _ in 0..count {
+                    if let Some(entry) = place.of(number) {
+                        let out = &mut out[start(to, entry)];
+                        *out = change(*out, given[from as usize]);
+                    }
+                    to += strides[0];
+                    number += strides[1];
+                    from += strides[2];
+                }
+            });
+        });
+    }
+}
+
+impl Seen {
+    /// Where rows' elements go each to an entry of its own: strips of columns, of which a near cache holds all entries. They are
+    /// apart from the output meanwhile, which has them between others. `false` where that would be more work.
+    fn by_strips<T: bytemuck::Pod + Send + Sync>(
+        &self,
+        walk: &parallel::Walk,
+        (place, given): (&IndexReader<'_>, &[T]),
+        out: &mut [T],
+        change: &(impl Fn(T, T) -> T + Sync),
+    ) -> bool {
+        let (size, pitch) = (self.size, self.stride.unsigned_abs());
+        let Some(([rows, columns], grids)) = walk.whole() else {
+            return false;
+        };
+        let [base, named, seen] = [0, 1, 2].map(|of| grids[of]);
+        // All cores have some, in whole lines, or as many as there are lines of.
+        let line = LINE / size_of::<T>();
+        let share = columns.div_ceil(parallel::width());
+        let share = share.max(if columns < 2 * line { 0 } else { line });
+        let width = (STRIP / size_of::<T>() / size).min(share) / line * line;
+        let is_much = rows * columns > parallel::PARALLEL && 2 * rows * columns >= out.len();
+        if !is_much || width == 0 || (base.start, base.row, base.column) != (0, 0, 1) {
+            return false;
+        }
+        let strips: Vec<usize> = (0..columns).step_by(width).collect();
+        let together = (2 * parallel::width()).min(strips.len());
+        let mut memory = vec![vec![T::zeroed(); size * width]; together];
+        for strips in strips.chunks(together) {
+            let sums = memory.iter_mut().zip(strips);
+            parallel::share(true, sums, |(sums, &first)| {
+                let width = width.min(columns - first);
+                for (sums, out) in sums.chunks_mut(width).zip(out.chunks(pitch)) {
+                    sums.copy_from_slice(&out[first..first + width]);
+                }
+                for row in 0..rows {
+                    let [mut number, mut from] = [named, seen].map(|grid| grid.at(row, first));
+                    for column in 0..width {
+                        if let Some(entry) = place.of(number) {
+                            let sum = &mut sums[entry * width + column];
+                            *sum = change(*sum, given[from as usize]);
+                        }
+                        number += named.column;
+                        from += seen.column;
+                    }
+                }
+            });
+            let entries = out.chunks_mut(pitch * ROWS).enumerate();
+            parallel::share(true, entries, |(at, out)| {
+                for (sums, &first) in memory.iter().zip(strips) {
+                    let width = width.min(columns - first);
+                    let sums = sums.chunks(width).skip(at * ROWS);
+                    for (out, sums) in out.chunks_mut(pitch).zip(sums) {
+                        out[first..first + width].copy_from_slice(sums);
+                    }
+                }
+            });
+        }
+        true
+    }
+}
+
+/// By fours first: a loop over the whole row takes longer to begin than a short row does.
+#[inline(always)]
+fn change_row<T: bytemuck::Pod>(out: &mut [T], given: &[T], change: impl Fn(T, T) -> T) {
+    let (fours, rest) = out.as_chunks_mut::<4>();
+    let (given_fours, given_rest) = given.as_chunks::<4>();
+    for (out, given) in fours.iter_mut().zip(given_fours) {
+        *out = std::array::from_fn(|at| change(out[at], given[at]));
+    }
+    for (out, &given) in rest.iter_mut().zip(given_rest) {
+        *out = change(*out, given);
+    }
+}
