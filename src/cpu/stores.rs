@@ -13,7 +13,7 @@ const USUAL: usize = 32 << 20;
 const SMALLEST: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 /// Bytes of a result above which its lines, written in another order than they lie in, go past the caches however large
 /// these are: docs/rejected.md has the figures of a cache of 480 MiB.
-const SCATTERED: usize = 16 << 20;
+const SCATTERED: usize = 6 << 20;
 
 /// Bytes of a line of memory.
 pub(crate) const LINE: usize = 64;

@@ -270,14 +270,15 @@ pub(super) fn times_thin<T: Few>(
     c: &mut [T],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
-    Size { m, k, n }: Size,
+    size: Size,
     on_all_cores: bool,
 ) -> bool {
+    let Size { m, k, n } = size;
     if m.max(n) > THIN || !THIN_TERMS.contains(&k) {
         return false;
     }
     let padded = n.next_multiple_of(FEW);
-    let is_shared = on_all_cores && m * n * k > super::product::ALONE;
+    let is_shared = on_all_cores && size.work() > super::product::ALONE;
     let threads = if is_shared { parallel::width() } else { 1 };
     let each = k.div_ceil(threads).next_multiple_of(THIN_PART);
     let entries = m * padded;

@@ -75,8 +75,8 @@ pub enum Error {
     /// Made by [`Error::custom`].
     #[error(transparent)]
     Custom(Arc<dyn std::error::Error + Send + Sync>),
-    /// The device is lost: from now on every call on it that computes, copies, waits or allocates says so, but for reads of tensors that
-    /// were spilled. Other devices go on.
+    /// The device is lost: from now on every call that computes, copies, waits or allocates there says so, but for reads of tensors that
+    /// were spilled. Other devices go on, and so do ops that the CPU does for it whose operands and results are not there.
     #[error("{0}")]
     DeviceLost(Box<DeviceFailure>),
 }

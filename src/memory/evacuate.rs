@@ -89,6 +89,16 @@ impl<S: RegionSource> Pool<S> {
         mover: &mut dyn Mover<S::Region>,
     ) -> Option<u64> {
         let mapped = self.map(mover);
+        self.evacuate_among(&mapped, helps, mover)
+    }
+
+    /// The same into holes of these regions alone.
+    fn evacuate_among(
+        &mut self,
+        mapped: &[Mapped],
+        helps: impl Fn(&Mapped) -> bool,
+        mover: &mut dyn Mover<S::Region>,
+    ) -> Option<u64> {
         let mut map = Map::of(mapped.iter().map(|region| region.pieces.clone()).collect());
         let mut regions: Vec<usize> = (0..mapped.len()).collect();
         regions.retain(|&at| !mapped[at].is_pinned() && helps(&mapped[at]));
@@ -135,9 +145,13 @@ impl<S: RegionSource> Pool<S> {
                 return;
             }
             let spare = self.open_spare(region.used());
+            // No other holes: what does not lie side by side in the new one would leave some of it empty.
+            let both = |other: &Mapped| other.id == region.id || Some(other.id) == spare;
+            let mut mapped = self.map(mover);
+            mapped.retain(both);
             let is_this = |other: &Mapped| other.id == region.id;
-            if self.evacuate(is_this, mover).is_none() {
-                // Its blocks are where they were.
+            if self.evacuate_among(&mapped, is_this, mover).is_none() {
+                // The blocks are where they were.
                 spare.map(|spare| self.close_region(spare));
                 return;
             }
@@ -166,6 +180,30 @@ mod tests {
             assert!(pool.free(filler));
         }
         assert_eq!(pool.statistics().reserved, 8 * QUANTUM * sizes.len() as u64);
+        (pool, live)
+    }
+
+    /// A pool of regions of so many with a block, a hole and so on of so many.
+    fn with_holes(limit: u64, regions: &[(u64, &[u64])]) -> (Pool<Bytes>, Vec<(BlockId, u64, u8)>) {
+        let mut pool = pool(Growth::Step { bytes: QUANTUM }, limit);
+        let (mut live, mut holes) = (Vec::new(), Vec::new());
+        for &(bytes, pieces) in regions {
+            let whole = pool.allocate(bytes * QUANTUM).unwrap();
+            assert!(pool.free(whole));
+            for (at, &bytes) in pieces.iter().enumerate() {
+                let block = pool.allocate(bytes * QUANTUM).unwrap();
+                match at % 2 {
+                    0 => live.push((block, bytes, live.len() as u8)),
+                    _ => holes.push(block),
+                }
+            }
+        }
+        for &(block, _, value) in &live {
+            fill(&pool, block, value);
+        }
+        for hole in holes {
+            assert!(pool.free(hole));
+        }
         (pool, live)
     }
 
@@ -210,6 +248,11 @@ mod tests {
         let (mut pool, live) = one_each(24, &[7, 1, 5]);
         assert!(lowered(&mut pool, 18));
         assert_eq!(pool.statistics().events.relocated_bytes, QUANTUM);
+        check(&pool, &live);
+        // Holes elsewhere would take what leaves holes in the new regions.
+        let (mut pool, live) = with_holes(26, &[(16, &[5, 2, 2, 2, 2, 3]), (10, &[3, 2, 3, 2])]);
+        assert!(lowered(&mut pool, 15));
+        assert_eq!(pool.statistics().reserved, 15 * QUANTUM);
         check(&pool, &live);
         // Held by one that must not move: what would not be enough does not begin.
         let (mut pool, live) = one_each(16, &[5, 5]);

@@ -47,21 +47,36 @@ pub(super) fn near<'a>(
     operand: &'a Tensor,
     launches: impl FnOnce(u64) -> Result<u64>,
 ) -> Result<Cow<'a, Tensor>> {
-    if operand.is_contiguous() {
-        return Ok(Cow::Borrowed(operand));
-    }
-    let home = road::home(op.name(), operands);
-    let limit = home.map(|home| home.capabilities().indexed_bytes());
-    let bytes = operand.layout().span().len() as u64 * operand.dtype().size() as u64;
-    if matches!(limit, Ok(limit) if bytes <= limit) {
-        // What is wrong the road will find.
-        return Ok(Cow::Borrowed(operand));
-    }
-    road::check(op, operands, None)?;
-    match launches(limit?)? > MANY_LAUNCHES {
+    match is_far(op, operands, operand, launches)? {
         true => operand.copy_once().map(Cow::Owned),
         false => Ok(Cow::Borrowed(operand)),
     }
+}
+
+/// Whether [`near`] copies an operand.
+///
+/// # Errors
+/// The op's own, about its arguments and about operands of several devices that may not travel, where it may be far.
+pub(super) fn is_far(
+    op: &dyn Op,
+    operands: &[&Tensor],
+    operand: &Tensor,
+    launches: impl FnOnce(u64) -> Result<u64>,
+) -> Result<bool> {
+    if operand.is_contiguous() {
+        return Ok(false);
+    }
+    // What is wrong the road will find.
+    let Ok(home) = road::home(op.name(), operands) else {
+        return Ok(false);
+    };
+    let limit = home.capabilities().indexed_bytes();
+    let bytes = operand.layout().span().len() as u64 * operand.dtype().size() as u64;
+    if home.is_cpu() || bytes <= limit {
+        return Ok(false);
+    }
+    road::check(op, operands, None)?;
+    Ok(launches(limit)? > MANY_LAUNCHES)
 }
 
 impl Tensor {

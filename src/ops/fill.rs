@@ -118,7 +118,7 @@ impl Fill {
         let of_row = part.dims[last];
         let outer = part.strides[..last].iter().copied();
         let mut steps = outer.chain([part.offset as isize, of_row as isize]);
-        let is_dense = last == 0 && part.strides[last] == 1;
+        let is_dense = last == 0 && (part.strides[last] == 1 || of_row == 1);
         if part.strides[last] == 1 && steps.all(|step| step % lanes as isize == 0) {
             part.widen(lanes);
             return smallvec![part];

@@ -1,6 +1,8 @@
 //! Ops by an index, against loops over indices of their own.
 
-use orlop::{DType, Error, PlacementEvent, Result, Tensor, bf16, f16, with_hardware_plans};
+use std::thread;
+
+use orlop::{DType, Device, Error, PlacementEvent, Result, Tensor, f16, with_hardware_plans};
 
 use crate::adapters::{Context, full};
 use crate::number::{Number, Value, for_each_dtype};
@@ -19,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::large_sums::f32", Scope::Device, large_sums::<f32>),
         Test::new("index::large_sets", Scope::Device, large_sets),
         Test::new("index::written_in_place", Scope::Device, written_in_place),
+        Test::new("index::halves_of_threads", Scope::Device, halves_of_threads),
         Test::new("index::hardware_sets", Scope::Gpu, hardware_sets),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
         Test::new("index::hardware_windows", Scope::Gpu, hardware_windows)
@@ -416,21 +419,20 @@ fn large_sums_of<T: Number>(context: &Context, most: usize) -> Result<()> {
 
 /// Elements of several in a word, and rows that are moved in units of several.
 fn large_sets(context: &Context) -> Result<()> {
-    large_sets_of(context, 9000)
-}
-
-fn large_sets_of(context: &Context, most: usize) -> Result<()> {
-    large_changes::<f16>(context, most, false)?;
-    large_changes::<bool>(context, most, false)?;
-    large_changes::<f32>(context, most, false)
+    large_changes::<f16>(context, 9000, false)?;
+    large_changes::<bool>(context, 9000, false)?;
+    large_changes::<f32>(context, 9000, false)
 }
 
 /// Those where hardware's workgroups share an index.
 fn hardware_sets(context: &Context) -> Result<()> {
     with_hardware_plans(|| {
-        sets::<bf16>(context)?;
         sets::<u32>(context)?;
-        large_sets_of(context, if context.shares_kernels() { 2500 } else { 9000 })
+        sets::<bool>(context)?;
+        match context.shares_kernels() {
+            true => large_changes::<f16>(context, 2500, false),
+            false => large_sets(context),
+        }
     })
 }
 
@@ -695,6 +697,15 @@ fn far_operands(context: &Context) -> Result<()> {
         sums
     };
     same(&ones.index_add(1, &index, &source)?, &sums(rows))?;
+    // From where kernels have no limits, in place; and into what lies so itself.
+    let there = Device::cpu();
+    let [of_host, from_host] = [index.to(&there)?, stored.to(&there)?.permute(&[1, 2, 0])?];
+    let changed = ones.copy()?;
+    changed.index_add_assign(1, &of_host, &from_host)?;
+    same(&changed, &sums(rows))?;
+    let turned = Tensor::ones(&device, [2, rows, 3], DType::I32)?.permute(&[1, 2, 0])?;
+    turned.index_add_assign(1, &index, &source)?;
+    same(&turned, &sums(rows))?;
     // An index that lies so too.
     let rows = 3000;
     let part = ones.slice(..rows)?;
@@ -809,6 +820,25 @@ fn written_in_place(context: &Context) -> Result<()> {
     let line = Tensor::from_slice(device, &[2i32, 0, 1, 2], [4])?;
     line.scatter_add_assign(0, &line, &line)?;
     same(&line, &[2, 1, 5, 2])?;
+    // Of narrow elements the index reaches further than what it names.
+    for (rows, columns) in [(64, 100), (1024, 5)] {
+        let last = Tensor::full(device, [rows, columns], 9, DType::I32)?;
+        let marks = Tensor::ones(device, [rows, columns], DType::Bool)?;
+        let cells = Tensor::zeros(device, [10, columns], DType::Bool)?;
+        let mut want = vec![false; 10 * columns];
+        want[9 * columns..].fill(true);
+        same(&cells.scatter(0, &last, &marks)?, &want)?;
+        cells.scatter_assign(0, &last, &marks)?;
+        same(&cells, &want)?;
+        let halves = [&cells, &marks].map(|bools| bools.cast(DType::F16));
+        let [cells, marks] = [halves[0].as_ref().unwrap(), halves[1].as_ref().unwrap()];
+        let doubled = cells.scatter(0, &last, &marks.add(marks)?)?;
+        let want: Vec<f16> = want
+            .iter()
+            .map(|&is| f16::from_f32(if is { 2.0 } else { 0.0 }))
+            .collect();
+        same(&doubled, &want)?;
+    }
     // A view of one element at several places; errors that change nothing.
     let repeated = line.slice(..1)?.broadcast_to([4])?;
     let refused = repeated.scatter_assign(0, &line, &line).unwrap_err();
@@ -824,6 +854,35 @@ fn written_in_place(context: &Context) -> Result<()> {
         refused.unwrap_err();
     }
     same(&line, &[2, 1, 5, 2])
+}
+
+/// Sums of halves are made apart: threads add one after the other, and nothing but what they name is written.
+fn halves_of_threads(context: &Context) -> Result<()> {
+    let (device, times) = (context.device(), 20);
+    let cache = Tensor::zeros(device, [6, 3], DType::F16)?;
+    let ones = Tensor::ones(device, [2, 3], DType::F16)?;
+    thread::scope(|scope| {
+        let add = |row: i32| {
+            let rows = Tensor::from_slice(device, &[row, row], [2])?;
+            (0..times).try_for_each(|_| cache.index_add_assign(0, &rows, &ones))
+        };
+        // On the CPU's device each has entries of its own.
+        let threads =
+            [0, if context.is_cpu() { 1 } else { 0 }].map(|row| scope.spawn(move || add(row)));
+        for round in 0..times {
+            cache.slice(4..5)?.fill(round)?;
+            let last = cache.slice(4..5)?.to_vec::<f16>()?;
+            assert!(
+                last.iter().all(|&x| x == f16::from_f32(round as f32)),
+                "{last:?}"
+            );
+        }
+        let mut ends = threads.into_iter().map(|thread| thread.join().unwrap());
+        ends.try_for_each(|end| end)
+    })?;
+    let sums = cache.cast(DType::F32)?.sum([0, 1])?.item::<f32>()?;
+    assert_eq!(sums, (2 * 2 * 3 * times + 3 * (times - 1)) as f32);
+    Ok(())
 }
 
 /// The index is the table, or a part of it.

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Axis, Layout};
-use crate::ops::contiguous::{near, write};
+use crate::ops::contiguous::{is_far, near, write};
 use crate::road::{self, Op};
 use crate::tensor::Tensor;
 
@@ -141,7 +141,9 @@ impl Tensor {
     }
 
     /// [`Tensor::scatter_add`] to this tensor's own memory: all views of the storage see it. An index or a source that
-    /// lies in the same storage is read before anything is written. f16 and bf16 take copies in f32 and one of the sums.
+    /// lies in the same storage is read before anything is written. f16 and bf16 are summed apart, as [`Tensor::scatter_add`]
+    /// does, and what is named comes back: on [`Device::cpu`](crate::Device::cpu) what another thread writes to the same entries
+    /// meanwhile may be lost.
     ///
     /// # Errors
     /// As [`Tensor::scatter_add`]; [`Error::InvalidArgument`] when this tensor repeats elements (a broadcast view).
@@ -277,27 +279,66 @@ impl Way {
         let [target, index, source] = operands;
         target.check_distinct(self.op)?;
         let axis = axis.of(self.op, target.shape())?;
-        let (out, dtype) = (target.layout(), target.dtype());
-        let into = Some((out.clone(), dtype));
-        let op = Scatter {
+        let op = self.into(axis, target);
+        road::check(&op, &[index, source], Some(target))?;
+        if target.elements() == 0 {
+            return Ok(());
+        }
+        // Where the tensor lives, what comes before too.
+        target
+            .device()
+            .scope(|| match self.is_of_halves(target.dtype()) {
+                true => self.assign_sums(axis, operands),
+                false => self.assign_checked(&op, operands),
+            })
+    }
+
+    fn into(self, axis: usize, target: &Tensor) -> Scatter {
+        Scatter {
             way: self,
             axis,
-            into,
-        };
-        road::check(&op, &[index, source], Some(target))?;
-        let reach = out.span().len() as u64 * dtype.size() as u64;
-        let is_far = reach > target.device().capabilities().indexed_bytes();
-        if self.is_of_halves(dtype) || (is_far && !target.is_contiguous()) {
-            let run = || self.run(axis.into(), operands);
-            return target.assign_for(self.op, &target.device().scope(run)?);
+            into: Some((target.layout().clone(), target.dtype())),
         }
+    }
+
+    /// Sums that are kept in another dtype are made apart; what is named alone comes back.
+    fn assign_sums(self, axis: usize, operands: [&Tensor; 3]) -> Result<()> {
+        let [target, index, _] = operands;
+        let _alone = road::alone(target);
+        let sums = self.run(axis.into(), operands)?;
+        let named = match self.along {
+            true => sums.gather(axis, index)?,
+            false => sums.index_select(axis, index)?,
+        };
+        let set = Self {
+            change: Change::Set,
+            ..self
+        };
+        set.assign_checked(&set.into(axis, target), [target, index, &named])
+    }
+
+    fn assign_checked(self, op: &Scatter, operands: [&Tensor; 3]) -> Result<()> {
+        let [target, index, source] = operands;
         let apart = |operand: &Tensor| match operand.shares_storage(target) {
             true => operand.copy_once(),
             false => Ok(operand.clone()),
         };
         let [index, source] = [&apart(index)?, &apart(source)?];
-        let (index, source) = op.operands(out, &[index, source], [index, source])?;
-        write(&op, &[&index, &source], target)
+        let given = [index, source];
+        let launches = |limit| {
+            let layouts = [target, index, source].map(Tensor::layout);
+            op.launches(layouts, (0, target.dtype().size()), limit)
+        };
+        if is_far(op, &given, target, launches)? {
+            // Rows that lie too far apart for kernels are changed in a copy.
+            let _alone = road::alone(target);
+            let near = target.copy_once()?;
+            let op = self.into(op.axis, &near);
+            self.assign_checked(&op, [&near, index, source])?;
+            return target.assign_for(self.op, &near);
+        }
+        let (index, source) = op.operands(target.layout(), &given, given)?;
+        write(op, &[&index, &source], target)
     }
 
     /// Whether sums are kept in another dtype.

@@ -246,10 +246,18 @@ fn widened<'a, T: Half>(
     } else {
         rows > columns
     };
-    let (lines, length, next, step) = match along_columns {
+    let (mut lines, mut length, next, step) = match along_columns {
         true => (columns, rows, matrix.column, matrix.row),
         false => (rows, columns, matrix.row, matrix.column),
     };
+    let strides = match along_columns {
+        true => (1, length as isize),
+        false => (length as isize, 1),
+    };
+    if (next, step) == (length as isize, 1) {
+        // Lines without gaps are one.
+        (lines, length) = (1, lines * length);
+    }
     let into = &mut into[..lines * length];
     for (line, out) in into.chunks_mut(length).enumerate() {
         let from = &matrix.elements[line * next as usize..];
@@ -262,10 +270,7 @@ fn widened<'a, T: Half>(
             }
         }
     }
-    let (row, column) = match along_columns {
-        true => (1, length as isize),
-        false => (length as isize, 1),
-    };
+    let (row, column) = strides;
     Matrix {
         elements: into,
         row,

@@ -125,8 +125,10 @@ impl Walk {
         let size = self.element_bytes as f64;
         let limits = Limits::new(capabilities, 2.0, 3.0 * size + 4.0);
         let limit = limits.binding_bytes;
-        let step = self.axes[1].unsigned_abs().max(self.axes[2].unsigned_abs());
-        let reach = limit as usize / (2 * self.element_bytes * step.max(1));
+        let steps =
+            [1, 2].map(|which| self.axes[which].unsigned_abs() * self.element_bytes()[which]);
+        let step_bytes = steps[0].max(steps[1]).max(1);
+        let reach = limit as usize / (2 * step_bytes);
         let each = self.count.min(LONGEST_LOOP).min(reach.max(1));
         // Later parts may begin at other places of their windows, which are that much larger then.
         let slack = if each < self.count {

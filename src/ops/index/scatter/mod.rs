@@ -31,7 +31,7 @@ pub(super) enum Change {
 pub(super) struct Way {
     pub op: &'static str,
     /// The index has the source's dimensions; else only the axis.
-    along: bool,
+    pub along: bool,
     pub change: Change,
 }
 
