@@ -157,7 +157,7 @@ pub(super) fn lanes(element_bytes: usize) -> usize {
 }
 
 /// Positions of these kernels are 32 bits, of which those of one window are kept free.
-const POSITIONS: usize = 3 << 30;
+pub(super) const POSITIONS: usize = 3 << 30;
 
 /// Why kernels cannot move elements that lie so, if they cannot.
 pub(super) fn missing(

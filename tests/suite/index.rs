@@ -820,6 +820,17 @@ fn written_in_place(context: &Context) -> Result<()> {
     let line = Tensor::from_slice(device, &[2i32, 0, 1, 2], [4])?;
     line.scatter_add_assign(0, &line, &line)?;
     same(&line, &[2, 1, 5, 2])?;
+    // Parts of the source times windows of what is written: in a copy where they are many.
+    let wide = Tensor::zeros(device, [300, 20_000], DType::F32)?;
+    let part = wide.slice((.., ..10))?;
+    let places = Tensor::from_slice(
+        device,
+        &(0..1200).map(|at| at % 300).collect::<Vec<i32>>(),
+        [1200],
+    )?;
+    part.index_add_assign(0, &places, &Tensor::ones(device, [1200, 10], DType::F32)?)?;
+    same(&part, &[4.0f32; 3000])?;
+    same(&wide.slice((.., 10..13))?, &[0.0f32; 900])?;
     // Of narrow elements the index reaches further than what it names.
     for (rows, columns) in [(64, 100), (1024, 5)] {
         let last = Tensor::full(device, [rows, columns], 9, DType::I32)?;

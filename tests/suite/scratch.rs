@@ -269,6 +269,22 @@ const WRITES: &[(&str, Bytes, usize, Write)] = &[
     ("scatter_assign", NONE, 0, |o| {
         o.row.scatter_assign(0, &o.index, &o.turned.slice(0)?)
     }),
+    (
+        "index_add_assign",
+        |o| match o.dtype.size() {
+            2 => o.widened(60 * 64, 60 * 64) + rounded(size(&o.a)) + rounded(size(&o.index)),
+            _ => 0,
+        },
+        0,
+        |o| o.a.index_add_assign(0, &o.index, &o.turned),
+    ),
+    // The last one, which changes the index.
+    (
+        "index_add_assign of the index",
+        |o| 2 * rounded(size(&o.index)),
+        0,
+        |o| o.index.index_add_assign(0, &o.index, &o.index),
+    ),
 ];
 
 fn in_place(context: &Context) -> Result<()> {

@@ -13,6 +13,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Axis, Layout};
 use crate::ops::contiguous::{is_far, near, write};
+use crate::ops::ranges;
 use crate::road::{self, Op};
 use crate::tensor::Tensor;
 
@@ -67,7 +68,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] for another rank or larger sizes; as [`Tensor::index_select`].
     pub fn gather(&self, axis: impl Into<Axis>, index: &Tensor) -> Result<Tensor> {
         let axis = axis.into().of("gather", self.shape())?;
-        take(Take::gather(axis), self, index)
+        take(Take::gather("gather", axis), self, index)
     }
 
     /// A copy to which each element of `source` is added at the entry of `axis` that `index` names
@@ -303,13 +304,19 @@ impl Way {
 
     /// Sums that are kept in another dtype are made apart; what is named alone comes back.
     fn assign_sums(self, axis: usize, operands: [&Tensor; 3]) -> Result<()> {
-        let [target, index, _] = operands;
-        let _alone = road::alone(target);
-        let sums = self.run(axis.into(), operands)?;
-        let named = match self.along {
-            true => sums.gather(axis, index)?,
-            false => sums.index_select(axis, index)?,
+        let [target, index, source] = operands;
+        // Read once: others may write it meanwhile.
+        let index = &match index.device() == target.device() {
+            true => index.copy_once()?,
+            false => road::move_to(self.op, index, target.device())?,
         };
+        let _alone = road::alone(target);
+        let sums = self.run(axis.into(), [target, index, source])?;
+        let named = match self.along {
+            true => Take::gather(self.op, axis),
+            false => Take::select(self.op, axis),
+        };
+        let named = take(named, &sums, index)?;
         let set = Self {
             change: Change::Set,
             ..self
@@ -327,7 +334,15 @@ impl Way {
         let given = [index, source];
         let launches = |limit| {
             let layouts = [target, index, source].map(Tensor::layout);
-            op.launches(layouts, (0, target.dtype().size()), limit)
+            let size = target.dtype().size();
+            let each = [(0, size), (1, 4), (2, size)].map(|of| op.launches(layouts, of, limit));
+            let [lines, named, taken] = each;
+            let reach = target.layout().span().len();
+            let windows = reach as u64 * size as u64 / limit + 1;
+            let parts = named?.max(taken?).max(1).saturating_mul(windows);
+            // What kernels do not reach they may in a copy.
+            let is_beyond = reach > ranges::POSITIONS && target.elements() <= ranges::POSITIONS;
+            Ok(lines?.max(if is_beyond { u64::MAX } else { parts }))
         };
         if is_far(op, &given, target, launches)? {
             // Rows that lie too far apart for kernels are changed in a copy.

@@ -44,9 +44,9 @@ impl Take {
         }
     }
 
-    pub(super) fn gather(axis: usize) -> Self {
+    pub(super) fn gather(op: &'static str, axis: usize) -> Self {
         Self {
-            op: "gather",
+            op,
             axis,
             along: true,
         }
