@@ -200,9 +200,10 @@ fn in_parts<T: GemmElement>(
     terms: usize,
     on_all_cores: bool,
 ) {
-    let rows = (PART / size.n.max(1)).max(1);
-    for (at, c) in c.chunks_mut(rows * size.n.max(1)).enumerate() {
-        let (a, m) = (a.from(at * rows, 0), c.len() / size.n.max(1));
+    let row = size.n.max(1);
+    let rows = (PART / row).max(1);
+    for (at, c) in c.chunks_mut(rows * row).enumerate() {
+        let (a, m) = (a.from(at * rows, 0), c.len() / row);
         by_parts(c, size.k, terms, |terms, c| {
             let (a, b) = (a.from(0, terms.start), b.from(terms.start, 0));
             let k = terms.len();

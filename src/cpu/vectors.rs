@@ -226,14 +226,8 @@ pub(super) fn times_few<T: Few>(
     };
     let mut x = vec![T::ZERO; padded * k];
     for (part, x) in x.chunks_mut(padded * terms).enumerate() {
-        let few = few.from(0, part * terms);
-        let terms = x.len() / padded;
-        for (nth, x) in x.chunks_exact_mut(terms).take(vectors).enumerate() {
-            let line = few.from(nth, 0).elements;
-            for (at, x) in x.iter_mut().enumerate() {
-                *x = line[at * few.column as usize];
-            }
-        }
+        let of_part = x.len() / padded;
+        set_apart(few.from(0, part * terms), [vectors, of_part], x);
     }
     let work = |start: usize, y: &mut [T]| {
         by_parts(y, k, terms, |terms, y| {

@@ -152,7 +152,9 @@ impl<S: RegionSource> Pool<S> {
             let is_this = |other: &Mapped| other.id == region.id;
             if self.evacuate_among(&mapped, is_this, mover).is_none() {
                 // The blocks are where they were.
-                spare.map(|spare| self.close_region(spare));
+                if let Some(spare) = spare {
+                    self.close_region(spare);
+                }
                 return;
             }
         }

@@ -46,11 +46,7 @@ impl HostRegion {
             .checked_add(alignment)
             .and_then(|most| Layout::from_size_align(most, align_of::<u64>()).ok())
             .ok_or_else(refused)?;
-        let mapped = if bytes >= MAPPED {
-            map(layout.size())
-        } else {
-            None
-        };
+        let mapped = (bytes >= MAPPED).then(|| map(layout.size())).flatten();
         // SAFETY: the layout's size is not zero. Zeroed, so that every byte is initialised.
         let given = mapped.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let given = given.ok_or_else(refused)?;

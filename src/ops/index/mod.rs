@@ -257,11 +257,10 @@ impl Way {
     fn run(self, axis: Axis, operands: [&Tensor; 3]) -> Result<Tensor> {
         let [target, index, source] = operands;
         let axis = axis.of(self.op, target.shape())?;
-        let into = None;
         let op = Scatter {
             way: self,
             axis,
-            into,
+            into: None,
         };
         let dtype = target.dtype();
         if !self.is_of_halves(dtype) {

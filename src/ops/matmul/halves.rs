@@ -172,19 +172,16 @@ impl Cut {
             if self.is_vector {
                 let (a, b) = (a.from(0, step), b.from(step, 0));
                 times_vector(part, as_vector(a, b, Size { m, k, n }), &mut left[..steps]);
-                for (sum, part) in sums.iter_mut().zip(&*part) {
-                    *sum += part;
+            } else {
+                let a = widened(a.from(0, step), [m, steps], left);
+                let b = widened(b.from(step, 0), [steps, n], right);
+                let size = Size { m, k: steps, n };
+                if !is_small(a, b, size) {
+                    product::multiply_add(sums, a, b, size);
+                    continue;
                 }
-                continue;
+                product::multiply(part, a, b, size, false);
             }
-            let a = widened(a.from(0, step), [m, steps], left);
-            let b = widened(b.from(step, 0), [steps, n], right);
-            let size = Size { m, k: steps, n };
-            if !is_small(a, b, size) {
-                product::multiply_add(sums, a, b, size);
-                continue;
-            }
-            product::multiply(part, a, b, size, false);
             for (sum, part) in sums.iter_mut().zip(&*part) {
                 *sum += part;
             }
@@ -212,16 +209,10 @@ fn times_vector<T: Half>(
     x: &mut [f32],
 ) {
     widened(vector, [1, x.len()], x);
-    let times = match matrix.column {
-        1 => halves::rows_times,
-        _ => halves::columns_times,
-    };
-    let stride = if matrix.column == 1 {
-        matrix.row
-    } else {
-        matrix.column
-    };
-    times(matrix.elements, stride as usize, x, y);
+    match matrix.column {
+        1 => halves::rows_times(matrix.elements, matrix.row as usize, x, y),
+        step => halves::columns_times(matrix.elements, step as usize, x, y),
+    }
 }
 
 /// Whether there are loops of our own for it that are faster than adding to the sums at once: for vectors, few rows times
