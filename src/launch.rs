@@ -2,6 +2,7 @@
 //! device type in it, so that it can be printed, split, replayed and fused.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,12 +10,34 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 
 /// A value of a kernel template's variable.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(&'static str),
     Number(u32),
     /// Text made while the program runs: generated code.
     Shared(Arc<str>),
+}
+
+/// Of longer text some parts: every launch looks its kernel up, and the text itself is compared only where it is another one.
+const HASHED: usize = 1024;
+const HASHED_PART: usize = 64;
+
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let text = match self {
+            Value::Number(number) => return number.hash(state),
+            Value::Text(text) => text.as_bytes(),
+            Value::Shared(text) => text.as_bytes(),
+        };
+        if text.len() <= HASHED {
+            return text.hash(state);
+        }
+        text.len().hash(state);
+        let apart = text.len() / (HASHED / HASHED_PART);
+        for part in text.chunks(apart) {
+            part[..HASHED_PART.min(part.len())].hash(state);
+        }
+    }
 }
 
 impl fmt::Display for Value {

@@ -26,14 +26,14 @@
 //! | GPU without it | | all, sums in f32; on the CPU: `rand`, `randn` | | | lives on the CPU | as f16 |
 //!
 //! bool lives everywhere: `zeros`, `ones`, `full`, `from_slice`, `to_vec`, views, `cast`, comparisons and logic, `select`, `any`, `all`,
-//! `max`, `min`, `sum` (a count), and what only moves elements; no arithmetic and no products.
+//! `max`, `min`, `sum` and `cumsum` (counts), and what only moves elements; no arithmetic and no products.
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
 //! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
 //! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); of `add`,
 //! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
-//! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
+//! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `scatter` and `index_copy`
 //! (both also in place) only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.

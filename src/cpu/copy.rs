@@ -101,8 +101,24 @@ pub(crate) fn copy_run<T: bytemuck::Pod>(from: &[T], out: &mut [T]) {
         9..17 => ends::<8>(from, out),
         17..33 => ends::<16>(from, out),
         33..65 => ends::<32>(from, out),
+        _ if clash(from, out) => {
+            for (from, out) in from.chunks(SHORT).zip(out.chunks_mut(SHORT)) {
+                out.copy_from_slice(from);
+            }
+        }
         _ => out.copy_from_slice(from),
     }
+}
+
+/// Bytes below which C's `memcpy` goes by vectors; of more it leaves the copy to the processor (`rep movsb`).
+const SHORT: usize = 1024;
+
+/// Whether a long copy goes to a little further on in a page than it comes from: AMD's processors take 4 to 10 times as long
+/// for it as one (4 MiB to the next f32 0.74 and 0.10 ms on an EPYC).
+#[inline(always)]
+fn clash(from: &[u8], out: &[u8]) -> bool {
+    let ahead = out.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % 4096;
+    out.len() > SHORT && (1..64).contains(&ahead)
 }
 
 /// Copies `count` elements that are some strides apart, from where each starts.

@@ -1,10 +1,12 @@
 //! Compiled kernels, one per specialisation.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::generations::Generations;
 use super::halves::Conversions;
 use super::health::{self, Health};
+use super::program_text::told;
 use super::templates::{self, ParamsSpace};
 use super::texels;
 use crate::error::{Error, Result};
@@ -80,14 +82,19 @@ impl Pipelines {
         };
         let source = templates::render(key, space, self.conversions)?;
         let started = std::time::Instant::now();
-        let compiled = health::scoped(&self.device, || self.build(key, space, source));
+        // naga panics where it writes some kernels of programs for the driver; what it was at is dropped.
+        let compiled = health::scoped(&self.device, || {
+            catch_unwind(AssertUnwindSafe(|| self.build(key, space, source)))
+        });
         tracing::debug!(
             kernel = %key,
             seconds = started.elapsed().as_secs_f64(),
             "compiled"
         );
         self.health.ask(&self.device)?;
-        compiled.map_err(|caught| Error::kernel_compile(key.name(), caught.into_message()))
+        let failed = |message: String| Error::kernel_compile(key.name(), message);
+        let built = compiled.map_err(|caught| failed(caught.into_message()))?;
+        built.map_err(|payload| failed(format!("its compiler panicked: {}", told(&*payload))))
     }
 
     #[allow(unsafe_code)]

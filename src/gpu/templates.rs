@@ -38,6 +38,7 @@ const TEMPLATES: &[(&str, &str)] = &templates![
     "position",
     "random",
     "reduce",
+    "scan",
     "turned",
     "matmul/cooperative_tile",
     "matmul/few_tile",

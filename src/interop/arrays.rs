@@ -10,6 +10,9 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+/// Elements of a lane below which finding it takes longer than going on one by one.
+const SHORT: usize = 32;
+
 /// # Arrays of the `ndarray` crate
 ///
 /// With the feature `ndarray`.
@@ -36,6 +39,10 @@ impl Tensor {
             }
             None => {
                 let mut elements = host_vec("from_ndarray", array.len())?;
+                if array.shape().last().is_some_and(|&lane| lane < SHORT) {
+                    elements.extend(array.iter().copied());
+                    return Tensor::from_vec(device, elements, array.shape());
+                }
                 for lane in array.rows() {
                     match lane.as_slice() {
                         Some(lane) => elements.extend_from_slice(lane),

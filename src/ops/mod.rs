@@ -21,6 +21,7 @@ mod random;
 mod ranges;
 mod reduce;
 mod reshape;
+mod scan;
 mod specialisations;
 mod user;
 

@@ -63,6 +63,7 @@ fn numbers<T: Number>() -> Vec<Case<T>> {
         ("sum", |f| {
             f.reduction(2000, Tensor::sum, |row| row.iter().sum())
         }),
+        ("cumsum", |f| f.running()),
         ("argmax", |f| f.largest()),
         ("matmul", |f| f.matmul()),
         ("scatter_add", |f| f.scatter()),
@@ -720,6 +721,17 @@ impl<T: Number> Fuzz<'_, T> {
             a.array[&from]
         });
         self.check("gather", &a, &a.tensor.gather(axis, &index)?, &want)
+    }
+
+    fn running(&mut self) -> Result<()> {
+        let shape: Vec<usize> = self.shape(1, 6).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axis = self.rng.below(shape.len());
+        let (mut want, mut sizes) = (a.array.clone(), a.array.mapv(f64::abs));
+        want.accumulate_axis_inplace(Axis(axis), |&before, sum| *sum += before);
+        sizes.accumulate_axis_inplace(Axis(axis), |&before, sum| *sum += before);
+        let bound = sizes.mapv(|size| 10.0 * epsilon(T::DTYPE) * size);
+        self.check_within("cumsum", &a, &a.tensor.cumsum(axis)?, &want, &bound)
     }
 
     fn scatter(&mut self) -> Result<()> {

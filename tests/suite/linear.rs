@@ -43,6 +43,7 @@ pub fn tests() -> Vec<Test> {
         )
         .when(|context| !context.shares_kernels() || context.adapter.name == "swiftshader"),
         Test::new("linear::layer", Scope::Device, layer),
+        Test::new("linear::tiny_batches", Scope::Device, tiny_batches),
         Test::new("linear::f64_in_place", Scope::Gpu, f64_in_place)
             .when(|context| context.device().capabilities().f64),
         Test::new("linear::specials", Scope::Device, specials),
@@ -656,5 +657,44 @@ fn refusals(context: &Context) -> Result<()> {
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
     );
+    Ok(())
+}
+
+/// Batches of a few elements, of small whole numbers, whose epilogue goes through all of a batch at once: what comes of
+/// separate ops.
+fn tiny_batches(context: &Context) -> Result<()> {
+    let mut rng = Rng::new(3);
+    for (dtype, count) in [
+        (DType::F32, 7),
+        (DType::F32, 20_000),
+        (DType::F16, 3000),
+        (DType::F64, 600),
+    ] {
+        if !context.device().capabilities().holds(dtype) {
+            continue;
+        }
+        let count = if context.is_slow() {
+            count.min(600)
+        } else {
+            count
+        };
+        let mut whole = |shape: &[usize]| -> Result<Tensor> {
+            let values: Vec<i32> = (0..shape.iter().product())
+                .map(|_| rng.between(0, 8) as i32 - 4)
+                .collect();
+            Tensor::from_slice(context.device(), &values, shape)?.cast(dtype)
+        };
+        // The batch innermost, and one matrix for all.
+        let a = whole(&[3, 2, count])?.permute(&[2, 0, 1])?;
+        let (b, bias) = (whole(&[count, 2, 4])?, whole(&[4])?);
+        for b in [b.clone(), b.slice(0..1)?.broadcast_to([count, 2, 4])?] {
+            let residual = whole(&[count, 3, 4])?;
+            let epilogue = Epilogue::new().scale(2.0).bias(&bias).residual(&residual);
+            let made = a.matmul_with(&b, &epilogue.activation(Activation::Relu))?;
+            let parts = a.matmul(&b)?.mul(2)?.add(&bias)?.add(&residual)?.relu()?;
+            let differ = made.cast(DType::F32)?.ne(&parts.cast(DType::F32)?)?;
+            assert!(!differ.any(..)?.item::<bool>()?, "{dtype}, {count}");
+        }
+    }
     Ok(())
 }

@@ -51,6 +51,7 @@ mod placement;
 mod products;
 mod reduce;
 mod rng;
+mod scan;
 mod scopes;
 mod scratch;
 mod shapes;
@@ -66,6 +67,7 @@ mod turned;
 mod user;
 mod views;
 mod watchdog;
+mod wide;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,6 +171,7 @@ fn tests() -> Vec<Vec<Test>> {
         forced::tests(),
         table::tests(),
         reduce::tests(),
+        scan::tests(),
         decisive::tests(),
         normalise::tests(),
         cast::tests(),
@@ -203,6 +206,7 @@ fn tests() -> Vec<Vec<Test>> {
         formats::tests(),
         text::tests(),
         user::tests(),
+        wide::tests(),
         lacking::tests(),
     ]
 }

@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("memory::of_writes_in_place", Scope::Kernels, in_place),
         Test::new("memory::of_creation", Scope::Kernels, creation),
         Test::new("memory::of_reductions", Scope::Device, reductions),
+        Test::new("memory::of_scans", Scope::Device, scans),
         Test::new("memory::of_norms", Scope::Device, norms),
         Test::new("memory::of_products", Scope::Device, products),
         Test::new("memory::of_reads", Scope::Device, reads),
@@ -115,6 +116,14 @@ impl Operands {
         })
     }
 
+    /// Running sums in f32 of a tensor like `a`.
+    fn summed(&self) -> u64 {
+        match self.dtype.size() {
+            2 => rounded(4 * 60 * 64),
+            _ => 0,
+        }
+    }
+
     /// Copies in f32 for sums by an index: the tensor, the source, and the sums.
     fn widened(&self, elements: usize, source: usize) -> u64 {
         match self.dtype.size() {
@@ -195,6 +204,13 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
         |o| o.widened(64, 60),
         0,
         |o| o.row.scatter_add(0, &o.index, &o.row.slice(4..)?),
+    ),
+    ("cumsum", |o| o.summed(), 0, |o| o.a.cumsum(1)),
+    (
+        "cumsum of turned",
+        |o| o.summed(),
+        0,
+        |o| o.turned.cumsum(0),
     ),
     ("index_copy", NONE, 0, |o| {
         o.a.index_copy(0, &o.index, &o.turned)
@@ -443,6 +459,68 @@ impl Pass<'_> {
             parts => rounded(self.outputs * parts * self.state.bytes()),
         }
     }
+}
+
+/// Two sums for each block of `lines` of so many elements, and for these as many again.
+fn scanned(is_hard: bool, [size, lines]: [usize; 2], are_columns: bool) -> u64 {
+    let unit = match are_columns || size.is_multiple_of(4) {
+        true => 4,
+        false => 1,
+    };
+    let groups = if are_columns { lines / unit } else { lines };
+    let mut shared = [16, 64, 256].into_iter();
+    let (lanes, wanted, least) = match (is_hard, are_columns) {
+        (false, _) => (1, 1024, 64),
+        (true, true) => (1, 64 << 10, 16),
+        (true, false) => {
+            let lanes = shared.find(|lanes| size / unit <= 4 * lanes);
+            let lanes = lanes.unwrap_or(256);
+            (lanes, (256 << 10) / lanes, 4 * lanes * unit)
+        }
+    };
+    let most = match !is_hard && are_columns && size * lines * 4 > 2_000_000 {
+        true => 16,
+        false => 4096.max(64 * lanes * unit),
+    };
+    let parts = wanted.div_ceil(groups).min(size.div_ceil(least));
+    let steps = if are_columns { 1 } else { lanes * unit };
+    let block = size
+        .div_ceil(parts)
+        .min(most)
+        .next_multiple_of(steps)
+        .min(most);
+    match size.div_ceil(block) {
+        1 => 0,
+        blocks => 2 * rounded(lines * blocks * 4) + scanned(is_hard, [blocks, lines], are_columns),
+    }
+}
+
+fn scans(context: &Context) -> Result<()> {
+    let device = &context.open();
+    for ([size, lines], are_columns) in [
+        ([100_000, 1], false),
+        ([40_000, 5], false),
+        ([64, 60], false),
+        ([40_000, 8], true),
+        ([1000, 1024], true),
+        ([12, 64], true),
+    ] {
+        let (shape, axis) = match are_columns {
+            true => ([size, lines], 0),
+            false => ([lines, size], 1),
+        };
+        let x = Tensor::rand(device, shape, DType::F32, 1)?;
+        for &is_hard in ways(device) {
+            let scratch = match device.is_cpu() {
+                true => 0,
+                false => scanned(is_hard, [size, lines], are_columns),
+            };
+            check(device, "cumsum", (scratch, 0), || {
+                planned(device, is_hard, || x.cumsum(axis))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 type OfShape = fn(&Tensor, bool) -> Result<Tensor>;

@@ -556,7 +556,8 @@ fn endless_views(context: &Context) -> Result<()> {
             same(&made, &[1.0f32])
         }
         Err(Error::OutOfMemory(full)) => {
-            assert_eq!(full.device, "host");
+            // Of the CPU device where it is copied there, of the host where its twin gathers it.
+            assert!(full.device == "host" || context.is_cpu(), "{full:?}");
             Ok(())
         }
         Err(other) => Err(other),

@@ -332,6 +332,7 @@ fn from_the_end(context: &Context) -> Result<()> {
         alike(got, want)?;
     }
     alike(whole.sum(-1)?, whole.sum(2)?)?;
+    alike(whole.cumsum(-2)?, whole.cumsum(1)?)?;
     alike(whole.max([-1, 0])?, whole.max([0, 2])?)?;
     alike(whole.sum(keepdim([-3isize]))?, whole.sum(keepdim([0]))?)?;
     let floats = whole.cast(DType::F32)?;
@@ -372,6 +373,7 @@ fn from_the_end(context: &Context) -> Result<()> {
         whole.squeeze(-4).map(drop),
         whole.unsqueeze(-5).map(drop),
         whole.sum([0, -3]).map(drop),
+        whole.cumsum(-4).map(drop),
         whole.softmax(-4).map(drop),
         Tensor::concat(&two, -4).map(drop),
         whole.index_select(-4, &index).map(drop),

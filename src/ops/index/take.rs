@@ -302,6 +302,16 @@ impl<'a> IndexReader<'a> {
         self.entry(self.numbers[at as usize])
     }
 
+    /// The same of so many numbers in a row.
+    pub(in crate::ops) fn run(
+        &self,
+        at: usize,
+        count: usize,
+    ) -> impl Iterator<Item = Option<usize>> {
+        let numbers = self.numbers[at..][..count].iter();
+        numbers.map(|&number| self.entry(number))
+    }
+
     #[inline(always)]
     fn entry(&self, number: u32) -> Option<usize> {
         // Too far from the end wraps to what is beyond it.

@@ -7,12 +7,14 @@ use super::finish::{Finisher, Sum, Term};
 use super::halves::{self, Half};
 use super::integers;
 use super::rule::Finish;
+use super::tiny;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE, LARGE};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::layout::merge;
+use crate::ops::reduce::Number;
 use crate::road::{HostInput, HostOutput};
 use crate::sync::Mutex;
 
@@ -39,9 +41,11 @@ pub(super) fn multiply(
         DType::BF16 => through_f32::<bf16>(finish, inputs, output)?,
         // Wrapping sums and products are the same bits.
         DType::I32 | DType::U32 => {
-            each_matrix(inputs, output, |c, [a, b], size, all, _| {
-                integers::multiply(c, a, b, size, all);
-            });
+            if !tiny::multiply::<u32>(inputs, output, |_, _| {}) {
+                each_matrix(inputs, output, |c, [a, b], size, all, _| {
+                    integers::multiply(c, a, b, size, all);
+                });
+            }
         }
         // Refused by the rule.
         DType::Bool => {}
@@ -50,12 +54,19 @@ pub(super) fn multiply(
 }
 
 /// Sums in the type of the elements: straight in the output, finished while they are at hand.
-fn floats<T: Term<Sum = T> + Sum + product::GemmElement>(
+fn floats<T: Term<Sum = T> + Sum + product::GemmElement + Number<Wide = T>>(
     finish: Finish,
     inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
 ) {
     let finisher = Finisher::<T>::new(finish, inputs);
+    if tiny::multiply::<T>(inputs, output, |first, sums| {
+        if let Some(finisher) = &finisher {
+            finisher.finish(first, sums, false);
+        }
+    }) {
+        return;
+    }
     each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
         product::multiply(c, a, b, size, all);
         if let Some(finisher) = &finisher {
@@ -64,12 +75,19 @@ fn floats<T: Term<Sum = T> + Sum + product::GemmElement>(
     });
 }
 
-fn through_f32<T: Half>(
+fn through_f32<T: Half + Number<Wide = f32>>(
     finish: Finish,
     inputs: &[HostInput<'_>],
     output: &mut HostOutput<'_>,
 ) -> Result<()> {
     let finisher = Finisher::<T>::new(finish, inputs);
+    if tiny::multiply::<T>(inputs, output, |first, sums| {
+        if let Some(finisher) = &finisher {
+            finisher.finish(first, sums, false);
+        }
+    }) {
+        return Ok(());
+    }
     let result = Mutex::new(Ok(()));
     each_matrix(inputs, output, |c: &mut [T], [a, b], size, all, first| {
         let product = halves::multiply(c, a, b, size, all, |at, sums| {

@@ -20,6 +20,7 @@ mod software;
 mod streamed;
 mod texels;
 mod tiles;
+mod tiny;
 
 pub(super) use kernel::specialisations;
 pub use name::{explain_matmuls, with_matmul_kernel, with_matmul_split};

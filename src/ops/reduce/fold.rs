@@ -90,7 +90,7 @@ pub(super) fn reduce<W: Copy, F: Fold<W>>(
     finish: &Finish<'_, F::State>,
 ) -> Result<()> {
     let (length, outputs) = (space.length(), out.len() / size);
-    let are_beside = Lanes::suit(space, outputs, F::ENOUGH);
+    let are_beside = Lanes::suit(space, outputs, size_of::<W>(), F::ENOUGH);
     let (part, width) = match are_beside {
         true => {
             let width = outputs.clamp(1, COLUMNS);

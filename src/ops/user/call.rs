@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::op::{About, about};
 use super::source::Source;
-use crate::cpu::host_vec;
-use crate::dtype::{DType, Element};
+use crate::cpu::{self, host_vec};
+use crate::dtype::{DType, Element, by_size};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::Shape;
@@ -22,6 +22,7 @@ pub struct KernelCall<'a> {
     pub(super) inputs: SmallVec<[(&'a str, &'a Shape, Bytes<'a>); 4]>,
     pub(super) outputs: SmallVec<[(&'a str, &'a Shape, Taken<'a>); 2]>,
     pub(super) words: &'a [u32],
+    pub(super) groups: [u32; 3],
 }
 
 impl fmt::Debug for KernelCall<'_> {
@@ -63,10 +64,12 @@ impl<'a> Bytes<'a> {
         let length = (count * size).div_ceil(8);
         let mut words = host_vec(op, length)?;
         words.resize(length, 0u64);
-        let out = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
-        for (to, index) in out.chunks_exact_mut(size).zip(layout.indices()) {
-            to.copy_from_slice(&bytes[index * size..][..size]);
-        }
+        let dense = Layout::contiguous(layout.shape().clone());
+        let out = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..count * size];
+        by_size!(dtype, Bits => cpu::copy::<Bits>(
+            (layout, bytemuck::cast_slice(bytes)),
+            (&dense, bytemuck::cast_slice_mut(out)),
+        ));
         Ok(Bytes::Gathered(words, count * size))
     }
 
@@ -149,7 +152,7 @@ impl<'a> KernelCall<'a> {
             .find(|member| member.name == name);
         let member = member.ok_or_else(|| unknown(self.kernel, self.source, What::Scalar, name))?;
         if T::DTYPE != member.dtype {
-            return Err(Error::read_dtype(self.kernel, member.dtype, T::DTYPE));
+            return Err(Error::read_as(self.kernel, name, member.dtype, T::DTYPE));
         }
         let inputs = self.inputs.iter().map(|(name, shape, _)| (*name, *shape));
         let outputs = self.outputs.iter().map(|(name, shape, _)| (*name, *shape));
@@ -168,6 +171,12 @@ impl<'a> KernelCall<'a> {
         })
     }
 
+    /// The workgroups of the launch along x, y and z: WGSL's `num_workgroups`. An elementwise kernel may have
+    /// them in several launches on a GPU.
+    pub fn workgroups(&self) -> [u32; 3] {
+        self.groups
+    }
+
     fn find_input(&self, name: &str) -> Result<&(&'a str, &'a Shape, Bytes<'a>)> {
         let found = self.inputs.iter().find(|(input, ..)| *input == name);
         found.ok_or_else(|| unknown(self.kernel, self.source, What::Input, name))
@@ -181,7 +190,7 @@ impl<'a> KernelCall<'a> {
             .find(|binding| binding.name == name);
         match binding.map(|binding| binding.dtype) {
             Some(dtype) if dtype != T::DTYPE => {
-                Err(Error::read_dtype(self.kernel, dtype, T::DTYPE))
+                Err(Error::read_as(self.kernel, name, dtype, T::DTYPE))
             }
             _ => Ok(()),
         }

@@ -137,7 +137,7 @@ impl KernelLaunch<'_> {
             return Err(Error::invalid(
                 kernel.name,
                 format!(
-                    "`{}`[{at}] is {} on {device} and {} by its twin; {all} of {} elements differ by more than {} + {} of the twin's",
+                    "`{}`[{at}] is {:?} on {device} and {:?} by its twin; {all} of {} elements differ by more than {:?} + {:?} of the twin's",
                     output.name,
                     made[at],
                     wanted[at],

@@ -119,7 +119,8 @@ impl<'k> KernelLaunch<'k> {
 
     /// Runs the kernel and gives its outputs, in the order of their bindings. It writes them into one storage, which
     /// those of one dtype go on to share (of the dtype that has the most bytes); each of another dtype is copied into a
-    /// storage of its own.
+    /// storage of its own. The storage is as large as all outputs together, and stays as long as one of those that share it lives:
+    /// [`Tensor::copy`] what is kept alone.
     ///
     /// # Errors
     /// As [`KernelLaunch::run`].
@@ -178,7 +179,7 @@ impl<'k> KernelLaunch<'k> {
 
     /// Runs a kernel with one output on the memory of a tensor that is there: the kernel finds in its output what
     /// the tensor holds, and what it writes is the tensor's. All views of the storage see it; inputs in the same storage are read before. A view with
-    /// gaps, or whose first or last window is others' too, is copied, written and put back: on a CPU device what other threads write there meanwhile may be lost.
+    /// gaps, or on a GPU one whose first or last 256 bytes (from the storage's start) are others' too, is copied, written and put back: on a CPU device what other threads write there meanwhile may be lost.
     ///
     /// ```
     /// # use orlop::{Device, Kernel, Tensor};
@@ -240,7 +241,9 @@ impl<'k> KernelLaunch<'k> {
         // A window ends where its padding does: what lies there shall be nobody's.
         let end = output.byte_range().end;
         let is_last = end.next_multiple_of(WINDOW_ALIGNMENT) >= output.storage().bytes();
-        if lies_well(output) && (is_last || end.is_multiple_of(WINDOW_ALIGNMENT)) {
+        let is_apart = is_last || end.is_multiple_of(WINDOW_ALIGNMENT);
+        let is_on_cpu = output.device().is_cpu() && output.is_contiguous();
+        if is_on_cpu || (lies_well(output) && is_apart) {
             return contiguous::write(&op, &inputs, output);
         }
         let _alone = road::alone(output);
@@ -473,6 +476,11 @@ impl<'k> KernelLaunch<'k> {
         written: Option<&Tensor>,
     ) -> Result<Vec<Tensor>> {
         let mut arrived: Vec<Tensor> = Vec::new();
+        // Twins of a CPU device bind nothing: what has no gaps is seen where it lies. What is wrong the road will find.
+        let is_on_cpu = match written {
+            Some(written) => written.device().is_cpu(),
+            None => road::home(self.kernel.name, &operands).is_ok_and(|home| home.is_cpu()),
+        };
         let bindings = &self.kernel.source.bindings;
         let inputs = bindings.iter().filter(|binding| binding.is_input);
         for (tensor, input) in operands.into_iter().zip(inputs) {
@@ -482,11 +490,15 @@ impl<'k> KernelLaunch<'k> {
             }
             let window = |tensor: &Tensor| Window::around(tensor.byte_range());
             // No byte is bound twice.
-            let is_free = arrived.iter().all(|other| {
-                let overlap = || window(tensor).overlaps(&window(other));
-                !(other.shares_storage(tensor) && (self.kernel.strided || overlap()))
-            }) && !written.is_some_and(|written| written.shares_storage(tensor));
+            let is_bound_once = is_on_cpu
+                || arrived.iter().all(|other| {
+                    let overlap = || window(tensor).overlaps(&window(other));
+                    !(other.shares_storage(tensor) && (self.kernel.strided || overlap()))
+                });
+            let is_written = written.is_some_and(|written| written.shares_storage(tensor));
+            let is_free = is_bound_once && !is_written;
             let lies_well = match self.kernel.strided {
+                _ if is_on_cpu => tensor.is_contiguous(),
                 // Its whole storage is bound.
                 true => !input.is_fixed || tensor.is_contiguous() && tensor.layout().offset() == 0,
                 false => lies_well(tensor),

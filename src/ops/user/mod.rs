@@ -3,8 +3,10 @@
 mod call;
 mod check;
 mod constants;
+mod cost;
 mod depth;
 mod inlined;
+mod lacking;
 mod launch;
 mod op;
 mod rewrite;
@@ -87,6 +89,10 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///   using it there waits for ever, or is lost; so may changing any tensor in place there, for a thread that waits for this one.
 /// - Functions of WGSL are the driver's, within WGSL's bounds: `pow`, `sin` or `exp` may be far off what the library's own
 ///   ops and the twin give (SwiftShader's `pow` and `cos` of a rotary embedding by 1e-3).
+/// - Of f64 kernels have no `sin`, `exp`, `log`, `pow` and their like, of 64-bit integers no functions of bits (`countOneBits`,
+///   `extractBits`, ..), whatever WGSL says: a kernel with one of them goes to its twin, or is refused under strict placement.
+/// - A launch goes to the device with those after it, once they are taken for some 20 ms of work (a loop for 1024 turns), at the next
+///   read or wait, or with [`Device::submit`](crate::Device::submit).
 /// - An operand above the device's largest binding is windowed when the kernel is
 ///   [`elementwise`](KernelBuilder::elementwise); else the kernel is placed on the CPU, or refused
 ///   under strict placement.
@@ -260,9 +266,22 @@ impl Kernel {
         KernelLaunch::new(self)
     }
 
-    /// Elements that a workgroup of an elementwise kernel has.
+    /// Invocations of a workgroup of an elementwise kernel.
     fn per_workgroup(&self) -> usize {
         self.source.workgroup[0].max(1) as usize
+    }
+
+    /// Elements that an invocation of an elementwise kernel has: those of a vector, where all its arrays are of vectors.
+    fn lanes(&self) -> usize {
+        let bindings = self.source.bindings.iter();
+        bindings.map(|binding| binding.lanes).min().unwrap_or(1)
+    }
+
+    /// The grid of an elementwise kernel on so many elements; past 32 bits, where there are twins alone, the largest.
+    fn groups_of(&self, elements: usize) -> [u32; 3] {
+        let invocations = elements.div_ceil(self.lanes());
+        let groups = invocations.div_ceil(self.per_workgroup());
+        [u32::try_from(groups).unwrap_or(u32::MAX), 1, 1]
     }
 }
 
@@ -287,7 +306,7 @@ impl fmt::Debug for KernelBuilder {
 
 impl KernelBuilder {
     /// Element `i` of each output depends on element `i` of each input alone, by
-    /// `global_invocation_id.x`, and all have one shape. Then the grid follows from the elements,
+    /// `global_invocation_id.x`, and all have one shape. (Where all arrays are of vectors, vector `i`.) Then the grid follows from the elements,
     /// outputs take the shape of the inputs, and operands of any size are windowed: a launch may
     /// see a piece of them, and `NAME_length` is the piece's.
     pub fn elementwise(mut self) -> Self {
@@ -295,7 +314,8 @@ impl KernelBuilder {
         self
     }
 
-    /// The kernel handles offsets and strides: inputs arrive as they lie, and members of the params
+    /// The kernel handles offsets and strides: inputs arrive as they lie (but copied where an input before them is of the same
+    /// storage, as none is bound twice), and members of the params
     /// called `NAME_offset`, `NAME_size_0`, `NAME_stride_0`, .. say how, in elements (strides may
     /// be negative, as `i32`; those of broadcast dimensions are 0). The rank must be the one that
     /// the members ask for. An array of a fixed length gets its elements in order, from the first.
@@ -328,8 +348,8 @@ impl KernelBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a shape rule of an output that is not there or that has one, for a kernel
-    /// that is both elementwise and strided, and for an elementwise one whose workgroup goes along
-    /// y or z or whose arrays have a length.
+    /// that is both elementwise and strided, for an elementwise one whose workgroup goes along
+    /// y or z or whose arrays have a length, and for one that is not strided with a member called as what those are told.
     pub fn twin(
         self,
         twin: impl Fn(&KernelCall<'_>) -> Result<()> + Send + Sync + 'static,
@@ -372,6 +392,17 @@ impl KernelBuilder {
                 self.name,
                 "the workgroup of an elementwise kernel lies along x: @workgroup_size(64), say",
             ));
+        }
+        for (member, operand) in self.source.about_operands() {
+            if !self.strided && !matches!(op::about(member, operand), Some(op::About::Length)) {
+                return Err(Error::invalid(
+                    self.name,
+                    format!(
+                        "`{member}` is what strided kernels are told of `{operand}`: call it something else, or declare \
+                         the kernel strided()"
+                    ),
+                ));
+            }
         }
         Ok(Kernel {
             name: self.name,

@@ -89,7 +89,7 @@ impl UserOp<'_> {
     }
 
     /// The params, for a launch on `length` elements of each operand, or on all.
-    fn params(&self, inputs: &[&Layout], length: Option<usize>) -> Words {
+    fn params(&self, inputs: &[Layout], length: Option<usize>) -> Words {
         let mut words = self.words.clone();
         for &(word, place, about) in &self.about {
             words[word] = match (place, about) {
@@ -112,9 +112,19 @@ impl UserOp<'_> {
         problem: &Problem<'_>,
         piece: Option<std::ops::Range<usize>>,
         groups: [u32; 3],
+        capabilities: &Capabilities,
     ) -> Launch {
-        let layouts: SmallVec<[&Layout; 4]> =
-            problem.inputs.iter().map(|input| input.layout).collect();
+        let windows: SmallVec<[Option<Window>; 4]> = (problem.inputs.iter())
+            .map(|input| self.part_of(input, capabilities))
+            .collect();
+        let offset = |at: usize| {
+            let input = &problem.inputs[at];
+            let first = windows[at].map_or(0, |window| window.offset);
+            input.layout.offset() - first as usize / input.dtype.size()
+        };
+        let layouts: SmallVec<[Layout; 4]> = (problem.inputs.iter().enumerate())
+            .map(|(at, input)| input.layout.at_offset(offset(at)))
+            .collect();
         let words = self.params(&layouts, piece.as_ref().map(std::ops::Range::len));
         let mut bytes = 0;
         let operands = self.places.iter().map(|&place| {
@@ -123,7 +133,10 @@ impl UserOp<'_> {
                     let Operand { layout, dtype, .. } = problem.inputs[at];
                     if self.kernel.strided {
                         bytes += (layout.elements() * dtype.size()) as u64;
-                        return Bound::whole(at);
+                        return Bound {
+                            operand: at,
+                            window: windows[at],
+                        };
                     }
                     let first = (layout.offset() * dtype.size()) as u64;
                     (at, first, dtype.size(), layout.elements())
@@ -149,6 +162,8 @@ impl UserOp<'_> {
         });
         let operands: SmallVec<[Bound; 4]> = operands.collect();
         let source = &self.kernel.source;
+        let sizes = groups.into_iter().chain(source.workgroup);
+        let invocations = sizes.map(u64::from).fold(1, u64::saturating_mul);
         Launch {
             kernel: KernelKey {
                 template: USER,
@@ -163,9 +178,25 @@ impl UserOp<'_> {
             operands,
             texels: SmallVec::new(),
             dispatches: smallvec![Dispatch { words, groups }],
-            flops: bytes as f64,
+            flops: invocations as f64 * source.operations as f64,
             bytes: bytes as f64,
         }
+    }
+
+    /// What is bound of an input of a strided kernel whose storage no binding holds.
+    fn part_of(&self, input: &Operand<'_>, capabilities: &Capabilities) -> Option<Window> {
+        let is_too_large = input.storage_bytes > capabilities.indexed_bytes();
+        (self.kernel.strided && is_too_large).then(|| {
+            let (span, size) = (input.layout.span(), input.dtype.size());
+            Window::around((span.start * size) as u64..(span.end * size) as u64)
+        })
+    }
+
+    /// Elements of the longest output.
+    fn elements(&self) -> usize {
+        let outputs = self.outputs.iter();
+        let elements = outputs.map(|output| output.shape.elements());
+        elements.max().unwrap_or(0)
     }
 
     /// Elements of a piece that an elementwise kernel takes at once.
@@ -178,7 +209,8 @@ impl UserOp<'_> {
         let bound = capabilities.max_binding_bytes as usize / largest;
         let seconds = capabilities.seconds(bytes as f64, bytes as f64);
         let timely = (LONGEST_LAUNCH / seconds) as usize;
-        let grid = capabilities.max_workgroups as usize * self.kernel.per_workgroup();
+        let workgroups = capabilities.max_workgroups as usize;
+        let grid = workgroups * self.kernel.per_workgroup() * self.kernel.lanes();
         let most = bound.min(timely).min(grid);
         // Windows begin at multiples of their alignment whatever the size of an element.
         (most - most % WINDOW_ALIGNMENT as usize).max(WINDOW_ALIGNMENT as usize)
@@ -214,7 +246,8 @@ impl Op for UserOp<'_> {
         let limit = capabilities.indexed_bytes();
         let above = |bytes: u64| !self.kernel.elementwise && bytes > limit;
         let input = |input: &Operand<'_>| match self.kernel.strided {
-            true => input.storage_bytes,
+            true => (self.part_of(input, capabilities))
+                .map_or(input.storage_bytes, |window| window.bytes),
             false => (input.layout.elements() * input.dtype.size()) as u64,
         };
         let sizes = inputs.iter().map(input);
@@ -229,7 +262,7 @@ impl Op for UserOp<'_> {
         let wide = (!self.kernel.elementwise && groups > capabilities.max_workgroups).then(|| {
             let most = capabilities.max_workgroups;
             format!(
-                "a grid of {:?} workgroups is above its {most} a dimension",
+                "a grid of {:?} workgroups is above its {most} a dimension, of which there are three",
                 self.groups
             )
         });
@@ -266,22 +299,17 @@ impl Op for UserOp<'_> {
             }
         }
         if !self.kernel.elementwise {
-            launches.push(self.launch(problem, None, self.groups));
+            launches.push(self.launch(problem, None, self.groups, capabilities));
             return Ok(launches);
         }
-        let count = self
-            .outputs
-            .iter()
-            .map(|output| output.shape.elements())
-            .max()
-            .unwrap_or(0);
+        let count = self.elements();
         let most = self.piece(problem, capabilities);
         let mut from = 0;
         while from < count {
             let piece = from..count.min(from.saturating_add(most));
             from = piece.end;
-            let groups = piece.len().div_ceil(self.kernel.per_workgroup());
-            launches.push(self.launch(problem, Some(piece), [groups as u32, 1, 1]));
+            let groups = self.kernel.groups_of(piece.len());
+            launches.push(self.launch(problem, Some(piece), groups, capabilities));
         }
         Ok(launches)
     }
@@ -298,7 +326,7 @@ impl Op for UserOp<'_> {
                 .collect(),
             false => SmallVec::new(),
         };
-        let words = self.params(&dense.iter().collect::<SmallVec<[&Layout; 4]>>(), None);
+        let words = self.params(&dense, None);
         let mut given = SmallVec::new();
         let mut outputs = SmallVec::new();
         let first = match self.keeps {
@@ -333,6 +361,10 @@ impl Op for UserOp<'_> {
             inputs: given,
             outputs,
             words: &words,
+            groups: match self.kernel.elementwise {
+                true => self.kernel.groups_of(self.elements()),
+                false => self.groups,
+            },
         })
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use naga::valid::{Capabilities as Features, ValidationFlags, Validator};
 use naga::{AddressSpace, ArraySize, ScalarKind, ShaderStage, StorageAccess, TypeInner};
 
+use super::op::about;
 use super::rewrite::{Edit, edited, enabled};
-use super::{constants, depth, inlined};
+use super::{constants, cost, depth, inlined, lacking};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,6 +46,8 @@ pub(super) struct Binding {
     pub least_bytes: u64,
     /// Its array has a length.
     pub is_fixed: bool,
+    /// Numbers of an element: 1, or those of a vector.
+    pub lanes: usize,
 }
 
 /// One number of the params.
@@ -76,6 +79,10 @@ pub(super) struct Source {
     f64: bool,
     int64: bool,
     subgroups: bool,
+    /// A function of it that no adapter has.
+    lacking: Option<String>,
+    /// Operations of an invocation, about.
+    pub operations: u64,
 }
 
 impl Source {
@@ -109,6 +116,13 @@ impl Source {
             let parsed = naga::front::wgsl::parse_str(text);
             parsed.map_err(|error| broken(error.emit_to_string_with_path(text, kernel)))
         };
+        // naga has them without, and takes no such line.
+        if enabled(text).contains(&"subgroups") {
+            return Err(broken(
+                "`enable subgroups;` is not asked for: kernels have subgroup functions without it"
+                    .into(),
+            ));
+        }
         let module = parse(text)?;
         let bounded = without_long_params(&module);
         let validate = |features| {
@@ -143,6 +157,15 @@ impl Source {
             parse(text)?;
         }
         Ok(source)
+    }
+
+    /// Members that are named as what orlop says of an operand, and the operand.
+    pub(super) fn about_operands(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.members.iter().filter_map(|member| {
+            let mut bindings = self.bindings.iter();
+            let of = bindings.find(|binding| about(&member.name, &binding.name).is_some())?;
+            Some((member.name.as_str(), of.name.as_str()))
+        })
     }
 
     /// What of it a device lacks, if anything.
@@ -194,6 +217,7 @@ impl Source {
             .into_iter()
             .find(|&(lacks, _)| lacks)
             .map(|(_, what)| format!("it has no {what}"))
+            .or_else(|| self.lacking.clone())
             .or_else(|| {
                 above.map(|(what, has, most, of)| {
                     format!("a {what} {has} {of} is above its limit of {most}")
@@ -406,6 +430,8 @@ impl Reader<'_> {
             f64: false,
             int64: false,
             subgroups: false,
+            lacking: lacking::function(module, self.info),
+            operations: cost::operations(module),
         })
     }
 
@@ -480,6 +506,10 @@ impl Reader<'_> {
             dtype,
             least_bytes: u64::from(least_bytes),
             is_fixed: !matches!(size, ArraySize::Dynamic),
+            lanes: match element {
+                TypeInner::Vector { size, .. } => *size as usize,
+                _ => 1,
+            },
         })
     }
 

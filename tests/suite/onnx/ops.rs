@@ -226,6 +226,7 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
                 _ => one(tensor.triu(diagonal)),
             }
         }
+        "CumSum" => cumsum(call),
         "OneHot" => one_hot(call),
         "Shape" => {
             let shape = call.value(0)?.shape();
@@ -465,6 +466,27 @@ fn one_hot(call: &Call<'_>) -> Answer<Vec<Value>> {
         result.permute(&axes)?,
         call.value(2)?.kind,
     )])
+}
+
+/// From the end in a flipped tensor; without the element itself of a tensor that is moved on by one.
+fn cumsum(call: &Call<'_>) -> Answer<Vec<Value>> {
+    let tensor = call.tensor(0)?;
+    let at = axis(call.value(1)?.integers()?[0], tensor.rank());
+    let is_reverse = call.int("reverse", 0) == 1;
+    let turned = |tensor: Tensor| match is_reverse {
+        true => tensor.flip(&[at]),
+        false => Ok(tensor),
+    };
+    let mut given = turned(tensor.clone())?;
+    if call.int("exclusive", 0) == 1 {
+        let mut widths = vec![(0, 0); given.rank()];
+        widths[at].0 = 1;
+        given = given.pad(&widths, 0)?;
+        let mut ranges = vec![SliceRange::from(..); given.rank()];
+        ranges[at] = SliceRange::from(..tensor.shape()[at]);
+        given = given.slice(&ranges[..])?;
+    }
+    call.like(vec![turned(given.cumsum(at)?)?])
 }
 
 fn depth(call: &Call<'_>, to_space: bool) -> Answer<Vec<Value>> {

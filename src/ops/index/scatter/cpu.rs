@@ -107,6 +107,18 @@ impl Seen {
             }
             walk.runs(seen.start, seen.len(), &mut |_, starts, count| {
                 let [mut to, mut number, mut from] = [starts[0], starts[1], starts[2]];
+                let is_line = (strides[0], strides[1], self.stride) == (0, 1, 1);
+                if is_line && matches!(strides[2], 0 | 1) {
+                    // A line whose index lies in a row, as its source does, or with one number for all.
+                    let line = &mut out[start(to, 0)..][..self.size];
+                    let entries = place.run(number as usize, count);
+                    let given = &given[from as usize..];
+                    match strides[2] {
+                        0 => change_line(line, entries.map(|entry| (entry, given[0])), &change),
+                        _ => change_line(line, entries.zip(given.iter().copied()), &change),
+                    }
+                    return;
+                }
                 for _ in 0..count {
                     if let Some(entry) = place.of(number) {
                         let out = &mut out[start(to, entry)];
@@ -179,6 +191,19 @@ impl Seen {
             });
         }
         true
+    }
+}
+
+#[inline(always)]
+fn change_line<T: Copy>(
+    line: &mut [T],
+    given: impl Iterator<Item = (Option<usize>, T)>,
+    change: impl Fn(T, T) -> T,
+) {
+    for (entry, given) in given {
+        if let Some(out) = entry.and_then(|entry| line.get_mut(entry)) {
+            *out = change(*out, given);
+        }
     }
 }
 

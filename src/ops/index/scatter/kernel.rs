@@ -23,8 +23,10 @@ const LONGEST_LOOP: usize = 32 << 10;
 /// Invocations of a workgroup; those that look through the index together.
 const WORKGROUP: u64 = 64;
 const SHARED: usize = 256;
-/// Lines of one index from which on hardware has workgroups share it.
-const SHARED_LINES: usize = 32;
+/// Fewer lines than that with an index each, of so many entries, are launches of their own on hardware, so that workgroups
+/// share the index of each.
+const APART_LINES: usize = 32;
+const APART_ENTRIES: usize = 4096;
 
 /// What the kernel sees, of the output, the index and the source, in units that it changes at once.
 pub(super) struct Walk {
@@ -142,7 +144,11 @@ impl Walk {
         };
         let all: usize = self.dims.iter().product();
         let mut launches = Launches::new();
-        let most = (limits.elements / each).max(1);
+        let mut most = (limits.elements / each).max(1);
+        let is_apart = all < APART_LINES && self.count >= APART_ENTRIES && !self.has_one_index();
+        if is_apart && !plan::is_software(capabilities) {
+            most = 1;
+        }
         for lines in ranges::ranges(self.op, &self.dims, 0..all, most, fits)? {
             let out = self.window(0, &lines, &(0..self.size));
             for start in (0..self.count).step_by(each) {
@@ -158,6 +164,11 @@ impl Walk {
             }
         }
         Ok(launches)
+    }
+
+    /// Whether all lines have one.
+    fn has_one_index(&self) -> bool {
+        self.strides[1].iter().all(|&stride| stride == 0)
     }
 
     fn launch(
@@ -177,14 +188,12 @@ impl Walk {
             let base = windows[which].offset / bytes[which] as u64;
             (self.offsets[which] as u32).wrapping_sub(base as u32)
         };
-        // As many invocations as keep the adapter busy: each walks all of a line's index.
+        // As many invocations as keep the adapter busy: each walks all of a line's index. A software adapter is busy with one.
         let is_software = plan::is_software(capabilities);
-        let is_shared = !is_software
-            && lines.len() >= SHARED_LINES
-            && self.strides[1].iter().all(|&stride| stride == 0);
+        let is_shared = !is_software && (lines.len() == 1 || self.has_one_index());
         let wide = lines.len().next_multiple_of(SHARED);
         let (wanted, each) = match (is_software, is_shared) {
-            (true, _) => (16, lines.len()),
+            (true, _) => (1, lines.len()),
             (false, false) => (ENOUGH_INVOCATIONS, lines.len()),
             (false, true) => (HARD_INVOCATIONS, wide),
         };
