@@ -446,6 +446,8 @@ fn large_changes<T: Number>(context: &Context, most: usize, adds: bool) -> Resul
             (vec![1, 50, 30, 30], 1, 60),
             (vec![300], 0, 40_000),
             (vec![700, 3], 0, 20_000),
+            (vec![2, 700], 1, 5000),
+            (vec![31, 40], 1, 4200),
             (vec![70, 2, 300], 0, 80),
             (vec![most, 5], 0, most),
         ] {

@@ -472,6 +472,7 @@ fn scanned(is_hard: bool, [size, lines]: [usize; 2], are_columns: bool) -> u64 {
     let (lanes, wanted, least) = match (is_hard, are_columns) {
         (false, _) => (1, 1024, 64),
         (true, true) => (1, 64 << 10, 16),
+        (true, false) if size / unit <= 8 => (1, 1, 16),
         (true, false) => {
             let lanes = shared.find(|lanes| size / unit <= 4 * lanes);
             let lanes = lanes.unwrap_or(256);
@@ -763,6 +764,7 @@ fn products(context: &Context) -> Result<()> {
             (1, [33, 40, 36], None),
             (1, [1, 200, 64], None),
             (1, [65, 200, 1], None),
+            (1, [3, 5000, 4], None),
         ] {
             let [m, k, n] = sizes;
             // No kernel of slow adapters wants copies.

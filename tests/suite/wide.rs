@@ -61,8 +61,9 @@ fn wide_functions(context: &Context) -> Result<()> {
             is_unsupported(run(&strict), &[told]);
         }
     }
-    // Those that kernels have run there.
+    // Those that kernels have run there, whatever is beside them that nothing calls.
     let roots = of_doubles.replace("FUNCTION", "sqrt(abs(floor(x) * 9.0lf))");
+    let roots = format!("fn unused(x: f64) -> f64 {{ return exp(x); }} {roots}");
     let roots = Kernel::wgsl("roots", &roots)?.twin(|call| {
         call.output::<u32>("out")?[0] = 3;
         Ok(())
@@ -76,22 +77,34 @@ fn wide_functions(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Elementwise kernels whose arrays are of vectors: a vector an invocation, the last one padding in part.
+/// Elementwise kernels whose arrays are of vectors: by vectors, the last one padding in part, and by their elements.
 fn vectors(context: &Context) -> Result<()> {
+    vectors_by(
+        context,
+        "if id.x * 4u < params.x_length { out[id.x] = x[id.x] + 1.0; }",
+    )?;
+    let by_elements =
+        "if id.x < params.x_length { out[id.x / 4u][id.x % 4u] = x[id.x / 4u][id.x % 4u] + 1.0; }";
+    vectors_by(context, by_elements)
+}
+
+fn vectors_by(context: &Context, body: &str) -> Result<()> {
     let source = "
         struct Params { x_length: u32 }
         var<immediate> params: Params;
         @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
         @group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
         @compute @workgroup_size(32) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-            if id.x * 4u < params.x_length { out[id.x] = x[id.x] + 1.0; }
+            BODY
         }";
-    let plus = Kernel::wgsl("plus", source)?.elementwise().twin(|call| {
-        let x = call.input::<f32>("x")?;
-        let out = call.output::<f32>("out")?.iter_mut();
-        out.zip(x).for_each(|(out, x)| *out = x + 1.0);
-        Ok(())
-    })?;
+    let plus = Kernel::wgsl("plus", &source.replace("BODY", body))?
+        .elementwise()
+        .twin(|call| {
+            let x = call.input::<f32>("x")?;
+            let out = call.output::<f32>("out")?.iter_mut();
+            out.zip(x).for_each(|(out, x)| *out = x + 1.0);
+            Ok(())
+        })?;
     for count in [1, 3, 4, 5, 127, 128, 129, 1023, 1024, 1025, 5000] {
         let x = Tensor::arange(context.device(), 0, count, 1, DType::F32)?;
         let want: Vec<f32> = (1..=count).map(|x| x as f32).collect();

@@ -186,7 +186,7 @@ pub fn plan_matmul(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
 }
 
 /// Rows and columns up to which the products of a batch are small: other tiles would be a quarter full.
-const SMALL: usize = 16;
+pub(super) const SMALL: usize = 16;
 /// How much fuller a tile of half the edge has to be to be taken: it loads twice as much for each product.
 const FULLER: f64 = 1.6;
 

@@ -1,14 +1,14 @@
 //! Which kernel software adapters get, with which tile: `docs/matmul.md` has the measurements behind it.
 
-use super::plan::{MatmulPlan, MatmulProblem, because, flat};
+use super::plan::{MatmulPlan, MatmulProblem, SMALL, because, flat};
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::matmul_kernel::{
-    MatmulKernel, QUAD, QUAD_SMALL, QUAD_TALL, QUAD_WIDE, REGISTER, REGISTER_SCALAR,
-    REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_4_SMALL, SUBGROUP_8,
-    SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL, SUBGROUP_8_WIDE,
-    TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8, WIDE_16, WIDE_32, WIDE_VECTOR_COLUMNS,
-    WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
+    FLAT_2, FLAT_4, FLAT_8, MatmulKernel, QUAD, QUAD_SMALL, QUAD_TALL, QUAD_WIDE, REGISTER,
+    REGISTER_SCALAR, REGISTER_SMALL, REGISTER_WIDE, SOFTWARE_VECTOR, SUBGROUP_4, SUBGROUP_4_SMALL,
+    SUBGROUP_8, SUBGROUP_8_BATCHES, SUBGROUP_8_LONG, SUBGROUP_8_SMALL, SUBGROUP_8_TALL,
+    SUBGROUP_8_WIDE, TEXEL_16, TEXEL_FEW, WIDE, WIDE_4, WIDE_8, WIDE_16, WIDE_32,
+    WIDE_VECTOR_COLUMNS, WIDE_VECTOR_FEW, WIDE_VECTOR_ROWS,
 };
 
 /// Sizes from which copying operands first is faster: the half of the harmonic mean of m and n, for the
@@ -35,6 +35,15 @@ const SMALL_REGISTERS: f64 = 48.0 * 48.0 * 48.0;
 /// Tiles from which small products share workgroups: fewer are not worth another kernel's compile time.
 const FLAT_TILES: usize = 64;
 
+/// Terms from which results of few entries are summed in parts, terms of a part at least, and parts at most.
+const LONG: usize = 2048;
+const PART: usize = 64;
+const MOST_PARTS: usize = 256;
+/// Columns and terms of long products for flat tiles, and rows of them.
+const FEW_COLUMNS: usize = 8;
+const FEW_TERMS: usize = 16;
+const MANY_ROWS: usize = 1024;
+
 /// The plan for a software adapter.
 pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {
     if let Some(plan) = flat(problem, 8, FLAT_TILES) {
@@ -42,6 +51,9 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
     }
     if problem.n == 1 {
         return vector(capabilities, problem);
+    }
+    if let Some(plan) = narrow(problem) {
+        return plan;
     }
     if WIDE_8.takes(problem.dtype)
         && WIDE_8.fits(capabilities, problem.dtype)
@@ -67,6 +79,30 @@ pub(super) fn plan(capabilities: &Capabilities, problem: &MatmulProblem) -> Matm
         Some((4, 4)) if problem.dtype != DType::F64 => subgroup_4(problem),
         _ => registers(problem),
     }
+}
+
+/// Results of few entries over a long k, in parts, and long ones of few columns and terms: larger tiles would be nearly empty.
+fn narrow(problem: &MatmulProblem) -> Option<MatmulPlan> {
+    let (m, n, k) = (problem.m, problem.n, problem.k);
+    if problem.accumulates {
+        return None;
+    }
+    let widest = m.max(n);
+    if widest <= SMALL && m > 1 && k >= LONG && problem.may_split() {
+        let kernel = match widest {
+            0..=3 => FLAT_2,
+            4..=8 => FLAT_4,
+            _ => FLAT_8,
+        };
+        let parts = (k / PART).min(MOST_PARTS / problem.batches.max(1)).max(1);
+        return (k.div_ceil(parts) <= kernel.max_k()).then_some(MatmulPlan {
+            split: parts as u32,
+            ..because(kernel, "few entries, parts of a long k")
+        });
+    }
+    let kernel = if n <= 4 { FLAT_4 } else { FLAT_8 };
+    let is_long = n <= FEW_COLUMNS && k <= FEW_TERMS && m >= MANY_ROWS;
+    is_long.then_some(because(kernel, "few columns, few terms"))
 }
 
 fn vector(capabilities: &Capabilities, problem: &MatmulProblem) -> MatmulPlan {

@@ -133,7 +133,7 @@ impl Lanes {
         // Short, and either all there is or with the next one beyond the other outputs.
         let are_short = run < enough && (space.length() < enough || across < outer);
         let are_columns = last > 1 && across < last;
-        (outputs > 1 && are_short) || (outputs > Self::FEW_BYTES / bytes && are_columns)
+        (outputs > 1 && are_short) || (outputs > Self::FEW_BYTES / bytes.max(4) && are_columns)
     }
 
     /// From an output on as many as go at once, of `left` at most.

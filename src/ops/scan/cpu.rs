@@ -1,7 +1,11 @@
 //! The CPU twin: rows of the axis one after the other, in pieces that threads share.
 
+mod loops;
+
+use loops::{Few, Line, Short, Strip};
+
 use super::OP;
-use crate::cpu::{Loops, host_vec, parallel, vectorised};
+use crate::cpu::{host_vec, parallel, vectorised};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, SliceRange, Strides, merge, place};
@@ -15,8 +19,11 @@ const RUN: usize = 64;
 const CHAINS: usize = 8;
 /// Elements of a piece that is work enough for a thread.
 const PIECE: usize = 64 << 10;
-/// Neighbouring lines that go on side by side, whose sums stay in the first cache.
+/// Neighbouring lines that go on side by side, whose sums stay in the first cache; at least, where threads share them, and of
+/// how many rows at most.
 const STRIP: usize = 1024;
+const LEAST_STRIP: usize = 256;
+const MOST_ROWS: usize = 4096;
 
 /// Fewer neighbouring lines go one element after the other, as their rows are no vectors.
 const FEW: usize = 8;
@@ -168,8 +175,13 @@ impl<W: Sum> Lines<'_, W> {
         let is_much = out.len() > parallel::PARALLEL;
         let of_place = length * inner;
         let places = out.len() / of_place;
+        let is_shared = is_much && places < 4 * parallel::width() && parallel::width() > 1;
+        if is_shared && inner >= 2 * LEAST_STRIP && length <= MOST_ROWS {
+            self.by_strips(out, length);
+            return Ok(());
+        }
         // Places before the axis are enough for all threads, or each is cut along the axis.
-        let rows = match is_much && places < 4 * parallel::width() && parallel::width() > 1 {
+        let rows = match is_shared {
             true => (PIECE / inner).max(RUN),
             false => length,
         };
@@ -214,13 +226,42 @@ impl<W: Sum> Lines<'_, W> {
         Ok(())
     }
 
+    /// Threads have neighbouring lines, whose parts of rows are apart in the output.
+    fn by_strips(&self, out: &mut [W], length: usize) {
+        let width = self.inner.div_ceil(4 * parallel::width());
+        let width = width.clamp(LEAST_STRIP, STRIP).next_multiple_of(RUN);
+        let mut strips = Vec::new();
+        for (place, out) in out.chunks_mut(length * self.inner).enumerate() {
+            let firsts = (0..self.inner).step_by(width);
+            let mut of_place: Vec<_> = firsts
+                .map(|first| (place, first, Vec::with_capacity(length)))
+                .collect();
+            for row in out.chunks_mut(self.inner) {
+                for ((.., rows), part) in of_place.iter_mut().zip(row.chunks_mut(width)) {
+                    rows.push(part);
+                }
+            }
+            strips.append(&mut of_place);
+        }
+        parallel::share(true, strips.into_iter(), |(place, first, rows)| {
+            let width = width.min(self.inner - first);
+            vectorised(Strip {
+                lines: self,
+                start: self.start(place, 0),
+                runs: &self.runs(first, width),
+                bases: vec![[W::default(); 2]; width],
+                rows: rows.into_iter(),
+            });
+        });
+    }
+
     /// Running sums of whole places before the axis, from the `first`th on.
     fn places(&self, first: usize, length: usize, out: &mut [W]) {
         let of_place = length * self.inner;
-        if self.inner < FEW && of_place <= RUN * CHAINS && self.lie_together(length) {
+        if of_place <= RUN * CHAINS {
             return vectorised(Short {
                 lines: self,
-                start: self.start(first, 0),
+                first,
                 length,
                 out,
             });
@@ -270,14 +311,17 @@ impl<W: Sum> Lines<'_, W> {
             });
         }
         for first in (0..self.inner).step_by(STRIP) {
-            let runs = self.runs(first, STRIP.min(self.inner - first));
+            let width = STRIP.min(self.inner - first);
+            let rows = out.chunks_mut(self.inner);
             vectorised(Strip {
                 lines: self,
                 start,
-                runs: &runs,
-                first,
-                bases,
-                out: &mut *out,
+                runs: &self.runs(first, width),
+                bases: match bases.get(first..first + width) {
+                    Some(bases) => bases.to_vec(),
+                    None => vec![[W::default(); 2]; width],
+                },
+                rows: rows.map(|row| &mut row[first..first + width]),
             });
         }
     }
@@ -362,175 +406,6 @@ impl<W: Sum> Lines<'_, W> {
             }
             told(column, sums);
             column += count;
-        }
-    }
-}
-
-/// One line, or a part of it.
-struct Line<'a, W> {
-    lines: &'a Lines<'a, W>,
-    start: isize,
-    base: [W; 2],
-    out: &'a mut [W],
-}
-
-impl<W: Sum> Loops for Line<'_, W> {
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) {
-        let (data, step) = (self.lines.data, self.lines.step);
-        let mut buffer = Vec::new();
-        let mut base = self.base;
-        for (at, out) in self.out.chunks_mut(RUN * CHAINS).enumerate() {
-            let start = self.start + (at * RUN * CHAINS) as isize * step;
-            let run = data.run(start, step, out.len(), &mut buffer);
-            if let (Ok(out), Ok(run)) = (
-                <&mut [W; RUN * CHAINS]>::try_from(&mut *out),
-                <&[W; RUN * CHAINS]>::try_from(run),
-            ) {
-                let mut chains = [W::default(); CHAINS];
-                for at in 0..RUN {
-                    for (chain, sum) in chains.iter_mut().enumerate() {
-                        *sum = sum.plus(run[chain * RUN + at]);
-                        out[chain * RUN + at] = *sum;
-                    }
-                }
-                for (out, sum) in out.as_chunks_mut::<RUN>().0.iter_mut().zip(chains) {
-                    let before = base[0].plus(base[1]);
-                    for out in out {
-                        *out = before.plus(*out);
-                    }
-                    base = W::added(base, sum);
-                }
-                continue;
-            }
-            for (out, run) in out.chunks_mut(RUN).zip(run.chunks(RUN)) {
-                let before = base[0].plus(base[1]);
-                let mut sum = W::default();
-                for (out, &x) in out.iter_mut().zip(run) {
-                    sum = sum.plus(x);
-                    *out = before.plus(sum);
-                }
-                base = W::added(base, sum);
-            }
-        }
-    }
-}
-
-/// Short places before the axis, one after the other.
-struct Short<'a, W> {
-    lines: &'a Lines<'a, W>,
-    start: isize,
-    length: usize,
-    out: &'a mut [W],
-}
-
-impl<W: Sum> Loops for Short<'_, W> {
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) {
-        let (inner, of_place) = (self.lines.inner, self.length * self.lines.inner);
-        let together = (RUN * CHAINS / of_place).max(1) * of_place;
-        let mut buffer = Vec::new();
-        for (at, out) in self.out.chunks_mut(together).enumerate() {
-            let start = self.start + (at * together) as isize;
-            let run = self.lines.data.run(start, 1, out.len(), &mut buffer);
-            for (out, run) in out.chunks_mut(of_place).zip(run.chunks(of_place)) {
-                add_up(out, run, inner);
-            }
-        }
-    }
-}
-
-/// Rows of few elements one after the other: each is its row and the sum before it.
-#[inline(always)]
-fn add_up<W: Sum>(out: &mut [W], run: &[W], inner: usize) {
-    if inner == 1 {
-        let mut sum = W::default();
-        for (out, &x) in out.iter_mut().zip(run) {
-            sum = sum.plus(x);
-            *out = sum;
-        }
-        return;
-    }
-    let first = inner.min(run.len());
-    out[..first].copy_from_slice(&run[..first]);
-    for at in first..out.len() {
-        out[at] = out[at - inner].plus(run[at]);
-    }
-}
-
-/// Few neighbouring lines whose rows follow each other.
-struct Few<'a, W> {
-    lines: &'a Lines<'a, W>,
-    start: isize,
-    bases: &'a [[W; 2]],
-    out: &'a mut [W],
-}
-
-impl<W: Sum> Loops for Few<'_, W> {
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) {
-        let inner = self.lines.inner;
-        let mut bases = [[W::default(); 2]; FEW];
-        bases[..self.bases.len()].copy_from_slice(self.bases);
-        let mut buffer = Vec::new();
-        for (at, out) in self.out.chunks_mut(RUN * inner).enumerate() {
-            let start = self.start + (at * RUN * inner) as isize;
-            let run = self.lines.data.run(start, 1, out.len(), &mut buffer);
-            add_up(out, run, inner);
-            let before = bases.map(|[base, rest]| base.plus(rest));
-            let last = out.len() - inner;
-            for (base, &sum) in bases.iter_mut().zip(&out[last..]) {
-                *base = W::added(*base, sum);
-            }
-            for row in out.chunks_mut(inner) {
-                for (out, &before) in row.iter_mut().zip(&before) {
-                    *out = before.plus(*out);
-                }
-            }
-        }
-    }
-}
-
-/// Neighbouring lines side by side.
-struct Strip<'a, W> {
-    lines: &'a Lines<'a, W>,
-    start: isize,
-    runs: &'a [(isize, usize)],
-    /// The first line's place in the output's rows.
-    first: usize,
-    bases: &'a [[W; 2]],
-    out: &'a mut [W],
-}
-
-impl<W: Sum> Loops for Strip<'_, W> {
-    #[inline(always)]
-    fn run<const FUSED: bool>(self) {
-        let width: usize = self.runs.iter().map(|&(_, count)| count).sum();
-        let mut buffer = Vec::new();
-        let mut bases = match self.bases.get(self.first..self.first + width) {
-            Some(bases) => bases.to_vec(),
-            None => vec![[W::default(); 2]; width],
-        };
-        let mut before = vec![W::default(); width];
-        let mut sums = vec![W::default(); width];
-        let rows = self.out.chunks_mut(self.lines.inner).enumerate();
-        for (row, out) in rows {
-            if row % RUN == 0 {
-                for ((base, before), sum) in bases.iter_mut().zip(&mut before).zip(&mut sums) {
-                    *base = W::added(*base, std::mem::take(sum));
-                    *before = base[0].plus(base[1]);
-                }
-            }
-            let out = &mut out[self.first..self.first + width];
-            let at = self.start + row as isize * self.lines.step;
-            let (lines, runs) = (self.lines, self.runs);
-            lines.take(runs, at, &mut buffer, &mut sums, |column, sums| {
-                let out = &mut out[column..column + sums.len()];
-                let before = &before[column..column + sums.len()];
-                for ((out, &sum), &before) in out.iter_mut().zip(sums).zip(before) {
-                    *out = before.plus(sum);
-                }
-            });
         }
     }
 }

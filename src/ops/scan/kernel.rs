@@ -36,6 +36,8 @@ const SOFT_INVOCATIONS: usize = 1024;
 const WORKGROUP: u64 = 64;
 const SHARED: usize = 256;
 const LANES: [usize; 3] = [16, 64, 256];
+/// Steps of a line up to which one invocation has it.
+const FEW_STEPS: usize = 8;
 /// Steps of each lane, at least, where lanes share a block.
 const TURNS: usize = 4;
 /// Neighbours of a load.
@@ -211,6 +213,7 @@ impl Planner<'_> {
         let (lanes, wanted, least) = match (is_software, are_columns) {
             (true, _) => (1, SOFT_INVOCATIONS, LEAST),
             (false, true) => (1, ENOUGH_INVOCATIONS, LEAST_HARD),
+            (false, false) if size / unit <= FEW_STEPS => (1, 1, LEAST_HARD),
             (false, false) => {
                 let steps = size / unit;
                 let enough = LANES.into_iter().find(|lanes| steps <= TURNS * lanes);

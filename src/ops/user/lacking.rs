@@ -1,17 +1,50 @@
 //! Functions that WGSL has for numbers of 64 bits and kernels do not: naga takes them, and what comes out is nobody's.
 
-use naga::valid::{FunctionInfo, ModuleInfo};
-use naga::{Expression, Function, MathFunction, Module, ScalarKind, TypeInner};
+use std::collections::HashSet;
 
-/// The first of them, in words.
+use naga::valid::{FunctionInfo, ModuleInfo};
+use naga::{
+    Block, Expression, Function, Handle, MathFunction, Module, ScalarKind, Statement, TypeInner,
+};
+
+/// The first of them that the entry point comes to, in words.
 pub(super) fn function(module: &Module, info: &ModuleInfo) -> Option<String> {
-    let functions = module.functions.iter();
-    let functions = functions.map(|(handle, function)| (function, &info[handle]));
     let entries = module.entry_points.iter().enumerate();
-    let entries = entries.map(|(at, entry)| (&entry.function, info.get_entry_point(at)));
-    functions
-        .chain(entries)
-        .find_map(|(function, info)| in_function(module, function, info))
+    let mut left: Vec<(&Function, &FunctionInfo)> = entries
+        .map(|(at, entry)| (&entry.function, info.get_entry_point(at)))
+        .collect();
+    let mut seen = HashSet::new();
+    while let Some((function, of_function)) = left.pop() {
+        if let Some(found) = in_function(module, function, of_function) {
+            return Some(found);
+        }
+        let called = calls(&function.body).into_iter();
+        let called = called.filter(|&called| seen.insert(called));
+        left.extend(called.map(|called| (&module.functions[called], &info[called])));
+    }
+    None
+}
+
+/// What is called in a block.
+fn calls(block: &Block) -> Vec<Handle<Function>> {
+    let (mut called, mut blocks) = (Vec::new(), vec![block]);
+    while let Some(block) = blocks.pop() {
+        for statement in block {
+            match statement {
+                Statement::Call { function, .. } => called.push(*function),
+                Statement::Block(inner) => blocks.push(inner),
+                Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
+                Statement::Switch { cases, .. } => {
+                    blocks.extend(cases.iter().map(|case| &case.body));
+                }
+                Statement::Loop {
+                    body, continuing, ..
+                } => blocks.extend([body, continuing]),
+                _ => {}
+            }
+        }
+    }
+    called
 }
 
 fn in_function(module: &Module, function: &Function, info: &FunctionInfo) -> Option<String> {

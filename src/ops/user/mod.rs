@@ -271,16 +271,9 @@ impl Kernel {
         self.source.workgroup[0].max(1) as usize
     }
 
-    /// Elements that an invocation of an elementwise kernel has: those of a vector, where all its arrays are of vectors.
-    fn lanes(&self) -> usize {
-        let bindings = self.source.bindings.iter();
-        bindings.map(|binding| binding.lanes).min().unwrap_or(1)
-    }
-
     /// The grid of an elementwise kernel on so many elements; past 32 bits, where there are twins alone, the largest.
     fn groups_of(&self, elements: usize) -> [u32; 3] {
-        let invocations = elements.div_ceil(self.lanes());
-        let groups = invocations.div_ceil(self.per_workgroup());
+        let groups = elements.div_ceil(self.per_workgroup());
         [u32::try_from(groups).unwrap_or(u32::MAX), 1, 1]
     }
 }
@@ -306,7 +299,7 @@ impl fmt::Debug for KernelBuilder {
 
 impl KernelBuilder {
     /// Element `i` of each output depends on element `i` of each input alone, by
-    /// `global_invocation_id.x`, and all have one shape. (Where all arrays are of vectors, vector `i`.) Then the grid follows from the elements,
+    /// `global_invocation_id.x`, and all have one shape. Then the grid follows from the elements,
     /// outputs take the shape of the inputs, and operands of any size are windowed: a launch may
     /// see a piece of them, and `NAME_length` is the piece's.
     pub fn elementwise(mut self) -> Self {

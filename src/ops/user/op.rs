@@ -209,8 +209,7 @@ impl UserOp<'_> {
         let bound = capabilities.max_binding_bytes as usize / largest;
         let seconds = capabilities.seconds(bytes as f64, bytes as f64);
         let timely = (LONGEST_LAUNCH / seconds) as usize;
-        let workgroups = capabilities.max_workgroups as usize;
-        let grid = workgroups * self.kernel.per_workgroup() * self.kernel.lanes();
+        let grid = capabilities.max_workgroups as usize * self.kernel.per_workgroup();
         let most = bound.min(timely).min(grid);
         // Windows begin at multiples of their alignment whatever the size of an element.
         (most - most % WINDOW_ALIGNMENT as usize).max(WINDOW_ALIGNMENT as usize)

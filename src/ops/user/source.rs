@@ -46,8 +46,6 @@ pub(super) struct Binding {
     pub least_bytes: u64,
     /// Its array has a length.
     pub is_fixed: bool,
-    /// Numbers of an element: 1, or those of a vector.
-    pub lanes: usize,
 }
 
 /// One number of the params.
@@ -506,10 +504,6 @@ impl Reader<'_> {
             dtype,
             least_bytes: u64::from(least_bytes),
             is_fixed: !matches!(size, ArraySize::Dynamic),
-            lanes: match element {
-                TypeInner::Vector { size, .. } => *size as usize,
-                _ => 1,
-            },
         })
     }
 

@@ -199,6 +199,14 @@ impl Walk {
         };
         let workgroup = if is_shared { SHARED as u64 } else { WORKGROUP };
         let parts = (wanted / each).clamp(1, self.size).next_power_of_two();
+        // Where a line's own index begins: those who share it look there, whatever lines they have.
+        let mut strides = self.strides.clone();
+        let mut index_first = first(1);
+        if is_shared {
+            let place = ranges::reach(&self.dims, 0, &strides[1], lines).start;
+            index_first = index_first.wrapping_add(place as u32);
+            strides[1].fill(0);
+        }
         let mut words: Words = smallvec![
             lines.start as u32,
             lines.end as u32,
@@ -207,14 +215,14 @@ impl Walk {
             entries.len() as u32,
             parts as u32,
             first(0),
-            first(1),
+            index_first,
             first(2),
             (out.bytes / bytes[0] as u64) as u32,
             self.size as u32,
         ];
         words.extend(self.axes.map(|stride| stride as u32));
         words.extend(ranges::size_words(&self.dims));
-        let strides = self.strides.iter().flatten();
+        let strides = strides.iter().flatten();
         words.extend(strides.map(|&stride| stride as u32));
         let bound = |which: usize| Bound {
             operand: self.operands[which],
