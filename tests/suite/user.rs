@@ -376,9 +376,7 @@ fn rows(context: &Context) -> Result<()> {
     })
 }
 
-/// A kernel that takes its operand as it lies: turned, backwards, repeated.
-fn strided(context: &Context) -> Result<()> {
-    let source = "
+const MINUS: &str = "
         struct Params { x_offset: u32, x_stride_0: i32, x_stride_1: i32, x_size_0: u32, x_size_1: u32 }
         var<immediate> params: Params;
         @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -389,19 +387,23 @@ fn strided(context: &Context) -> Result<()> {
                 out[id.y * params.x_size_1 + id.x] = -x[at];
             }
         }";
-    let minus = Kernel::wgsl("minus", source)?
+
+/// The negative of a tensor as it lies, by a strided kernel.
+pub fn minus() -> Result<Kernel> {
+    Kernel::wgsl("minus", MINUS)?
         .strided()
         .shape("out", |inputs: &[&Shape]| Ok(inputs[0].clone()))
         .twin(|call| {
-            for (out, x) in call
-                .output::<f32>("out")?
-                .iter_mut()
-                .zip(call.input::<f32>("x")?)
-            {
-                *out = -x;
-            }
+            let x = call.input::<f32>("x")?;
+            let out = call.output::<f32>("out")?.iter_mut();
+            out.zip(x).for_each(|(out, x)| *out = -x);
             Ok(())
-        })?;
+        })
+}
+
+/// A kernel that takes its operand as it lies: turned, backwards, repeated.
+fn strided(context: &Context) -> Result<()> {
+    let (source, minus) = (MINUS, minus()?);
     cases(context.times(20), |rng| {
         let shape = [rng.between(1, 40), rng.between(1, 40)];
         let x = Operand::<f32>::random_view(context.device(), rng, &shape)?;

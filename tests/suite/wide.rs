@@ -1,10 +1,11 @@
 //! Programs' own kernels: numbers of 64 bits, vectors, small views of large tensors, what twins are told.
 
-use orlop::{DType, Device, Error, Kernel, Placement, Result, Shape, SliceRange, Tensor};
+use orlop::{DType, Device, Error, Kernel, Placement, Result, SliceRange, Tensor};
 
 use crate::adapters::Context;
 use crate::operand::same;
 use crate::placement::{is_unsupported, last, open};
+use crate::user::minus;
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
@@ -111,29 +112,6 @@ fn vectors_by(context: &Context, body: &str) -> Result<()> {
         same(&plus.launch().input("x", &x).run()?, &want)?;
     }
     Ok(())
-}
-
-fn minus() -> Result<Kernel> {
-    let source = "
-        struct Params { x_offset: u32, x_stride_0: i32, x_stride_1: i32, x_size_0: u32, x_size_1: u32 }
-        var<immediate> params: Params;
-        @group(0) @binding(0) var<storage, read> x: array<f32>;
-        @group(0) @binding(1) var<storage, read_write> out: array<f32>;
-        @compute @workgroup_size(8, 8) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-            if id.x < params.x_size_1 && id.y < params.x_size_0 {
-                let at = i32(params.x_offset) + i32(id.y) * params.x_stride_0 + i32(id.x) * params.x_stride_1;
-                out[id.y * params.x_size_1 + id.x] = -x[at];
-            }
-        }";
-    Kernel::wgsl("minus", source)?
-        .strided()
-        .shape("out", |inputs: &[&Shape]| Ok(inputs[0].clone()))
-        .twin(|call| {
-            let x = call.input::<f32>("x")?;
-            let out = call.output::<f32>("out")?.iter_mut();
-            out.zip(x).for_each(|(out, x)| *out = -x);
-            Ok(())
-        })
 }
 
 /// A strided kernel on a part of what no binding holds: that part is bound.

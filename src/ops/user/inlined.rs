@@ -42,16 +42,24 @@ pub(super) fn largest(
 /// A function's own size and that of its statements, with those of the functions before it that it calls.
 fn size(function: &Function, own: u64, per_statement: u64, sizes: &[u64]) -> u64 {
     let mut size = own;
-    let mut blocks: Vec<&Block> = vec![&function.body];
+    for_each_statement(&function.body, |statement| {
+        size = size.saturating_add(per_statement);
+        if let Statement::Call { function, .. } = statement {
+            // A valid module calls what was declared before alone.
+            let callee = sizes.get(function.index());
+            size = size.saturating_add(callee.copied().unwrap_or(u64::MAX));
+        }
+    });
+    size
+}
+
+/// All statements of a block, those in others within it too.
+pub(super) fn for_each_statement<'a>(block: &'a Block, mut of: impl FnMut(&'a Statement)) {
+    let mut blocks = vec![block];
     while let Some(block) = blocks.pop() {
         for statement in block {
-            size = size.saturating_add(per_statement);
+            of(statement);
             match statement {
-                // A valid module calls what was declared before alone.
-                Statement::Call { function, .. } => {
-                    let callee = sizes.get(function.index());
-                    size = size.saturating_add(callee.copied().unwrap_or(u64::MAX));
-                }
                 Statement::Block(inner) => blocks.push(inner),
                 Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
                 Statement::Switch { cases, .. } => {
@@ -64,7 +72,6 @@ fn size(function: &Function, own: u64, per_statement: u64, sizes: &[u64]) -> u64
             }
         }
     }
-    size
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use naga::valid::{FunctionInfo, ModuleInfo};
-use naga::{
-    Block, Expression, Function, Handle, MathFunction, Module, ScalarKind, Statement, TypeInner,
-};
+use naga::{Expression, Function, MathFunction, Module, ScalarKind, Statement, TypeInner};
+
+use super::inlined::for_each_statement;
 
 /// The first of them that the entry point comes to, in words.
 pub(super) fn function(module: &Module, info: &ModuleInfo) -> Option<String> {
@@ -18,33 +18,15 @@ pub(super) fn function(module: &Module, info: &ModuleInfo) -> Option<String> {
         if let Some(found) = in_function(module, function, of_function) {
             return Some(found);
         }
-        let called = calls(&function.body).into_iter();
-        let called = called.filter(|&called| seen.insert(called));
-        left.extend(called.map(|called| (&module.functions[called], &info[called])));
+        for_each_statement(&function.body, |statement| {
+            if let Statement::Call { function, .. } = statement
+                && seen.insert(*function)
+            {
+                left.push((&module.functions[*function], &info[*function]));
+            }
+        });
     }
     None
-}
-
-/// What is called in a block.
-fn calls(block: &Block) -> Vec<Handle<Function>> {
-    let (mut called, mut blocks) = (Vec::new(), vec![block]);
-    while let Some(block) = blocks.pop() {
-        for statement in block {
-            match statement {
-                Statement::Call { function, .. } => called.push(*function),
-                Statement::Block(inner) => blocks.push(inner),
-                Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
-                Statement::Switch { cases, .. } => {
-                    blocks.extend(cases.iter().map(|case| &case.body));
-                }
-                Statement::Loop {
-                    body, continuing, ..
-                } => blocks.extend([body, continuing]),
-                _ => {}
-            }
-        }
-    }
-    called
 }
 
 fn in_function(module: &Module, function: &Function, info: &FunctionInfo) -> Option<String> {
