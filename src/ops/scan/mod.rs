@@ -35,7 +35,7 @@ impl Tensor {
     ///
     /// let lengths = Tensor::from_slice(&Device::cpu(), &[3u32, 1, 4], [3])?;
     /// assert_eq!(lengths.cumsum(0)?.to_vec::<u32>()?, [3, 4, 8]);
-    /// assert_eq!(lengths.flip(0)?.cumsum(0)?.flip(0)?.to_vec::<u32>()?, [8, 5, 4]);
+    /// assert_eq!(lengths.flip(&[0])?.cumsum(0)?.flip(&[0])?.to_vec::<u32>()?, [8, 5, 4]);
     /// # Ok::<(), orlop::Error>(())
     /// ```
     ///
