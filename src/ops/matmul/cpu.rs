@@ -118,6 +118,18 @@ fn fill_threads(batches: usize, size: Size, width: usize) -> bool {
     width > parallel::MEASURED && taken * batches.div_ceil(width) * shared <= given * batches
 }
 
+/// The size of each product of a batch.
+pub(super) fn size_of_each(a: &HostInput<'_>, output: &HostOutput<'_>) -> Option<Size> {
+    match (a.layout.shape().dims(), output.layout.shape().dims()) {
+        ([.., m, k], [.., n]) => Some(Size {
+            m: *m,
+            k: *k,
+            n: *n,
+        }),
+        _ => None,
+    }
+}
+
 /// Calls `product(c, [a, b], size, on all cores, index of its first entry)` for each matrix of the
 /// batch: side by side where that keeps all cores busy, else one after the other on all cores.
 fn each_matrix<T: Element + bytemuck::Pod>(
@@ -126,15 +138,9 @@ fn each_matrix<T: Element + bytemuck::Pod>(
     product: impl Fn(&mut [T], [Matrix<'_, T>; 2], Size, bool, usize) + Sync,
 ) {
     let [a, b, ..] = inputs else { return };
-    let (layout, count) = (output.layout, output.layout.elements());
-    let rank = layout.rank();
-    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), layout.shape().dims()) else {
+    let (rank, count) = (output.layout.rank(), output.layout.elements());
+    let Some(size) = size_of_each(a, output) else {
         return;
-    };
-    let size = Size {
-        m: *m,
-        k: *k,
-        n: *n,
     };
     let Some(c) = output.elements::<T>().get_mut(..count) else {
         return;

@@ -1,6 +1,7 @@
 //! Batches of matrices of a few elements on the CPU: each product straight from its operands, since choosing a way for it takes
 //! longer than it does.
 
+use super::cpu::size_of_each;
 use crate::cpu::matrix::Size;
 use crate::cpu::{Loops, parallel, vectorised};
 use crate::ops::reduce::Number;
@@ -21,13 +22,8 @@ pub(super) fn multiply<T: Number>(
 ) -> bool {
     let [a, b, ..] = inputs else { return false };
     let (rank, count) = (output.layout.rank(), output.layout.elements());
-    let ([.., m, k], [.., n]) = (a.layout.shape().dims(), output.layout.shape().dims()) else {
+    let Some(size) = size_of_each(a, output) else {
         return false;
-    };
-    let size = Size {
-        m: *m,
-        k: *k,
-        n: *n,
     };
     let entries = size.m * size.n;
     let is_tiny = (1..=MOST).contains(&size.work());

@@ -29,19 +29,18 @@ const MOST_ROWS: usize = 4096;
 const FEW: usize = 8;
 
 /// What sums are kept in: `added` to a base, in two parts, loses nothing but in its second one.
-pub(super) trait Sum: Copy + Send + Sync + Default + bytemuck::Pod {
-    fn plus(self, other: Self) -> Self;
+pub(super) trait Sum: Number<Wide = Self> + Default {
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        <Self as Number>::add(self, other)
+    }
+
     fn added(base: [Self; 2], sum: Self) -> [Self; 2];
 }
 
 macro_rules! floats {
     ($float:ty) => {
         impl Sum for $float {
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-
             /// Knuth's two-sum, whose rest is none of what is not finite.
             #[inline(always)]
             fn added([base, rest]: [Self; 2], sum: Self) -> [Self; 2] {
@@ -60,11 +59,6 @@ floats!(f64);
 macro_rules! integers {
     ($integer:ty) => {
         impl Sum for $integer {
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-
             #[inline(always)]
             fn added([base, rest]: [Self; 2], sum: Self) -> [Self; 2] {
                 [base.wrapping_add(sum), rest]

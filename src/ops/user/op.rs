@@ -122,9 +122,13 @@ impl UserOp<'_> {
             let first = windows[at].map_or(0, |window| window.offset);
             input.layout.offset() - first as usize / input.dtype.size()
         };
-        let layouts: SmallVec<[Layout; 4]> = (problem.inputs.iter().enumerate())
-            .map(|(at, input)| input.layout.at_offset(offset(at)))
-            .collect();
+        // Others are told lengths alone.
+        let layouts: SmallVec<[Layout; 4]> = match self.kernel.strided {
+            true => (problem.inputs.iter().enumerate())
+                .map(|(at, input)| input.layout.at_offset(offset(at)))
+                .collect(),
+            false => SmallVec::new(),
+        };
         let words = self.params(&layouts, piece.as_ref().map(std::ops::Range::len));
         let mut bytes = 0;
         let operands = self.places.iter().map(|&place| {
