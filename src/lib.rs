@@ -22,7 +22,7 @@
 //! | | f32 | f16 | i32 | u32 | f64 | bf16 |
 //! |---|---|---|---|---|---|---|
 //! | CPU | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all | as f16 |
-//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all; on the CPU: `randn`, `logsumexp`, `softmax`, `log_softmax`, `gelu` and `silu` after a product, functions that WGSL does not have (`exp`, `log`, `sin`, `pow`, `rem` and what is made of them), without 64-bit integers `any`, `all` and casts to bool | |
+//! | GPU with the dtype in kernels | all | all, sums in f32 | all but `rand`, `randn` | as i32 | all; on the CPU: `randn`, `logsumexp`, `softmax`, `log_softmax`, `gelu` and `silu` after a product, functions that WGSL does not have (`exp`, `log`, `sin`, `atan2`, `pow`, `rem` and what is made of them), without 64-bit integers `any`, `all` and casts to bool | |
 //! | GPU without it | | all, sums in f32; on the CPU: `rand`, `randn` | | | lives on the CPU | as f16 |
 //!
 //! bool lives everywhere: `zeros`, `ones`, `full`, `from_slice`, `to_vec`, views, `cast`, comparisons and logic, `select`, `any`, `all`,

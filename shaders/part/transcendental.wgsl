@@ -2,11 +2,12 @@
 {# that must be exact have few enough bits. Compilers for Metal and Direct3D take sums and products in any order, and -#}
 {# factors out of sums (DXC does): what must be computed for itself goes through `kept`, or has bits cut off. -#}
 {% macro asks(names) -%}
-{% for name in names %}{% if name ~ "_F(" in body %}1{% endif %}{% endfor %}
+{% for name in names %}{% if " " ~ name ~ "_F(" in body %}1{% endif %}{% endfor %}
 {%- endmacro -%}
-{% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu_tanh", "softplus", "erf", "pow"]) -%}
-{% set logarithms = asks(["log", "log2", "log1p"]) -%}
-{% if exponentials or logarithms or asks(["sin", "cos", "gelu"]) -%}
+{% set exponentials = asks(["exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "gelu_tanh", "softplus", "erf", "pow", "sinh", "cosh"]) -%}
+{% set logarithms = asks(["log", "log2", "log1p", "asinh", "acosh", "atanh"]) -%}
+{% set angles = asks(["asin", "acos", "atan", "atan2"]) -%}
+{% if exponentials or logarithms or angles or asks(["sin", "cos", "tan", "gelu"]) -%}
 // The same number, which no compiler takes apart: a minimum that changes none. Not for what is never negative: LLVM sees
 // that its bits are lower.
 fn kept(x: F) -> F {
@@ -110,15 +111,19 @@ fn log2_F(x: F) -> F {
     return log_special(x, y);
 }
 {% endif -%}
-{% if asks(["log1p"]) -%}
-// With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
-fn log1p_F(x: F) -> F {
-    let u = 1.0 + x;
-    let e = bitcast<I>(bitcast<U>(u) - U(0x3f3504f3u)) >> U(23u);
+{% if asks(["log1p", "asinh", "acosh", "atanh"]) -%}
+// log(1 + x) + more ln 2, with the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
+fn log_beside_one(x: F, more: F) -> F {
+    let e = bitcast<I>(bitcast<U>(1.0 + x) - U(0x3f3504f3u)) >> U(23u);
     let scale = bitcast<F>((I(129) - e) << U(23u));
     let f = kept(x * scale) * 0.25 + kept(scale * 0.25 - 1.0);
-    let y = select(log_sum(f, F(e)), x, abs(x) < F(0x1p-25));
-    return log_special(u, y);
+    return log_sum(f, F(e) + more);
+}
+{% endif -%}
+{% if asks(["log1p"]) -%}
+fn log1p_F(x: F) -> F {
+    let y = select(log_beside_one(x, F()), x, abs(x) < F(0x1p-25));
+    return log_special(1.0 + x, y);
 }
 {% endif -%}
 {% if asks(["tanh"]) -%}
@@ -189,7 +194,7 @@ fn erf_F(x: F) -> F {
     return select(signed, x, is_nan_F(x));
 }
 {% endif -%}
-{% if asks(["sin", "cos"]) -%}
+{% if asks(["sin", "cos", "tan"]) -%}
 // x = k pi/2 + r, k modulo 4.
 struct Turn {
     k: I,
@@ -257,7 +262,7 @@ fn turn_large(x: f32) -> vec2<f32> {
 fn turn_F(x: F) -> Turn {
     let k = round(x * 0.636619772);
     // pi/2 in parts of eleven bits, and the rest: exact to 8192.
-    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), kept(kept(x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.549789948768648e-8);
+    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), kept(kept(kept(x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.5495336204767227e-8) - k * 2.563344152e-12);
     let is_large = abs(x) > F(6000.0);
     if any(is_large) {
         {%- if vector > 1 %}
@@ -275,18 +280,26 @@ fn turn_F(x: F) -> Turn {
     }
     return turn;
 }
-// The sine of `r` after `k` quarter turns (Cephes).
-fn sine_of(k: I, r: F) -> F {
+// Of the rest of a turn (Cephes).
+fn sine_of_rest(r: F) -> F {
     let z = r * r;
-    let sine = ((F(-1.9515295891e-4) * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
-    let cosine = ((F(2.443315711809948e-5) * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
-    let y = select(sine, cosine, (k & I(1)) == I(1));
-    return select(y, -y, (k & I(2)) == I(2));
+    return ((F(-1.9515295891e-4) * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
+}
+fn cosine_of_rest(r: F) -> F {
+    let z = r * r;
+    return ((F(2.443315711809948e-5) * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
 }
 // Of infinity it is NaN.
 fn wave_special(x: F, y: F) -> F {
     let bits = bitcast<U>(x);
     return select(y, bitcast<F>(bits | U(0x7fc00000u)), (bits & U(0x7f800000u)) == U(0x7f800000u));
+}
+{% endif -%}
+{% if asks(["sin", "cos"]) -%}
+// The sine of `r` after `k` quarter turns.
+fn sine_of(k: I, r: F) -> F {
+    let y = select(sine_of_rest(r), cosine_of_rest(r), (k & I(1)) == I(1));
+    return select(y, -y, (k & I(2)) == I(2));
 }
 {% endif -%}
 {% if asks(["sin"]) -%}
@@ -299,6 +312,166 @@ fn sin_F(x: F) -> F {
 fn cos_F(x: F) -> F {
     let turn = turn_F(x);
     return wave_special(x, sine_of(turn.k + I(1), turn.r));
+}
+{% endif -%}
+{% if asks(["tan"]) -%}
+fn tan_F(x: F) -> F {
+    let turn = turn_F(x);
+    let is_odd = (turn.k & I(1)) == I(1);
+    let sine = sine_of_rest(turn.r);
+    let cosine = cosine_of_rest(turn.r);
+    let y = select(sine, -cosine, is_odd) / select(cosine, sine, is_odd);
+    return wave_special(x, select(y, x, abs(x) < F(0x1p-12)));
+}
+{% endif -%}
+{% if angles or asks(["sinh", "asinh", "atanh"]) -%}
+fn signed_as(x: F, y: F) -> F {
+    return bitcast<F>(bitcast<U>(x) | (bitcast<U>(y) & U(0x80000000u)));
+}
+{% endif -%}
+{% if angles or asks(["acosh", "atanh"]) -%}
+// NaN where there is none.
+fn nan_where(is_none: B, x: F) -> F {
+    return bitcast<F>(select(bitcast<U>(x), U(0x7fc00000u), is_none));
+}
+{% endif -%}
+{% if angles -%}
+// An angle that lies beside 0, pi/2 or pi, of which their floats lack something.
+fn beside(axis: F, rest: F) -> F {
+    return axis + kept(axis * -2.782753438e-8 + rest);
+}
+{% endif -%}
+{% if asks(["atan", "atan2"]) -%}
+// As IEEE 754 has it: zeros have signs, and infinities are equal. By bits: drivers may divide by what is huge or subnormal as
+// they like, and know no infinity.
+fn angle_of(y: F, x: F) -> F {
+    let up = bitcast<U>(y) & U(0x7fffffffu);
+    let along = bitcast<U>(x) & U(0x7fffffffu);
+    let is_steep = up > along;
+    let less = min(up, along);
+    let more = max(up, along);
+    // A quarter of both where one is huge; subnormals as whole numbers.
+    let cut = select(U(0u), U(0x1000000u), more >= U(0x7e800000u));
+    let is_small = more < U(0x800000u);
+    let above = select(bitcast<F>(less - min(less, cut)), F(less), is_small);
+    let below = select(bitcast<F>(more - cut), F(more), is_small);
+    let none = (more == U(0u)) | ((more >= U(0x7f800000u)) & (less < more));
+    let q = select(above / below, F(), none);
+    let z = q * q;
+    let p = (((((((F(-2.386997221e-3) * z + 1.3507771306e-2) * z - 3.5871539265e-2) * z + 6.2501691282e-2) * z - 8.6568802595e-2) * z + 1.1033764482e-1) * z - 1.4278568327e-1) * z + 1.9999739528e-1) * z - 3.3333331347e-1;
+    let t = q + q * (z * p);
+    let is_back = bitcast<U>(x) >= U(0x80000000u);
+    let axis = select(select(F(), F(3.14159274), is_back), F(1.57079637), is_steep);
+    let angle = beside(axis, select(-t, t, is_steep == is_back));
+    return nan_where(more > U(0x7f800000u), signed_as(angle, y));
+}
+{% endif -%}
+{% if asks(["atan"]) -%}
+fn atan_F(x: F) -> F {
+    return angle_of(x, F(1.0));
+}
+{% endif -%}
+{% if asks(["atan2"]) -%}
+fn atan2_F(y: F, x: F) -> F {
+    return angle_of(y, x);
+}
+{% endif -%}
+{% if asks(["asin", "acos"]) -%}
+// The inverse sine of a size up to 1/2; above, half the inverse cosine.
+fn arc(size: F, is_near: B) -> F {
+    let rest = 0.5 - 0.5 * min(size, F(1.0));
+    let z = select(rest, size * size, is_near);
+    let p = (((F(3.8085024804e-2) * z + 2.6554541662e-2) * z + 4.5001380146e-2) * z + 7.4988551438e-2) * z + 1.6666673124e-1;
+    let s = select(sqrt(rest), size, is_near);
+    return s + s * (z * p);
+}
+{% endif -%}
+{% if asks(["asin"]) -%}
+fn asin_F(x: F) -> F {
+    let size = abs(x);
+    let is_near = size <= F(0.5);
+    let t = arc(size, is_near);
+    let y = select(beside(F(1.57079637), -2.0 * t), t, is_near);
+    return nan_where(bitcast<U>(size) > U(0x3f800000u), signed_as(y, x));
+}
+{% endif -%}
+{% if asks(["acos"]) -%}
+fn acos_F(x: F) -> F {
+    let size = abs(x);
+    let is_near = size <= F(0.5);
+    let t = arc(size, is_near) * select(F(2.0), F(1.0), is_near);
+    let is_back = bitcast<U>(x) >= U(0x80000000u);
+    let axis = select(select(F(), F(3.14159274), is_back), F(1.57079637), is_near);
+    return nan_where(bitcast<U>(size) > U(0x3f800000u), beside(axis, select(-t, t, is_back == is_near)));
+}
+{% endif -%}
+{% if asks(["sinh", "cosh"]) -%}
+// With |x| = k ln 2 + r: halves of the hyperbolic sine and cosine of k ln 2, the sine of r, and the cosine of r less 1. Beyond
+// what is finite that of an infinite one.
+struct Hyperbolic {
+    a: F,
+    b: F,
+    sine: F,
+    cosine: F,
+}
+fn hyperbolic_F(x: F) -> Hyperbolic {
+    let parts = exponent_F(min(abs(x), F(89.5)));
+    let up = power_of_two(parts.k - 2.0);
+    let down = select(power_of_two(-2.0 - parts.k), F(), parts.k > F(60.0));
+    let r = parts.r;
+    let z = r * r;
+    let sine = (F(1.9891079864e-4) * z + 8.3333104849e-3) * z + 1.6666667163e-1;
+    let cosine = (F(1.3933731243e-3) * z + 4.1666463017e-2) * z + 0.5;
+    return Hyperbolic(up - down, up + down, r + r * (z * sine), z * cosine);
+}
+{% endif -%}
+{% if asks(["sinh"]) -%}
+fn sinh_F(x: F) -> F {
+    let parts = hyperbolic_F(x);
+    let y = kept(parts.a + kept(parts.a * parts.cosine + parts.b * parts.sine)) * 2.0;
+    // What is small is not halved on the way.
+    return select(signed_as(y, x), x, is_nan_F(x) | (abs(x) < F(0x1p-12)));
+}
+{% endif -%}
+{% if asks(["cosh"]) -%}
+fn cosh_F(x: F) -> F {
+    let parts = hyperbolic_F(x);
+    let y = kept(parts.b + kept(parts.b * parts.cosine + parts.a * parts.sine)) * 2.0;
+    return select(y, x, is_nan_F(x));
+}
+{% endif -%}
+{% if asks(["asinh", "acosh"]) -%}
+// The logarithm of 1 + near, of twice the size where that is huge: 1 adds nothing there. Infinity and NaN stay.
+fn log_of_near(size: F, near: F) -> F {
+    let is_huge = size > F(0x1p60);
+    let y = log_beside_one(select(near, size, is_huge), select(F(), F(1.0), is_huge));
+    return select(y, size, bitcast<U>(size) >= U(0x7f800000u));
+}
+{% endif -%}
+{% if asks(["asinh"]) -%}
+fn asinh_F(x: F) -> F {
+    let size = abs(x);
+    let square = min(size, F(0x1p60)) * min(size, F(0x1p60));
+    let near = size + square / (1.0 + sqrt(1.0 + square));
+    return signed_as(log_of_near(size, near), x);
+}
+{% endif -%}
+{% if asks(["acosh"]) -%}
+fn acosh_F(x: F) -> F {
+    let more = kept(clamp(x, F(1.0), F(0x1p60)) - 1.0);
+    let y = log_of_near(x, more + sqrt(more * (more + 2.0)));
+    let bits = bitcast<U>(x);
+    return nan_where((bits < U(0x3f800000u)) | (bits > U(0x7f800000u)), y);
+}
+{% endif -%}
+{% if asks(["atanh"]) -%}
+fn atanh_F(x: F) -> F {
+    let size = abs(x);
+    let bits = bitcast<U>(size);
+    let twice = 2.0 * size;
+    let y = 0.5 * log_beside_one(twice + twice * size / kept(1.0 - min(size, F(0.99999994))), F());
+    let edge = bitcast<F>(select(bitcast<U>(y), U(0x7f800000u), bits == U(0x3f800000u)));
+    return nan_where(bits > U(0x3f800000u), signed_as(edge, x));
 }
 {% endif -%}
 {% if asks(["pow"]) -%}

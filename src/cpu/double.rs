@@ -2,9 +2,11 @@
 //! one instruction. Polynomials that name nobody are Chebyshev's of the function, rounded. Bounds: docs/numerics.md.
 #![allow(clippy::excessive_precision)]
 
+mod angles;
 mod power;
 
 use super::shared::shared;
+pub(crate) use angles::{acos, acosh, asin, asinh, atan, atan2, atanh, cosh, sinh, tan};
 pub(crate) use power::{PLAIN_EXPONENT, exponent, plain_exponent, plain_raised, raised};
 
 shared! {
@@ -153,16 +155,20 @@ pub(crate) fn log2(x: f64) -> f64 {
     log_special(x, near.mul_add(std::f64::consts::LOG2_E, e))
 }
 
-/// With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
+/// log(1 + x) + more ln 2, with the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
 #[inline(always)]
-pub(crate) fn log1p(x: f64) -> f64 {
-    let u = 1.0 + x;
-    let e = (u.to_bits().wrapping_sub(LEAST_FRACTION) as i64) >> 52;
+fn log_beside_one(x: f64, more: f64) -> f64 {
+    let e = ((1.0 + x).to_bits().wrapping_sub(LEAST_FRACTION) as i64) >> 52;
     let scale = f64::from_bits((1025i64.wrapping_sub(e) as u64) << 52);
     let f = x * scale * 0.25 + (scale * 0.25 - 1.0);
+    log_sum(f, e as f64 + more)
+}
+
+#[inline(always)]
+pub(crate) fn log1p(x: f64) -> f64 {
     let is_small = x.abs() < 5.551_115_123_125_783e-17;
-    let y = if is_small { x } else { log_sum(f, e as f64) };
-    log_special(u, y)
+    let y = if is_small { x } else { log_beside_one(x, 0.0) };
+    log_special(1.0 + x, y)
 }
 
 /// log(1 + y) for y from 0 to 1.
@@ -300,9 +306,10 @@ fn sum(a: f64, b: f64) -> (f64, f64) {
 /// Sizes up to which [`wave`] is right.
 pub(crate) const LARGE: f64 = 1_073_741_824.0;
 
-/// The sine after `ahead` quarter turns, of sizes up to [`LARGE`] (polynomials: FreeBSD's k_sin and k_cos).
+/// What is left of x, up to [`LARGE`] in size, beside whole quarter turns: how many they are, and the sine and the cosine of
+/// the rest (polynomials: FreeBSD's k_sin and k_cos).
 #[inline(always)]
-pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
+fn waves(x: f64) -> (i64, f64, f64) {
     let y = within(x, -LARGE, LARGE);
     let (k, n) = whole(y.mul_add(std::f64::consts::FRAC_2_PI, SHIFT));
     // pi/2 in three parts; the first difference is exact.
@@ -337,6 +344,13 @@ pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
     let half = 0.5 * z;
     let one = 1.0 - half;
     let cosine = one + ((1.0 - one) - half + (z * z).mul_add(cosine, -r * low));
+    (n, sine, cosine)
+}
+
+/// The sine after `ahead` quarter turns, of sizes up to [`LARGE`].
+#[inline(always)]
+pub(crate) fn wave(x: f64, ahead: i32) -> f64 {
+    let (n, sine, cosine) = waves(x);
     let turns = n.wrapping_add(i64::from(ahead));
     let y = if turns & 1 == 1 { cosine } else { sine };
     f64::from_bits(y.to_bits() ^ ((turns as u64 & 2) << 62))

@@ -1,6 +1,7 @@
 //! The native CPU: its memory, parallel loops and copies, functions of floats, conversions, matrix products, and how
 //! results are stored.
 
+mod angles;
 pub(crate) mod arena;
 mod copy;
 pub(crate) mod double;

@@ -2,7 +2,10 @@
 //! that loops over them vectorise. Bounds: docs/numerics.md.
 #![allow(clippy::excessive_precision)]
 
+mod angles;
+
 use super::shared::shared;
+pub(crate) use angles::{acos, acosh, asin, asinh, atan, atan2, atanh, cosh, sinh, tan};
 
 shared! { f32, i32, u32; fraction: 23, one: 127, shift: 12_582_912.0, even: 16_777_216.0 }
 
@@ -166,20 +169,24 @@ pub(crate) fn log2<const FUSED: bool>(x: f32) -> f32 {
     log_special(x, fma::<FUSED>(f, p, f) + e)
 }
 
-/// With the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
+/// log(1 + x) + more ln 2, with the exponent of 1 + x taken out of x and of 1 apart, so that nothing of x is lost.
 #[inline(always)]
-pub(crate) fn log1p<const FUSED: bool>(x: f32) -> f32 {
-    let u = 1.0 + x;
-    let e = (u.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
+fn log_beside_one<const FUSED: bool>(x: f32, more: f32) -> f32 {
+    let e = ((1.0 + x).to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
     let scale = f32::from_bits((129i32.wrapping_sub(e) as u32) << 23);
     let f = x * scale * 0.25 + (scale * 0.25 - 1.0);
+    log_sum::<FUSED>(f, e as f32 + more)
+}
+
+#[inline(always)]
+pub(crate) fn log1p<const FUSED: bool>(x: f32) -> f32 {
     let is_small = x.abs() < 2.980_232_2e-8;
     let y = if is_small {
         x
     } else {
-        log_sum::<FUSED>(f, e as f32)
+        log_beside_one::<FUSED>(x, 0.0)
     };
-    log_special(u, y)
+    log_special(1.0 + x, y)
 }
 
 #[inline(always)]
@@ -331,16 +338,17 @@ pub(crate) fn erf<const FUSED: bool>(x: f32) -> f32 {
 /// Sizes up to which [`wave`] is right.
 pub(crate) const LARGE: f32 = 6000.0;
 
-/// The sine after `ahead` quarter turns (Cephes), of sizes up to [`LARGE`].
+/// What is left of x, up to [`LARGE`] in size, beside whole quarter turns: how many they are, and the sine and the cosine of
+/// the rest (Cephes).
 #[inline(always)]
-pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
+fn waves<const FUSED: bool>(x: f32) -> (i32, f32, f32) {
     let y = within(x, -LARGE, LARGE);
     let (k, n) = whole(fma::<FUSED>(y, std::f32::consts::FRAC_2_PI, SHIFT));
     // pi/2 in parts of eleven bits, and the rest: exact to 8192.
     let r = fma::<FUSED>(k, -1.5703125, y);
     let r = fma::<FUSED>(k, -4.837512969970703125e-4, r);
-    let r = fma::<FUSED>(k, -7.549789948768648e-8, r);
-    let turns = n.wrapping_add(ahead);
+    let r = fma::<FUSED>(k, -7.5495336204767227e-8, r);
+    let r = fma::<FUSED>(k, -2.563344152e-12, r);
     let z = r * r;
     let sine = polynomial::<FUSED, _>(z, [-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1]);
     let sine = fma::<FUSED>(sine * z, r, r);
@@ -354,6 +362,14 @@ pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
             1.0,
         ],
     );
+    (n, sine, cosine)
+}
+
+/// The sine after `ahead` quarter turns, of sizes up to [`LARGE`].
+#[inline(always)]
+pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
+    let (n, sine, cosine) = waves::<FUSED>(x);
+    let turns = n.wrapping_add(ahead);
     let y = if turns & 1 == 1 { cosine } else { sine };
     f32::from_bits(y.to_bits() ^ ((turns as u32 & 2) << 30))
 }

@@ -27,6 +27,7 @@ struct float2 : Two<float> { float2(float a, float b) : Two<float>{a, b} {} };
 inline float rint(float x) { return __builtin_rintf(x); }
 inline float floor(float x) { return __builtin_floorf(x); }
 inline float trunc(float x) { return __builtin_truncf(x); }
+inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 inline uint clz(uint x) { return x ? __builtin_clz(x) : 32; }
 inline bool any(bool x) { return x; }

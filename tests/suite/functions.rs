@@ -21,6 +21,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::singles", Scope::Device, singles),
         Test::new("functions::doubles", Scope::Device, doubles),
         Test::new("functions::subnormals", Scope::Device, subnormals),
+        Test::new("functions::signs_of_zeros", Scope::Device, signs_of_zeros),
+        Test::new("functions::angles", Scope::Device, angles),
         Test::new("functions::powers", Scope::Device, powers),
         Test::new(
             "functions::powers_of_numbers",
@@ -98,6 +100,14 @@ fn sign(x: f64) -> f64 {
     }
 }
 
+/// Below -1 libm has some number.
+fn acosh(x: f64) -> f64 {
+    match x < 1.0 {
+        true => f64::NAN,
+        false => libm::acosh(x),
+    }
+}
+
 fn gelu(x: f64) -> f64 {
     match x == f64::NEG_INFINITY {
         true => 0.0,
@@ -155,6 +165,16 @@ pub fn cases() -> Vec<Case> {
         case("log1p", Tensor::log1p, f64::ln_1p, 3.0),
         about(case("sin", Tensor::sin, f64::sin, 2.0), 1.2e-7),
         about(case("cos", Tensor::cos, f64::cos, 2.0), 1.2e-7),
+        case("tan", Tensor::tan, f64::tan, 6.0),
+        case("asin", Tensor::asin, f64::asin, 5.0),
+        case("acos", Tensor::acos, f64::acos, 5.0),
+        case("atan", Tensor::atan, f64::atan, 4.0),
+        case("sinh", Tensor::sinh, f64::sinh, 3.0),
+        case("cosh", Tensor::cosh, f64::cosh, 3.0),
+        // Those of the standard library have fewer digits than f64.
+        case("asinh", Tensor::asinh, libm::asinh, 5.0),
+        case("acosh", Tensor::acosh, acosh, 6.0),
+        case("atanh", Tensor::atanh, libm::atanh, 6.0),
         case("tanh", Tensor::tanh, f64::tanh, 6.0),
         case("sigmoid", Tensor::sigmoid, sigmoid, 6.0),
         case("erf", Tensor::erf, libm::erf, 3.0),
@@ -353,6 +373,14 @@ fn patterns(count: usize) -> Vec<f32> {
         1e5,
         1e10,
         1e20,
+        89.41,
+        89.42,
+        -89.6,
+        2.4e-4,
+        -2.5e-4,
+        1.1e18,
+        -1.2e18,
+        -1.0000001,
         std::f32::consts::PI,
         1.5707964,
         4.712389,
@@ -362,9 +390,10 @@ fn patterns(count: usize) -> Vec<f32> {
     ];
     let mut all = specials.to_vec();
     while all.len() < count {
-        all.push(match rng.below(4) {
-            0 => rng.unit() as f32 * 10.0,
-            1 => rng.unit() as f32 * 100.0,
+        all.push(match rng.below(5) {
+            0 => rng.unit() as f32,
+            1 => rng.unit() as f32 * 10.0,
+            2 => rng.unit() as f32 * 100.0,
             _ => f32::from_bits(rng.next() as u32),
         });
     }
@@ -579,6 +608,121 @@ fn doubles(context: &Context) -> Result<()> {
         let want = x % y;
         let is_same = want.to_bits() == rest.to_bits() || (want.is_nan() && rest.is_nan());
         assert!(is_same, "rest of {x:e} by {y:e}: {rest:e}, not {want:e}");
+    }
+    Ok(())
+}
+
+/// What goes through zero takes the sign of a zero along.
+fn signs_of_zeros(context: &Context) -> Result<()> {
+    let device = context.device();
+    let x = Tensor::from_slice(device, &[0.0f32, -0.0], 2)?;
+    let all: [(&str, fn(&Tensor) -> Result<Tensor>); 6] = [
+        ("tan", Tensor::tan),
+        ("asin", Tensor::asin),
+        ("atan", Tensor::atan),
+        ("sinh", Tensor::sinh),
+        ("asinh", Tensor::asinh),
+        ("atanh", Tensor::atanh),
+    ];
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let x = x.to(&Device::cpu())?.cast(dtype)?.to(device)?;
+        for (name, function) in all {
+            let got = function(&x)?.to(&Device::cpu())?.cast(DType::F64)?;
+            let bits: Vec<u64> = got.to_vec::<f64>()?.iter().map(|x| x.to_bits()).collect();
+            assert_eq!(bits, [0, 1 << 63], "{name}, {dtype}");
+        }
+    }
+    Ok(())
+}
+
+/// `atan2` of specials with each other, with the signs of zeros, of moderate numbers and of any; as a part of an expression.
+fn angles(context: &Context) -> Result<()> {
+    let device = context.device();
+    let specials = [
+        0.0,
+        1.0,
+        0.5,
+        3.0,
+        1e30,
+        3e38,
+        1e-30,
+        1e-40,
+        1.2e-38,
+        0.999_999_94,
+        f64::INFINITY,
+        f64::NAN,
+    ];
+    let specials: Vec<f64> = specials.iter().flat_map(|&x| [x, -x]).collect();
+    let mut pairs: Vec<(f64, f64)> = specials
+        .iter()
+        .flat_map(|&y| specials.iter().map(move |&x| (y, x)))
+        .collect();
+    let mut rng = Rng::new(seed());
+    for _ in 0..if full() { 1 << 22 } else { 40_000 } {
+        let mut any = || f64::from(f32::from_bits(rng.next() as u32));
+        let (y, x) = (any(), any());
+        pairs.push(match rng.below(3) {
+            0 => (y, x),
+            1 => (y, y * rng.unit()),
+            _ => (rng.unit(), rng.unit()),
+        });
+    }
+    let (y, x): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    let formats = [
+        (DType::F32, SINGLE),
+        (DType::F64, DOUBLE),
+        (DType::F16, HALF),
+        (DType::BF16, BRAIN),
+    ];
+    for (dtype, format) in formats {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let held = |x: &[f64]| -> Result<(Tensor, Vec<f64>)> {
+            let x = Tensor::from_slice(&Device::cpu(), x, x.len())?.cast(dtype)?;
+            Ok((x.to(device)?, x.cast(DType::F64)?.to_vec()?))
+        };
+        let ((a, y), (b, x)) = (held(&y)?, held(&x)?);
+        let mut worst = 0.0f64;
+        for (form, got) in [a.atan2(&b)?, fused(|e| e.input(&a).atan2(e.input(&b)))?]
+            .iter()
+            .enumerate()
+        {
+            let got = got.to(&Device::cpu())?.cast(DType::F64)?.to_vec::<f64>()?;
+            for ((&y, &x), got) in y.iter().zip(&x).zip(got) {
+                let want = libm::atan2(y, x);
+                let (rounding, ulp) = match format.bits < SINGLE.bits {
+                    true => (0.5 * format.ulp(want), SINGLE.ulp(want)),
+                    false => (0.0, format.ulp(want)),
+                };
+                // Two more for the reference.
+                let ulps = if dtype == DType::F64 { 8.0 } else { 6.0 };
+                let bound = ulps * ulp + rounding;
+                let close = format.is_close(want, got, bound, !context.is_cpu());
+                let signed = want.is_nan() || want.is_sign_negative() == got.is_sign_negative();
+                // Which may be taken for zero.
+                let is_subnormal = |x: f64| x != 0.0 && x.abs() < 2f64.powi(format.least);
+                let zeroed = |x: f64| if is_subnormal(x) { 0f64.copysign(x) } else { x };
+                let flushed = libm::atan2(zeroed(y), zeroed(x));
+                let excused = !context.is_cpu() && format.is_close(flushed, got, bound, true);
+                assert!(
+                    (close || excused) && signed,
+                    "{y:e} over {x:e}, {dtype}, form {form}: {got:e}, not {want:e}"
+                );
+                if close && want.abs() > 2f64.powi(SINGLE.least + 2) && !want.is_nan() {
+                    worst = worst.max(((got - want).abs() - rounding) / ulp);
+                }
+            }
+        }
+        if full() {
+            println!(
+                "{}: worst of atan2 in ulps, {dtype}: {worst:.2}",
+                context.adapter.name
+            );
+        }
     }
     Ok(())
 }
@@ -1397,7 +1541,7 @@ fn fused_in_place(context: &Context) -> Result<()> {
     }
     let all = each!(
         neg abs sign square relu recip sqrt rsqrt floor ceil round trunc exp exp2 expm1 log log2
-        log1p sin cos tanh sigmoid erf gelu gelu_tanh silu softplus
+        log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh tanh sigmoid erf gelu gelu_tanh silu softplus
     );
     let is_same = |a: &[f32], b: &[f32]| {
         a.iter()

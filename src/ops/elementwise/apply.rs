@@ -132,6 +132,17 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: Operands<'_>, ou
             )
         };
     }
+    macro_rules! wave {
+        (|$a:ident| $near:expr, $exact:path) => {
+            wave::<T>(
+                values,
+                out,
+                #[inline(always)]
+                |$a: T| $near,
+                $exact,
+            )
+        };
+    }
     match function {
         Function::Rem => rest::<T, FUSED>(values, out),
         Function::Pow => power::<T, FUSED>(values, out),
@@ -145,8 +156,23 @@ fn real<T: Real, const FUSED: bool>(function: Function, values: Operands<'_>, ou
         Function::Log => each!(log),
         Function::Log2 => each!(log2),
         Function::Log1p => each!(log1p),
-        Function::Sin => wave::<T, FUSED>(values, out, 0, T::sin),
-        Function::Cos => wave::<T, FUSED>(values, out, 1, T::cos),
+        Function::Sin => wave!(|a| a.wave::<FUSED>(0), T::sin),
+        Function::Cos => wave!(|a| a.wave::<FUSED>(1), T::cos),
+        Function::Tan => wave!(|a| a.near_tan::<FUSED>(), T::tan),
+        Function::Asin => each!(asin),
+        Function::Acos => each!(acos),
+        Function::Atan => each!(atan),
+        Function::Sinh => each!(sinh),
+        Function::Cosh => each!(cosh),
+        Function::Asinh => each!(asinh),
+        Function::Acosh => each!(acosh),
+        Function::Atanh => each!(atanh),
+        Function::Atan2 => two::<T, T>(
+            values,
+            out,
+            #[inline(always)]
+            |y, x| y.atan2::<FUSED>(x),
+        ),
         Function::Tanh => each!(tanh),
         Function::Sigmoid => each!(sigmoid),
         Function::Erf => each!(erf),
@@ -173,18 +199,13 @@ const LOOKED_AT: usize = 64;
 
 /// In vectors, and then what is large one by one.
 #[inline(always)]
-fn wave<T: Real, const FUSED: bool>(
+fn wave<T: Real>(
     values: Operands<'_>,
     out: &mut [u8],
-    ahead: i32,
+    near: impl Fn(T) -> T,
     exact: impl Fn(T) -> T,
 ) {
-    one::<T, T>(
-        values,
-        out,
-        #[inline(always)]
-        |a| a.wave::<FUSED>(ahead),
-    );
+    one::<T, T>(values, out, near);
     let a = values[0].elements::<T>();
     let out: &mut [T] = bytemuck::cast_slice_mut(out);
     // NaN is not near.

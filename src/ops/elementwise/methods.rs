@@ -217,6 +217,20 @@ binary! {
     minimum Min;
     /// The greater element; NaN when either is.
     maximum Max;
+    /// The angle of the point `other` to the right and `self` up, all around the origin: from -pi to pi, 0 to the right. That
+    /// is the inverse tangent of `self / other`, of both signs. Zeros and infinities are as IEEE 754 has them: of -0 and -1 it
+    /// is -pi, of two infinities an eighth of a turn. NaN where either is.
+    ///
+    /// ```
+    /// use orlop::{Device, Tensor};
+    ///
+    /// let y = Tensor::from_slice(&Device::cpu(), &[0.0f32, 1.0, -0.0], 3)?;
+    /// let x = Tensor::from_slice(&Device::cpu(), &[2.0f32, 0.0, -1.0], 3)?;
+    /// let pi = std::f32::consts::PI;
+    /// assert_eq!(y.atan2(&x)?.to_vec::<f32>()?, [0.0, pi / 2.0, -pi]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    atan2 Atan2;
     /// `x`, below zero `slope * x`. NaN stays.
     leaky_relu LeakyRelu;
     /// Equal, as bool; false for NaN.
@@ -280,6 +294,24 @@ unary! {
     sin Sin;
     /// The cosine of radians, of any size.
     cos Cos;
+    /// The tangent of radians, of any size; NaN at infinity.
+    tan Tan;
+    /// The inverse sine, from -pi/2 to pi/2; NaN where a size is above 1.
+    asin Asin;
+    /// The inverse cosine, from 0 to pi; NaN where a size is above 1.
+    acos Acos;
+    /// The inverse tangent, from -pi/2 to pi/2. Of a quotient, all around: [`Tensor::atan2`].
+    atan Atan;
+    /// The hyperbolic sine.
+    sinh Sinh;
+    /// The hyperbolic cosine.
+    cosh Cosh;
+    /// The inverse hyperbolic sine.
+    asinh Asinh;
+    /// The inverse hyperbolic cosine, from 0 on; NaN below 1.
+    acosh Acosh;
+    /// The inverse hyperbolic tangent; infinity of their sign at 1 and -1, NaN where a size is above 1.
+    atanh Atanh;
     /// The hyperbolic tangent.
     tanh Tanh;
     /// `1 / (1 + e^-x)`.

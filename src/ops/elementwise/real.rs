@@ -13,7 +13,8 @@ pub(in crate::ops) trait Real:
     /// Of the dividend's sign, where it [`Real::is_rest_near`].
     fn near_rest<const FUSED: bool>(self, other: Self) -> Self;
     fn is_rest_near<const FUSED: bool>(self, other: Self) -> bool;
-    /// What is larger in size is [`Real::sin`]'s and [`Real::cos`]'s, not [`Real::wave`]'s.
+    /// What is larger in size is [`Real::sin`]'s, [`Real::cos`]'s and [`Real::tan`]'s, not [`Real::wave`]'s and
+    /// [`Real::near_tan`]'s.
     const LARGE: Self;
     fn abs(self) -> Self;
     fn floor(self) -> Self;
@@ -27,8 +28,19 @@ pub(in crate::ops) trait Real:
     fn log2<const FUSED: bool>(self) -> Self;
     fn log1p<const FUSED: bool>(self) -> Self;
     fn wave<const FUSED: bool>(self, ahead: i32) -> Self;
+    fn near_tan<const FUSED: bool>(self) -> Self;
     fn sin(self) -> Self;
     fn cos(self) -> Self;
+    fn tan(self) -> Self;
+    fn asin<const FUSED: bool>(self) -> Self;
+    fn acos<const FUSED: bool>(self) -> Self;
+    fn atan<const FUSED: bool>(self) -> Self;
+    fn atan2<const FUSED: bool>(self, x: Self) -> Self;
+    fn sinh<const FUSED: bool>(self) -> Self;
+    fn cosh<const FUSED: bool>(self) -> Self;
+    fn asinh<const FUSED: bool>(self) -> Self;
+    fn acosh<const FUSED: bool>(self) -> Self;
+    fn atanh<const FUSED: bool>(self) -> Self;
     fn tanh<const FUSED: bool>(self) -> Self;
     fn sigmoid<const FUSED: bool>(self) -> Self;
     fn erf<const FUSED: bool>(self) -> Self;
@@ -118,17 +130,17 @@ macro_rules! common {
 }
 
 macro_rules! ours {
-    ($($function:ident;)*) => {$(
+    ($($function:ident$(($other:ident))?;)*) => {$(
         #[inline(always)]
-        fn $function<const FUSED: bool>(self) -> Self {
+        fn $function<const FUSED: bool>(self$(, $other: Self)?) -> Self {
             /// One by one, compiled once: for processors without vectors of 256 bits.
             #[inline(never)]
-            fn alone(x: f32) -> f32 {
-                single::$function::<false>(x)
+            fn alone(x: f32$(, $other: f32)?) -> f32 {
+                single::$function::<false>(x$(, $other)?)
             }
             match FUSED {
-                true => single::$function::<true>(self),
-                false => alone(self),
+                true => single::$function::<true>(self$(, $other)?),
+                false => alone(self$(, $other)?),
             }
         }
     )*};
@@ -144,6 +156,15 @@ impl Real for f32 {
         log;
         log2;
         log1p;
+        asin;
+        acos;
+        atan;
+        atan2(other);
+        sinh;
+        cosh;
+        asinh;
+        acosh;
+        atanh;
         tanh;
         sigmoid;
         erf;
@@ -168,22 +189,29 @@ impl Real for f32 {
     fn wave<const FUSED: bool>(self, ahead: i32) -> Self {
         single::wave::<FUSED>(self, ahead)
     }
+    #[inline(always)]
+    fn near_tan<const FUSED: bool>(self) -> Self {
+        single::tan::<FUSED>(self)
+    }
     fn sin(self) -> Self {
         libm::sin(f64::from(self)) as f32
     }
     fn cos(self) -> Self {
         libm::cos(f64::from(self)) as f32
     }
+    fn tan(self) -> Self {
+        libm::tan(f64::from(self)) as f32
+    }
 }
 
 /// In vectors, or one by one.
 macro_rules! ours_or {
-    ($($function:ident => $alone:expr;)*) => {$(
+    ($($function:ident$(($other:ident))? => $alone:expr;)*) => {$(
         #[inline(always)]
-        fn $function<const FUSED: bool>(self) -> Self {
+        fn $function<const FUSED: bool>(self$(, $other: Self)?) -> Self {
             match FUSED {
-                true => double::$function(self),
-                false => $alone(self),
+                true => double::$function(self$(, $other)?),
+                false => $alone(self$(, $other)?),
             }
         }
     )*};
@@ -199,6 +227,16 @@ impl Real for f64 {
         log => libm::log;
         log2 => libm::log2;
         log1p => libm::log1p;
+        asin => libm::asin;
+        acos => libm::acos;
+        atan => libm::atan;
+        atan2(other) => libm::atan2;
+        sinh => libm::sinh;
+        cosh => libm::cosh;
+        asinh => libm::asinh;
+        // Below -1 libm has some number.
+        acosh => |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) };
+        atanh => libm::atanh;
         tanh => libm::tanh;
         erf => libm::erf;
         gelu => |x: f64| {
@@ -238,11 +276,21 @@ impl Real for f64 {
             (false, _) => libm::cos(self),
         }
     }
+    #[inline(always)]
+    fn near_tan<const FUSED: bool>(self) -> Self {
+        match FUSED {
+            true => double::tan(self),
+            false => libm::tan(self),
+        }
+    }
     fn sin(self) -> Self {
         libm::sin(self)
     }
     fn cos(self) -> Self {
         libm::cos(self)
+    }
+    fn tan(self) -> Self {
+        libm::tan(self)
     }
     #[inline(always)]
     fn sigmoid<const FUSED: bool>(self) -> Self {
