@@ -60,7 +60,7 @@ fn steady(selector: &str) -> Result<Device> {
 type Function = fn(&Tensor) -> Result<Tensor>;
 
 /// Functions that take more than a few instructions.
-const FUNCTIONS: [(&str, Function); 14] = [
+const FUNCTIONS: [(&str, Function); 23] = [
     ("sqrt", Tensor::sqrt),
     ("rsqrt", Tensor::rsqrt),
     ("exp2", Tensor::exp2),
@@ -70,6 +70,15 @@ const FUNCTIONS: [(&str, Function); 14] = [
     ("log1p", Tensor::log1p),
     ("sin", Tensor::sin),
     ("cos", Tensor::cos),
+    ("tan", Tensor::tan),
+    ("asin", Tensor::asin),
+    ("acos", Tensor::acos),
+    ("atan", Tensor::atan),
+    ("sinh", Tensor::sinh),
+    ("cosh", Tensor::cosh),
+    ("asinh", Tensor::asinh),
+    ("acosh", Tensor::acosh),
+    ("atanh", Tensor::atanh),
     ("sigmoid", Tensor::sigmoid),
     ("silu", Tensor::silu),
     ("softplus", Tensor::softplus),
