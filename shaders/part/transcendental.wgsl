@@ -195,10 +195,11 @@ fn erf_F(x: F) -> F {
 }
 {% endif -%}
 {% if asks(["sin", "cos", "tan"]) -%}
-// x = k pi/2 + r, k modulo 4.
+// x = k pi/2 + r + low, k modulo 4: low is what rounding took from r.
 struct Turn {
     k: I,
     r: F,
+    low: F,
 }
 fn high_product(a: u32, b: u32) -> u32 {
     let low = (a & 0xffffu) * (b & 0xffffu);
@@ -243,7 +244,7 @@ fn quarters(size: f32) -> vec2<u32> {
     let carry = select(0u, 1u, sum < low);
     return vec2<u32>(whole * first + high_product(whole, second) + carry, sum);
 }
-fn turn_large(x: f32) -> vec2<f32> {
+fn turn_large(x: f32) -> vec3<f32> {
     let digits = quarters(abs(x));
     // To the nearest quarter: the rest is signed.
     let k = (digits.x + 0x20000000u) >> 30u;
@@ -251,18 +252,22 @@ fn turn_large(x: f32) -> vec2<f32> {
     let is_back = (rest & 0x80000000u) != 0u;
     let high = select(rest, ~rest, is_back);
     let low = select(digits.y, ~digits.y, is_back);
-    // As a float with all its bits: from the first that is set.
+    // With all its bits, from the first that is set; then times pi/2.
     let lead = min(countLeadingZeros(high), 31u);
     let top = (high << lead) | select(low >> (32u - max(lead, 1u)), 0u, lead == 0u);
-    let power = bitcast<f32>((127u - 30u - lead) << 23u);
-    let size = (f32(top >> 8u) * 256.0 + f32(top & 0xffu)) * power * 1.57079633;
-    let r = select(size, -size, is_back);
-    return select(vec2<f32>(f32(k), r), vec2<f32>(-f32(k), -r), x < 0.0);
+    let angle = i32(high_product(top, 0xc90fdaa2u) >> 1u);
+    let size = f32(angle);
+    let power = bitcast<f32>((127u - 28u - lead) << 23u);
+    let unit = select(power, -power, is_back != (x < 0.0));
+    return vec3<f32>(select(f32(k), -f32(k), x < 0.0), size * unit, f32(angle - i32(size)) * unit);
 }
 fn turn_F(x: F) -> Turn {
     let k = round(x * 0.636619772);
     // pi/2 in parts of eleven bits, and the rest: exact to 8192.
-    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), kept(kept(kept(x - k * 1.5703125) - k * 4.837512969970703125e-4) - k * 7.5495336204767227e-8) - k * 2.563344152e-12);
+    let near = kept(kept(x - k * 1.5703125) - k * 4.837512969970703125e-4);
+    let third = k * 7.5495336204767227e-8;
+    let r = kept(near - third);
+    var turn = Turn(I(clamp(k, F(-65536.0), F(65536.0))), r, kept(kept(near - r) - third) - k * 2.563344152e-12);
     let is_large = abs(x) > F(6000.0);
     if any(is_large) {
         {%- if vector > 1 %}
@@ -271,23 +276,15 @@ fn turn_F(x: F) -> Turn {
                 let large = turn_large(x[i]);
                 turn.k[i] = i32(large.x);
                 turn.r[i] = large.y;
+                turn.low[i] = large.z;
             }
         }
         {%- else %}
         let large = turn_large(x);
-        turn = Turn(i32(large.x), large.y);
+        turn = Turn(i32(large.x), large.y, large.z);
         {%- endif %}
     }
     return turn;
-}
-// Of the rest of a turn (Cephes).
-fn sine_of_rest(r: F) -> F {
-    let z = r * r;
-    return ((F(-1.9515295891e-4) * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
-}
-fn cosine_of_rest(r: F) -> F {
-    let z = r * r;
-    return ((F(2.443315711809948e-5) * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
 }
 // Of infinity it is NaN.
 fn wave_special(x: F, y: F) -> F {
@@ -296,31 +293,37 @@ fn wave_special(x: F, y: F) -> F {
 }
 {% endif -%}
 {% if asks(["sin", "cos"]) -%}
-// The sine of `r` after `k` quarter turns.
-fn sine_of(k: I, r: F) -> F {
-    let y = select(sine_of_rest(r), cosine_of_rest(r), (k & I(1)) == I(1));
+// The sine of the rest after `ahead` quarter turns more (Cephes).
+fn sine_of(turn: Turn, ahead: I) -> F {
+    let k = turn.k + ahead;
+    let r = turn.r + turn.low;
+    let z = r * r;
+    let sine = ((F(-1.9515295891e-4) * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
+    let cosine = ((F(2.443315711809948e-5) * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
+    let y = select(sine, cosine, (k & I(1)) == I(1));
     return select(y, -y, (k & I(2)) == I(2));
 }
 {% endif -%}
 {% if asks(["sin"]) -%}
 fn sin_F(x: F) -> F {
-    let turn = turn_F(x);
-    return wave_special(x, sine_of(turn.k, turn.r));
+    return wave_special(x, sine_of(turn_F(x), I()));
 }
 {% endif -%}
 {% if asks(["cos"]) -%}
 fn cos_F(x: F) -> F {
-    let turn = turn_F(x);
-    return wave_special(x, sine_of(turn.k + I(1), turn.r));
+    return wave_special(x, sine_of(turn_F(x), I(1)));
 }
 {% endif -%}
 {% if asks(["tan"]) -%}
 fn tan_F(x: F) -> F {
     let turn = turn_F(x);
+    let r = turn.r;
+    let z = r * r;
+    let p = (((((F(3.8473042659e-3) * z + 1.1782998918e-3) * z + 9.966544807e-3) * z + 2.1619873121e-2) * z + 5.3994625807e-2) * z + 1.3333229721e-1) * z + 3.3333334327e-1;
+    // The slope is 1 and the square of the tangent, or nearly that of the angle.
+    let near = r + (z * (r * p) + (turn.low * z + turn.low));
     let is_odd = (turn.k & I(1)) == I(1);
-    let sine = sine_of_rest(turn.r);
-    let cosine = cosine_of_rest(turn.r);
-    let y = select(sine, -cosine, is_odd) / select(cosine, sine, is_odd);
+    let y = select(near, -1.0 / select(F(1.0), near, is_odd), is_odd);
     return wave_special(x, select(y, x, abs(x) < F(0x1p-12)));
 }
 {% endif -%}

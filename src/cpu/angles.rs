@@ -1,21 +1,12 @@
 //! Functions of angles and what undoes them, circular and hyperbolic, as f32 and f64 have them alike: without branches, so that
 //! loops over them vectorise.
 
-/// For a float type whose module has `waves`, `log_beside_one`, `hyperbolic_parts`, `atan_tail` and `asin_tail`; in brackets the
+/// For a float type whose module has `log_beside_one`, `hyperbolic_parts`, `atan_tail` and `asin_tail`; in brackets the
 /// name of what says whether the processor multiplies and adds in one instruction, where that is open. `pi_rest`: what the
-/// float of pi lacks, of itself. `small`: below it tangents and hyperbolic sines are their angles.
+/// float of pi lacks, of itself. `small`: below it hyperbolic sines are their operands.
 macro_rules! angles {
     { $float:ident, [$($fused:ident)?]; pi_rest: $pi_rest:expr, small: $small:expr } => {
         use std::$float::consts::{FRAC_PI_2, PI};
-
-        /// Of sizes up to [`super::LARGE`]. A zero keeps its sign.
-        #[inline(always)]
-        pub(crate) fn tan$(<const $fused: bool>)?(x: $float) -> $float {
-            let (turns, sine, cosine) = waves$(::<$fused>)?(x);
-            let is_odd = turns & 1 == 1;
-            let (above, below) = if is_odd { (-cosine, sine) } else { (sine, cosine) };
-            if x.abs() < $small { x } else { above / below }
-        }
 
         /// An angle that lies beside 0, pi/2 or pi.
         #[inline(always)]

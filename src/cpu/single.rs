@@ -338,17 +338,31 @@ pub(crate) fn erf<const FUSED: bool>(x: f32) -> f32 {
 /// Sizes up to which [`wave`] is right.
 pub(crate) const LARGE: f32 = 6000.0;
 
-/// What is left of x, up to [`LARGE`] in size, beside whole quarter turns: how many they are, and the sine and the cosine of
-/// the rest (Cephes).
+/// What is left of x, up to [`LARGE`] in size, beside whole quarter turns: how many they are, the rest, and what rounding took
+/// from it.
 #[inline(always)]
-fn waves<const FUSED: bool>(x: f32) -> (i32, f32, f32) {
+fn turn<const FUSED: bool>(x: f32) -> (i32, f32, f32) {
+    // pi/2 in parts of eleven bits, and the rest: exact to 8192.
+    const PARTS: [f32; 4] = [
+        -1.5703125,
+        -4.837512969970703125e-4,
+        -7.5495336204767227e-8,
+        -2.563344152e-12,
+    ];
     let y = within(x, -LARGE, LARGE);
     let (k, n) = whole(fma::<FUSED>(y, std::f32::consts::FRAC_2_PI, SHIFT));
-    // pi/2 in parts of eleven bits, and the rest: exact to 8192.
-    let r = fma::<FUSED>(k, -1.5703125, y);
-    let r = fma::<FUSED>(k, -4.837512969970703125e-4, r);
-    let r = fma::<FUSED>(k, -7.5495336204767227e-8, r);
-    let r = fma::<FUSED>(k, -2.563344152e-12, r);
+    let near = fma::<FUSED>(k, PARTS[1], fma::<FUSED>(k, PARTS[0], y));
+    let r = fma::<FUSED>(k, PARTS[2], near);
+    let low = fma::<FUSED>(k, PARTS[2], near - r);
+    (n, r, fma::<FUSED>(k, PARTS[3], low))
+}
+
+/// The sine after `ahead` quarter turns (Cephes), of sizes up to [`LARGE`].
+#[inline(always)]
+pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
+    let (n, r, low) = turn::<FUSED>(x);
+    let r = r + low;
+    let turns = n.wrapping_add(ahead);
     let z = r * r;
     let sine = polynomial::<FUSED, _>(z, [-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1]);
     let sine = fma::<FUSED>(sine * z, r, r);
@@ -362,14 +376,6 @@ fn waves<const FUSED: bool>(x: f32) -> (i32, f32, f32) {
             1.0,
         ],
     );
-    (n, sine, cosine)
-}
-
-/// The sine after `ahead` quarter turns, of sizes up to [`LARGE`].
-#[inline(always)]
-pub(crate) fn wave<const FUSED: bool>(x: f32, ahead: i32) -> f32 {
-    let (n, sine, cosine) = waves::<FUSED>(x);
-    let turns = n.wrapping_add(ahead);
     let y = if turns & 1 == 1 { cosine } else { sine };
     f32::from_bits(y.to_bits() ^ ((turns as u32 & 2) << 30))
 }

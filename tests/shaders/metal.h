@@ -23,7 +23,7 @@ namespace metal {
 using ::uint;
 template <class T> struct Two { T x, y; };
 struct uint2 : Two<uint> { uint2(uint a, uint b) : Two<uint>{a, b} {} };
-struct float2 : Two<float> { float2(float a, float b) : Two<float>{a, b} {} };
+struct float3 { float x, y, z; float3(float a, float b, float c) : x(a), y(b), z(c) {} };
 inline float rint(float x) { return __builtin_rintf(x); }
 inline float floor(float x) { return __builtin_floorf(x); }
 inline float trunc(float x) { return __builtin_truncf(x); }

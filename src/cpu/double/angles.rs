@@ -3,7 +3,23 @@
 use super::{halvings, log_beside_one, polynomial, power_of_two, waves};
 use crate::cpu::angles::angles;
 
-angles! { f64, []; pi_rest: 3.8981718325193756e-17, small: 7.450580596923828e-9 }
+/// Below it odd functions are their operands.
+const SMALL: f64 = 7.450580596923828e-9;
+
+angles! { f64, []; pi_rest: 3.8981718325193756e-17, small: SMALL }
+
+/// Of sizes up to [`super::LARGE`]. A zero keeps its sign.
+#[inline(always)]
+pub(crate) fn tan(x: f64) -> f64 {
+    let (turns, sine, cosine) = waves(x);
+    let is_odd = turns & 1 == 1;
+    let (above, below) = if is_odd {
+        (-cosine, sine)
+    } else {
+        (sine, cosine)
+    };
+    if x.abs() < SMALL { x } else { above / below }
+}
 
 /// atan(q) - q for q from 0 to 1.
 #[inline(always)]
