@@ -85,11 +85,12 @@ mod tests {
     use super::*;
 
     type Function = fn(f32) -> f32;
+    type Exact = fn(f64) -> f64;
 
     /// In both forms: of the fused one vectors of this processor may be, of the other those of others.
     #[test]
     fn functions_are_within_their_bounds() {
-        let cases: [(&str, [Function; 2], fn(f64) -> f64, f64); 9] = [
+        let cases: [(&str, [Function; 2], Exact, f64); 9] = [
             ("tan", [tan::<true>, tan::<false>], libm::tan, 3.0),
             ("asin", [asin::<true>, asin::<false>], libm::asin, 3.0),
             ("acos", [acos::<true>, acos::<false>], libm::acos, 2.0),
