@@ -65,8 +65,8 @@ macro_rules! angles {
         #[inline(always)]
         fn hyperbolic$(<const $fused: bool>)?(x: $float) -> [$float; 4] {
             let (k, r, sine, cosine) = hyperbolic_parts$(::<$fused>)?(x.abs());
-            let up = power_of_two(k - 2);
-            let down = if k > 60 { 0.0 } else { power_of_two(-2 - k) };
+            let up = power_of_two(k.wrapping_sub(2));
+            let down = if k > 60 { 0.0 } else { power_of_two(k.wrapping_neg().wrapping_sub(2)) };
             let z = r * r;
             [up - down, up + down, r + r * (z * sine), z * cosine]
         }
