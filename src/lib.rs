@@ -113,8 +113,8 @@ pub use ops::with_hardware_plans;
 pub use ops::{
     Activation, Argument, Axes, Epilogue, Expr, ExprArgument, Fusion, HostMatrix, Kernel,
     KernelBuilder, KernelCall, KernelLaunch, KernelValue, MatmulOperand, MatmulPlan, MatmulProblem,
-    MatrixSource, MatrixTarget, Sizes, Streamed, Tolerance, explain_matmuls, fused, keepdim,
-    matmul_streamed, plan_matmul, with_matmul_kernel, with_matmul_split,
+    MatrixSource, MatrixTarget, Sizes, SortOrder, Streamed, Tolerance, explain_matmuls, fused,
+    keepdim, matmul_streamed, plan_matmul, with_matmul_kernel, with_matmul_split,
 };
 pub use promise::Pending;
 pub use shape::Shape;

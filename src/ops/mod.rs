@@ -22,6 +22,7 @@ mod ranges;
 mod reduce;
 mod reshape;
 mod scan;
+mod sort;
 mod specialisations;
 mod user;
 
@@ -36,5 +37,6 @@ pub use matmul::{
 pub use plan::with_hardware_plans;
 pub use reduce::{Axes, keepdim};
 pub use reshape::Sizes;
+pub use sort::SortOrder;
 pub(crate) use specialisations::specialisations;
 pub use user::{Kernel, KernelBuilder, KernelCall, KernelLaunch, KernelValue, Tolerance};

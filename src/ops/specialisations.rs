@@ -1,6 +1,6 @@
 //! The kernel specialisations that plans can ask for: what validation and readers go through.
 
-use super::{index, matmul, normalise, position, reduce, scan};
+use super::{index, matmul, normalise, position, reduce, scan, sort};
 use crate::launch::{KernelKey, Value};
 
 /// Ranks after merging that are listed; higher ones follow the same templates.
@@ -34,6 +34,7 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
     all.extend(reduce::specialisations());
     all.extend(normalise::specialisations());
     all.extend(scan::specialisations());
+    all.extend(sort::specialisations());
     all.extend(matmul::specialisations());
     all
 }

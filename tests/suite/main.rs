@@ -56,6 +56,7 @@ mod scopes;
 mod scratch;
 mod shapes;
 mod snapshots;
+mod sort;
 mod spill;
 mod streamed;
 mod stress;
@@ -172,6 +173,7 @@ fn tests() -> Vec<Vec<Test>> {
         table::tests(),
         reduce::tests(),
         scan::tests(),
+        sort::tests(),
         decisive::tests(),
         normalise::tests(),
         cast::tests(),

@@ -157,6 +157,35 @@ pub(super) fn launches(
     Ok(planner.launches)
 }
 
+/// Running sums of `[lines, size]` counts (u32) in scratch, for another op: from there to there, with what follows to work in.
+pub(in crate::ops) fn running(
+    capabilities: &Capabilities,
+    scratch: usize,
+    dims: [usize; 2],
+    [from, to, free]: [u64; 3],
+) -> Result<Launches> {
+    let side = |area: u64| Side {
+        operand: scratch,
+        dtype: DType::U32,
+        offset: area as usize / size_of::<u32>(),
+        strides: Layout::contiguous(&dims[..]).strides().into(),
+    };
+    let scan = Scan {
+        dims: dims[..].into(),
+        are_columns: false,
+        from: side(from),
+        to: side(to),
+    };
+    let mut planner = Planner {
+        capabilities,
+        scratch,
+        taken: free,
+        launches: Launches::new(),
+    };
+    planner.scan(&scan)?;
+    Ok(planner.launches)
+}
+
 impl Planner<'_> {
     fn scan(&mut self, scan: &Scan) -> Result<()> {
         let blocks = self.blocks(scan);

@@ -15,7 +15,7 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 
-pub(super) use kernel::specialisations;
+pub(super) use kernel::{running, specialisations};
 
 const OP: &str = "cumsum";
 

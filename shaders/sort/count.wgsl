@@ -1,0 +1,85 @@
+// A pass of a sort, first: how many elements of each block have each digit, by lines, then digits, then blocks.
+//
+// element   of x: "f32", "f16", "bf16", "f64", "i32", "u32" or "bool"
+// source    of keys: "x", of f64 their lower words; "keys" that a pass before has moved; "places" in x that one has, of f64 the
+//           higher words
+// digits    16 or 256
+// shared    0: an invocation has a block; 1: a workgroup has one (hardware, 16 digits)
+{% import "part/passes" as passes -%}
+{{ passes.params() }}
+{{ params_var }}
+
+{{ passes.bindings(element, source, false) -}}
+@group(0) @binding({{ passes.count(source, false) }}) var<storage, read_write> counts: array<u32>;
+
+{{ passes.read(element, source) }}
+
+{%- if shared == 0 %}
+
+@compute @workgroup_size(16)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let at = (workgroup.x + workgroup.y * workgroups.x) * 16u + local_index;
+    if at >= params.end - params.first {
+        return;
+    }
+    let line = (params.first + at) / params.blocks;
+    let block = params.first + at - line * params.blocks;
+    let start = block * params.length;
+    let end = min(start + params.length, params.size);
+    let elements = line * params.size;
+    var of_digits: array<u32, {{ digits }}>;
+    for (var place = start; place < end; place++) {
+        of_digits[(key_of(elements, place) >> params.shift) & {{ digits - 1 }}u] += 1u;
+    }
+    var to = params.counts_first + line * {{ digits }}u * params.blocks + block;
+    for (var digit = 0u; digit < {{ digits }}u; digit++) {
+        counts[to] = of_digits[digit];
+        to += params.blocks;
+    }
+}
+{%- else %}
+
+var<workgroup> totals: array<atomic<u32>, 16>;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    let at = workgroup.x + workgroup.y * workgroups.x;
+    // None leaves before the barriers.
+    let is_there = at < params.end - params.first;
+    let group = params.first + select(0u, at, is_there);
+    let line = group / params.blocks;
+    let block = group - line * params.blocks;
+    let start = block * params.length;
+    let end = select(0u, min(start + params.length, params.size), is_there);
+    let elements = line * params.size;
+    if local_index < 16u {
+        atomicStore(&totals[local_index], 0u);
+    }
+    workgroupBarrier();
+    {%- for i in range(4) %}
+    var of_digits_{{ i }} = vec4<u32>();
+    {%- endfor %}
+    for (var place = start + local_index; place < end; place += 256u) {
+        let digit = (key_of(elements, place) >> params.shift) & 15u;
+        {%- for i in range(4) %}
+        of_digits_{{ i }} += select(vec4<u32>(), vec4<u32>(1u), vec4<u32>(digit) == vec4<u32>({{ 4 * i }}u, {{ 4 * i + 1 }}u, {{ 4 * i + 2 }}u, {{ 4 * i + 3 }}u));
+        {%- endfor %}
+    }
+    {%- for digit in range(16) %}
+    atomicAdd(&totals[{{ digit }}], of_digits_{{ digit // 4 }}[{{ digit % 4 }}]);
+    {%- endfor %}
+    workgroupBarrier();
+    if is_there && local_index < 16u {
+        counts[params.counts_first + (line * 16u + local_index) * params.blocks + block] = atomicLoad(&totals[local_index]);
+    }
+}
+{%- endif %}

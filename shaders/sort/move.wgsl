@@ -1,0 +1,167 @@
+// A pass of a sort, then: elements of each block go to where their digits say, behind those of lower digits and of blocks
+// before, equal ones in the order in which they are.
+//
+// element   as in `sort/count`
+// source    as in `sort/count`
+// target    "keys"; "keys and places"; at last "values", as words, or "places"
+// digits    16 or 256
+// shared    0: an invocation has a block; 1: a workgroup has one, 2048 elements at once (hardware, 16 digits)
+{% import "part/passes" as passes -%}
+{% import "part/keys" as keys -%}
+{% import "part/digits" as of -%}
+{% set has_places = target in ["places", "keys and places"] -%}
+{% set has_keys = target != "places" -%}
+{% set first = passes.count(source, has_places) | int -%}
+{{ passes.params() }}
+{{ params_var }}
+
+{{ passes.bindings(element, source, has_places) -}}
+// Sums of what is counted, each with its own.
+@group(0) @binding({{ first }}) var<storage, read_write> counted: array<u32>;
+{%- if has_keys %}
+@group(0) @binding({{ first + 1 }}) var<storage, read_write> to_keys: array<u32>;
+{%- endif %}
+{%- if has_places %}
+@group(0) @binding({{ first + (2 if has_keys else 1) }}) var<storage, read_write> to_places: array<u32>;
+{%- endif %}
+
+{{ passes.read(element, source) }}
+{%- if target == "values" %}
+{{ keys.written(element) }}
+{%- endif %}
+
+{# Where an element was. -#}
+{% macro place_of(place) -%}
+{{ place if source == "x" else "places[params.places_first + elements + " ~ place ~ "]" }}
+{%- endmacro %}
+// Of a line's digit and block, the elements that come before its first one.
+fn before(line: u32, digit: u32, block: u32) -> u32 {
+    let at = digit * params.blocks + block;
+    if at == 0u {
+        return 0u;
+    }
+    return counted[params.counts_first + line * {{ digits }}u * params.blocks + at - 1u];
+}
+{%- if shared == 0 %}
+
+@compute @workgroup_size(16)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let at = (workgroup.x + workgroup.y * workgroups.x) * 16u + local_index;
+    if at >= params.end - params.first {
+        return;
+    }
+    let line = (params.first + at) / params.blocks;
+    let block = params.first + at - line * params.blocks;
+    let start = block * params.length;
+    let end = min(start + params.length, params.size);
+    let elements = line * params.size;
+    var next: array<u32, {{ digits }}>;
+    for (var digit = 0u; digit < {{ digits }}u; digit++) {
+        next[digit] = before(line, digit, block);
+    }
+    for (var place = start; place < end; place++) {
+        let key = key_of(elements, place);
+        let digit = (key >> params.shift) & {{ digits - 1 }}u;
+        let to = next[digit];
+        next[digit] = to + 1u;
+        let bound = line * params.kept + to - params.window_first;
+        if to < params.kept && bound < params.window {
+            {%- if has_keys %}
+            to_keys[bound] = {{ "value_of(key)" if target == "values" else "key" }};
+            {%- endif %}
+            {%- if has_places %}
+            to_places[bound] = {{ place_of("place") }};
+            {%- endif %}
+        }
+    }
+}
+{%- else %}
+
+{{ of.memory(256) }}
+// Of each digit, what comes before the block's elements that have it, without those of lower digits in the block.
+var<workgroup> starts: array<u32, 16>;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    let at = workgroup.x + workgroup.y * workgroups.x;
+    // None leaves before the barriers.
+    let is_there = at < params.end - params.first;
+    let group = params.first + select(0u, at, is_there);
+    let line = group / params.blocks;
+    let block = group - line * params.blocks;
+    let start = block * params.length;
+    let end = select(0u, min(start + params.length, params.size), is_there);
+    let elements = line * params.size;
+    let shift = params.shift;
+    // Of the first invocations, each of its digit.
+    var before_tile = 0u;
+    if local_index < 16u {
+        before_tile = before(line, local_index, block);
+    }
+    for (var done = 0u; done < params.length; done += 2048u) {
+        let begin = start + done;
+        // Behind the end are keys that stay last.
+        for (var i = local_index; i < 2048u; i += 256u) {
+            var key = 0xffffffffu;
+            if begin + i < end {
+                key = key_of(elements, begin + i);
+            }
+            exchange[i] = key;
+        }
+        workgroupBarrier();
+        {%- for i in range(8) %}
+        let key_{{ i }} = exchange[local_index * 8u + {{ i }}u];
+        {%- endfor %}
+        workgroupBarrier();
+        {{- of.ranks(256) }}
+        if local_index < 16u {
+            let lower = count_of(exchange[(local_index & 7u) * 256u], local_index);
+            var upper = 2048u;
+            if local_index < 15u {
+                upper = count_of(exchange[((local_index + 1u) & 7u) * 256u], local_index + 1u);
+            }
+            starts[local_index] = before_tile - lower;
+            before_tile += upper - lower;
+        }
+        {{- of.scattered("key") }}
+        {%- for i in range(8) %}
+        let at_{{ i }} = local_index + {{ 256 * i }}u;
+        let moved_{{ i }} = exchange[at_{{ i }}];
+        let to_{{ i }} = starts[(moved_{{ i }} >> shift) & 15u] + at_{{ i }};
+        let bound_{{ i }} = line * params.kept + to_{{ i }} - params.window_first;
+        let is_bound_{{ i }} = begin + at_{{ i }} < end && to_{{ i }} < params.kept && bound_{{ i }} < params.window;
+        {%- endfor %}
+        {%- if has_keys %}
+        {%- for i in range(8) %}
+        if is_bound_{{ i }} {
+            to_keys[bound_{{ i }}] = {{ "value_of(moved_" ~ i ~ ")" if target == "values" else "moved_" ~ i }};
+        }
+        {%- endfor %}
+        {%- endif %}
+        {%- if has_places %}
+        {%- for i in range(8) %}
+        var place_{{ i }} = 0u;
+        if begin + local_index * 8u + {{ i }}u < end {
+            place_{{ i }} = {{ place_of("(begin + local_index * 8u + " ~ i ~ "u)") }};
+        }
+        {%- endfor %}
+        {{- of.scattered("place") }}
+        {%- for i in range(8) %}
+        if is_bound_{{ i }} {
+            to_places[bound_{{ i }}] = exchange[at_{{ i }}];
+        }
+        {%- endfor %}
+        {%- endif %}
+        workgroupBarrier();
+    }
+}
+{%- endif %}

@@ -1,0 +1,351 @@
+//! The CPU twin: lines one after the other or, of few long ones, parts of their range of keys, in threads that share them.
+
+use super::keys::{self, Keyed};
+use super::{Sort, SortOrder, Wanted};
+use crate::cpu::{host_vec, parallel};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::road::{HostInput, HostOutput};
+
+/// Items that a comparison sort has in order before all their digits are counted.
+const FEW: usize = 1024;
+/// Bits of a digit: its 256 places to write to are what the first cache's lines and pages hold.
+const DIGIT: u32 = 8;
+const DIGITS: usize = 1 << DIGIT;
+/// Elements of a line from which threads share it.
+const LONG: usize = 128 << 10;
+/// Items of a line, a part, that are looked at to find where parts end.
+const SAMPLES: usize = 64;
+/// Of so many times as many elements as are kept most are passed by.
+const SPARSE: usize = 4;
+const LEAST_HELD: usize = 1024;
+
+pub(super) fn twin(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
+    match x.dtype {
+        DType::F32 => typed::<f32>(sort, x, output),
+        DType::F64 => typed::<f64>(sort, x, output),
+        DType::F16 => typed::<half::f16>(sort, x, output),
+        DType::BF16 => typed::<half::bf16>(sort, x, output),
+        DType::I32 => typed::<i32>(sort, x, output),
+        DType::U32 => typed::<u32>(sort, x, output),
+        DType::Bool => typed::<u8>(sort, x, output),
+    }
+}
+
+fn typed<T: Keyed>(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
+    let layout = x.layout;
+    let [size, kept] = sort.sizes(layout.shape());
+    let count = layout.elements();
+    let elements = x.elements::<T>();
+    let places = layout.offset()..layout.offset() + count;
+    let Some(x) = elements.get(places).filter(|_| count > 0 && kept > 0) else {
+        return Ok(());
+    };
+    let outs = count / size * kept;
+    let lines = Lines {
+        op: sort.op,
+        x,
+        size,
+        kept,
+        zeros: sort.wanted
+            == Wanted::Places {
+                of_equal_zeros: true,
+            },
+        flip: match sort.order {
+            SortOrder::Ascending => 0,
+            SortOrder::Descending => u64::MAX >> (64 - keys::bits(T::DTYPE)),
+        },
+    };
+    match sort.wanted {
+        Wanted::Values => {
+            let out = &mut output.elements::<T::Wide>()[..outs];
+            let flip = lines.flip;
+            lines.write(0, out, &|key: u32| T::of(u64::from(key) ^ flip))
+        }
+        Wanted::Places { .. } => {
+            let out = &mut output.elements::<u32>()[..outs];
+            match T::DTYPE {
+                DType::F64 => lines.write(PLACE, out, &|item: u128| item as u32),
+                _ => lines.write(PLACE, out, &|item: u64| item as u32),
+            }
+        }
+    }
+}
+
+/// Bits of a place below an item's key.
+const PLACE: u32 = 32;
+
+/// What is put in order: a key or, above a place, one; equal ones are the same.
+trait Item: Ord + Copy + Send + Sync + Default {
+    fn new(key: u64, place: usize) -> Self;
+    fn digit(self, shift: u32) -> usize;
+}
+
+impl Item for u32 {
+    #[inline(always)]
+    fn new(key: u64, _: usize) -> Self {
+        key as u32
+    }
+
+    #[inline(always)]
+    fn digit(self, shift: u32) -> usize {
+        (self >> shift) as usize % DIGITS
+    }
+}
+
+impl Item for u64 {
+    #[inline(always)]
+    fn new(key: u64, place: usize) -> Self {
+        key << PLACE | place as u64
+    }
+
+    #[inline(always)]
+    fn digit(self, shift: u32) -> usize {
+        (self >> shift) as usize % DIGITS
+    }
+}
+
+impl Item for u128 {
+    #[inline(always)]
+    fn new(key: u64, place: usize) -> Self {
+        u128::from(key) << PLACE | place as u128
+    }
+
+    #[inline(always)]
+    fn digit(self, shift: u32) -> usize {
+        (self >> shift) as usize % DIGITS
+    }
+}
+
+struct Lines<'a, T> {
+    op: &'static str,
+    x: &'a [T],
+    size: usize,
+    kept: usize,
+    zeros: bool,
+    flip: u64,
+}
+
+impl<T: Keyed> Lines<'_, T> {
+    /// Writes what `told` says of the first items of each line, whose keys begin at bit `start`.
+    fn write<I: Item, O: Send>(
+        &self,
+        start: u32,
+        out: &mut [O],
+        told: &(impl Fn(I) -> O + Sync),
+    ) -> Result<()> {
+        let (size, kept) = (self.size, self.kept);
+        let lines = self.x.len() / size;
+        let is_sparse = kept < size / SPARSE;
+        let width = parallel::width();
+        if size >= LONG && lines < 2 * width && width > 1 {
+            for (line, out) in self.x.chunks(size).zip(out.chunks_mut(kept)) {
+                match is_sparse {
+                    true => self.first_of_long(line, out, told)?,
+                    false => self.long(line, start, out, told)?,
+                }
+            }
+            return Ok(());
+        }
+        let together = (LONG / 8 / size).max(1);
+        let (room, spare) = match is_sparse {
+            true => (held(kept), 0),
+            false => (size, if size > FEW { size } else { 0 }),
+        };
+        // Each thread's, made before they start, since none of them could say that there is no memory.
+        let threads = width.min(lines.div_ceil(together));
+        let mut rooms = Vec::new();
+        for _ in 0..threads {
+            rooms.push([host_vec::<I>(self.op, room)?, host_vec(self.op, spare)?]);
+        }
+        let rooms = crate::sync::Mutex::new(rooms);
+        let pieces = self
+            .x
+            .chunks(size * together)
+            .zip(out.chunks_mut(kept * together));
+        let is_much = self.x.len() > parallel::PARALLEL / 4;
+        parallel::share(is_much, pieces, |(lines, out)| {
+            let room = rooms.lock().pop();
+            let [mut items, mut spare] = room.unwrap_or_default();
+            for (line, out) in lines.chunks(size).zip(out.chunks_mut(kept)) {
+                items.clear();
+                let sorted = match is_sparse {
+                    true => {
+                        self.hold(line, 0, &mut items);
+                        items.sort_unstable();
+                        &items
+                    }
+                    false => {
+                        let all = line.iter().enumerate();
+                        items.extend(all.map(|(place, &x)| self.item::<I>(x, place)));
+                        sorted(&mut items, &mut spare, start, T::DTYPE)
+                    }
+                };
+                for (out, &item) in out.iter_mut().zip(sorted) {
+                    *out = told(item);
+                }
+            }
+            rooms.lock().push([items, spare]);
+        });
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn item<I: Item>(&self, x: T, place: usize) -> I {
+        I::new(x.key(self.zeros) ^ self.flip, place)
+    }
+
+    /// A line whose keys threads have ranges of: each goes through all of it for its own.
+    fn long<I: Item, O: Send>(
+        &self,
+        line: &[T],
+        start: u32,
+        out: &mut [O],
+        told: &(impl Fn(I) -> O + Sync),
+    ) -> Result<()> {
+        let parts = parallel::width();
+        let ends = self.ends::<I>(line, parts);
+        let chunk = line.len().div_ceil(parts);
+        let mut counts = vec![vec![0; parts]; parts];
+        let chunks = line.chunks(chunk).enumerate().zip(&mut counts);
+        parallel::share(true, chunks, |((at, xs), counts)| {
+            for (i, &x) in xs.iter().enumerate() {
+                let item = self.item(x, at * chunk + i);
+                counts[ends.partition_point(|&end: &I| end <= item)] += 1;
+            }
+        });
+        let mut rest = out;
+        let mut pieces = Vec::new();
+        for part in 0..parts {
+            let count: usize = counts.iter().map(|counts| counts[part]).sum();
+            let here = count.min(rest.len());
+            let (out, left) = std::mem::take(&mut rest).split_at_mut(here);
+            rest = left;
+            let items = host_vec::<I>(self.op, count)?;
+            let spare = host_vec::<I>(self.op, if count > FEW { count } else { 0 })?;
+            pieces.push((part, out, items, spare));
+        }
+        parallel::share(
+            true,
+            pieces.into_iter(),
+            |(part, out, mut items, mut spare)| {
+                let from = part.checked_sub(1).map(|before| ends[before]);
+                let end = ends.get(part).copied();
+                for (place, &x) in line.iter().enumerate() {
+                    let item = self.item(x, place);
+                    if from.is_none_or(|from| from <= item) && end.is_none_or(|end| item < end) {
+                        items.push(item);
+                    }
+                }
+                let sorted = sorted(&mut items, &mut spare, start, T::DTYPE);
+                for (out, &item) in out.iter_mut().zip(sorted) {
+                    *out = told(item);
+                }
+            },
+        );
+        Ok(())
+    }
+
+    /// Items between which about as many of the line's are, one fewer than parts.
+    fn ends<I: Item>(&self, line: &[T], parts: usize) -> Vec<I> {
+        let step = (line.len() / (parts * SAMPLES)).max(1);
+        let samples = line.iter().enumerate().step_by(step);
+        let mut samples: Vec<I> = samples.map(|(at, &x)| self.item(x, at)).collect();
+        samples.sort_unstable();
+        (1..parts)
+            .map(|part| samples[part * samples.len() / parts])
+            .collect()
+    }
+
+    /// The first items of a line that threads share, of each one's part the first.
+    fn first_of_long<I: Item, O>(
+        &self,
+        line: &[T],
+
+        out: &mut [O],
+        told: &(impl Fn(I) -> O + Sync),
+    ) -> Result<()> {
+        let parts = parallel::width();
+        let chunk = line.len().div_ceil(parts);
+        let mut firsts = Vec::new();
+        for _ in 0..parts {
+            firsts.push(host_vec::<I>(self.op, held(self.kept))?);
+        }
+        let chunks = line.chunks(chunk).enumerate().zip(&mut firsts);
+        parallel::share(true, chunks, |((at, xs), items)| {
+            self.hold(xs, at * chunk, items);
+        });
+        let mut all = firsts.concat();
+        all.sort_unstable();
+        for (out, &item) in out.iter_mut().zip(&all) {
+            *out = told(item);
+        }
+        Ok(())
+    }
+
+    /// Puts the first items, in any order, into `items`: what comes before the last of those that are held.
+    fn hold<I: Item>(&self, xs: &[T], first: usize, items: &mut Vec<I>) {
+        let room = held(self.kept);
+        let mut last = None;
+        for (at, &x) in xs.iter().enumerate() {
+            let item = self.item(x, first + at);
+            if last.is_none_or(|last| item < last) {
+                items.push(item);
+                if items.len() == room {
+                    last = Some(*items.select_nth_unstable(self.kept - 1).1);
+                    items.truncate(self.kept);
+                }
+            }
+        }
+        if items.len() > self.kept {
+            items.select_nth_unstable(self.kept - 1);
+            items.truncate(self.kept);
+        }
+    }
+}
+
+/// Items that are held for so many that are kept.
+fn held(kept: usize) -> usize {
+    (2 * kept).max(LEAST_HELD)
+}
+
+/// The items in order, here or in what is spare. From the lowest digit to the highest each moves all of them to where their
+/// digits say, equal ones in the order in which they are; digits that all items share move none.
+fn sorted<'a, I: Item>(
+    items: &'a mut Vec<I>,
+    spare: &'a mut Vec<I>,
+    start: u32,
+    dtype: DType,
+) -> &'a [I] {
+    let count = items.len();
+    if count <= FEW {
+        items.sort_unstable();
+        return items;
+    }
+    let passes = keys::bits(dtype).div_ceil(DIGIT);
+    let mut counts = vec![[0usize; DIGITS]; passes as usize];
+    for item in items.iter() {
+        for (pass, counts) in (0..).zip(&mut counts) {
+            counts[item.digit(start + pass * DIGIT)] += 1;
+        }
+    }
+    spare.resize(count, I::default());
+    let (mut from, mut to) = (items, spare);
+    for (pass, counts) in (0..).zip(&mut counts) {
+        if counts.contains(&count) {
+            continue;
+        }
+        let mut next = 0;
+        for count in counts.iter_mut() {
+            next += std::mem::replace(count, next);
+        }
+        let shift = start + pass * DIGIT;
+        for &item in from.iter() {
+            let place = &mut counts[item.digit(shift)];
+            to[*place] = item;
+            *place += 1;
+        }
+        std::mem::swap(&mut from, &mut to);
+    }
+    from
+}

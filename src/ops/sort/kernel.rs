@@ -1,0 +1,691 @@
+//! The kernels' launches: short lines at once, others by their keys' digits from the lowest to the highest.
+
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::keys::bits;
+use super::{Sort, SortOrder, Wanted};
+use crate::capabilities::Capabilities;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::launch::{
+    Bound, KernelKey, Launch, Launches, WINDOW_ALIGNMENT, Window, Words, check_count,
+};
+use crate::ops::plan;
+use crate::ops::ranges;
+use crate::ops::scan;
+use crate::road::window::Limits;
+use crate::road::{Operand, Problem};
+
+/// Elements of a line that each of them is compared with.
+const SHORT: usize = 64;
+/// Elements of an invocation, of a workgroup that has a line or part of one in its memory (hardware).
+const NEIGHBOURS: usize = 8;
+const THREADS: [usize; 2] = [64, 256];
+const TILE: usize = NEIGHBOURS * THREADS[1];
+/// Digits of a pass: of hardware, and of short blocks; of software adapters' long lines, which go through fewer passes.
+const DIGITS: usize = 16;
+const MANY_DIGITS: usize = 256;
+/// Elements of a line from which there are many digits.
+const LONG: usize = 64 << 10;
+/// Invocations that a software adapter is given, how many elements each has at least, and turns of its loops at most: llvmpipe
+/// ends them at 65,535.
+const SOFT_INVOCATIONS: usize = 256;
+const LEAST: usize = 64;
+const LONGEST_LOOP: usize = 32 << 10;
+/// Workgroups of hardware that all lines are cut for.
+const WORKGROUPS: usize = 2048;
+/// Invocations of a workgroup that compares, and of one of software adapters in passes.
+const WORKGROUP: usize = 256;
+const SOFT_WORKGROUP: usize = 16;
+/// Elements of what is written that windows begin and end at.
+const WINDOW_ELEMENTS: usize = WINDOW_ALIGNMENT as usize / 4;
+/// Operations of an element, about: of a workgroup's line for each bit, of the walks of a pass.
+const STEPS_OF_BIT: f64 = 32.0;
+const COUNT_STEPS: f64 = 24.0;
+const MOVE_STEPS: f64 = 64.0;
+
+/// How lines are cut in passes.
+#[derive(Clone, Copy)]
+struct Blocks {
+    is_shared: bool,
+    digits: usize,
+    /// Elements of a block, and blocks of a line.
+    length: usize,
+    count: usize,
+}
+
+impl Blocks {
+    fn new(lines: usize, size: usize, capabilities: &Capabilities) -> Self {
+        let is_shared = !plan::is_software(capabilities);
+        // A block's elements, of 8 bytes at most, and a window's ends.
+        let bound = (capabilities.indexed_bytes() - WINDOW_ALIGNMENT) as usize / 8;
+        let of_line = |all: usize| all.div_ceil(lines);
+        let (digits, length) = match is_shared {
+            true => {
+                let length = size.div_ceil(of_line(WORKGROUPS)).next_multiple_of(TILE);
+                (DIGITS, length.min((bound / TILE * TILE).max(1)))
+            }
+            false => {
+                let is_long = size >= LONG && capabilities.indexed_bytes() >= LEAST_FOR_MANY;
+                let digits = if is_long { MANY_DIGITS } else { DIGITS };
+                let least = LEAST.max(digits);
+                let length = size.div_ceil(of_line(SOFT_INVOCATIONS)).max(least);
+                (digits, length.min(LONGEST_LOOP))
+            }
+        };
+        let length = length.min(bound).max(1);
+        Blocks {
+            is_shared,
+            digits,
+            length,
+            count: size.div_ceil(length),
+        }
+    }
+
+    /// Bytes of the counts of a line.
+    fn count_bytes(&self) -> u64 {
+        (self.digits * self.count * 4) as u64
+    }
+}
+
+/// Bytes of bindings that counts of many digits are for, and blocks of the longest lines.
+const LEAST_FOR_MANY: u64 = 16 << 20;
+
+/// Why a line's elements or counts cannot be bound, if they cannot.
+pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities) -> Option<String> {
+    let [size, _] = sort.sizes(x.layout.shape());
+    if capabilities.kind == crate::DeviceKind::Cpu || size <= SHORT {
+        return None;
+    }
+    let limit = capabilities.indexed_bytes() - 2 * WINDOW_ALIGNMENT;
+    let blocks = Blocks::new(1, size, capabilities);
+    // Higher words of f64 are read at any place.
+    let wide = if x.dtype == DType::F64 {
+        size as u64 * 8
+    } else {
+        0
+    };
+    (blocks.count_bytes().max(wide) > limit).then(|| {
+        format!("its kernels reach no lines of {size} elements: bindings have {limit} bytes")
+    })
+}
+
+/// A part of the operands' memory.
+#[derive(Clone, Copy)]
+struct Area {
+    operand: usize,
+    /// In bytes.
+    offset: u64,
+}
+
+impl Area {
+    /// Of elements, or lines, of so many bytes each.
+    fn window(&self, range: &Range<usize>, bytes: usize) -> Window {
+        let [start, end] = [range.start, range.end].map(|at| self.offset + (at * bytes) as u64);
+        Window::around(start..end)
+    }
+
+    /// Of line 0 in a window, in elements.
+    fn place(&self, window: &Window, element_bytes: usize) -> u32 {
+        let bytes = element_bytes as u64;
+        ((self.offset / bytes) as u32).wrapping_sub((window.offset / bytes) as u32)
+    }
+}
+
+struct Planner<'a> {
+    sort: &'a Sort,
+    capabilities: &'a Capabilities,
+    dtype: DType,
+    lines: usize,
+    /// Elements of a line that come in, and that come out.
+    size: usize,
+    kept: usize,
+    x: Area,
+    out: Area,
+    scratch: usize,
+    /// Bytes of scratch that are taken.
+    taken: u64,
+    launches: Launches,
+}
+
+pub(super) fn launches(
+    sort: &Sort,
+    problem: &Problem<'_>,
+    capabilities: &Capabilities,
+) -> Result<Launches> {
+    let [x] = &problem.inputs[..] else {
+        return Ok(Launches::new());
+    };
+    let [size, kept] = sort.sizes(x.layout.shape());
+    let area = |operand, offset: usize, dtype: DType| Area {
+        operand,
+        offset: (offset * dtype.size()) as u64,
+    };
+    let out = problem.output;
+    let mut planner = Planner {
+        sort,
+        capabilities,
+        dtype: x.dtype,
+        lines: x.layout.elements() / size,
+        size,
+        kept,
+        x: area(0, x.layout.offset(), x.dtype),
+        out: area(1, out.layout.offset(), out.dtype),
+        scratch: 2,
+        taken: 0,
+        launches: Launches::new(),
+    };
+    let is_hardware = !plan::is_software(capabilities);
+    let fitting = THREADS
+        .into_iter()
+        .find(|threads| size <= NEIGHBOURS * threads);
+    match fitting {
+        _ if size <= SHORT => planner.whole(None)?,
+        Some(threads) if is_hardware && planner.is_bound() => planner.whole(Some(threads))?,
+        _ => planner.passes()?,
+    }
+    Ok(planner.launches)
+}
+
+impl Planner<'_> {
+    /// Whether a line can be bound whole, wherever it begins.
+    fn is_bound(&self) -> bool {
+        let bytes = (self.size * self.dtype.size().max(4)) as u64;
+        bytes + WINDOW_ALIGNMENT <= self.capabilities.indexed_bytes()
+    }
+
+    fn flip(&self) -> u32 {
+        match self.sort.order {
+            SortOrder::Ascending => 0,
+            SortOrder::Descending => u32::MAX >> (32 - bits(self.dtype).min(32)),
+        }
+    }
+
+    fn zeros(&self) -> u32 {
+        let are_equal = Wanted::Places {
+            of_equal_zeros: true,
+        };
+        u32::from(self.sort.wanted == are_equal)
+    }
+
+    /// Lines that kernels have in order at once: by an invocation for each element, or a workgroup of so many for each line.
+    fn whole(&mut self, threads: Option<usize>) -> Result<()> {
+        let (size, kept) = (self.size, self.kept);
+        let element = self.dtype.size();
+        let steps = match threads {
+            Some(_) => bits(self.dtype) as f64 * STEPS_OF_BIT,
+            None => size as f64 * 2.0,
+        };
+        let flops = size as f64 * steps;
+        let bytes = (size * element + kept * 4) as f64;
+        let limits = Limits::new(self.capabilities, flops, bytes);
+        let (x, out) = (self.x, self.out);
+        let windows =
+            |lines: &Range<usize>| [x.window(lines, size * element), out.window(lines, kept * 4)];
+        let fits = |lines: &Range<usize>| {
+            let mut windows = windows(lines).into_iter();
+            windows.all(|window| window.bytes <= limits.binding_bytes)
+        };
+        let all = 0..self.lines;
+        let target = match self.sort.wanted {
+            Wanted::Values => Target::Values,
+            Wanted::Places { .. } => Target::Places,
+        };
+        for lines in ranges::ranges(self.sort.op, &[self.lines], all, limits.elements, fits)? {
+            let windows = windows(&lines);
+            let (per_line, per_workgroup) = match threads {
+                Some(_) => (1, 1),
+                None => (size, WORKGROUP),
+            };
+            let words = smallvec![
+                (lines.start * per_line) as u32,
+                (lines.end * per_line) as u32,
+                self.x.place(&windows[0], element),
+                self.out.place(&windows[1], 4),
+                size as u32,
+                kept as u32,
+                self.flip(),
+                self.zeros(),
+            ];
+            let launch = Launched {
+                key: whole_key(self.dtype, target, threads),
+                bound: &[(x, windows[0]), (out, windows[1])],
+                words,
+                steps: lines.len() * per_line,
+                per_workgroup,
+                cost: [flops, bytes].map(|of_line| of_line * lines.len() as f64),
+            };
+            self.launch(launch)?;
+        }
+        Ok(())
+    }
+
+    /// Lines of any size: by each digit of keys two walks through their blocks.
+    fn passes(&mut self) -> Result<()> {
+        let blocks = Blocks::new(self.lines, self.size, self.capabilities);
+        let passes = all_passes(self.dtype, self.sort.wanted, blocks.digits);
+        let bytes = self.lines as u64 * blocks.count_bytes();
+        let counts = self.take(bytes);
+        let sums = self.take(bytes);
+        let moved = (self.lines * self.size * 4) as u64;
+        // What a pass reads the one before it wrote, so two of each take turns; the last one writes the output, which is one of
+        // them where all is kept.
+        let is_out = self.kept == self.size;
+        let mut areas = [[None; 2]; 2];
+        let mut area = |planner: &mut Self, what: usize, from_last: usize| {
+            let goes_out = match planner.sort.wanted {
+                Wanted::Values => what == KEYS,
+                Wanted::Places { .. } => what == PLACES,
+            };
+            if goes_out && (from_last == 0 || (is_out && from_last.is_multiple_of(2))) {
+                return planner.out;
+            }
+            *areas[what][from_last % 2].get_or_insert_with(|| planner.take(moved))
+        };
+        let mut done = Vec::new();
+        let mut before = [self.x; 2];
+        for (at, &pass) in passes.iter().enumerate() {
+            let from_last = passes.len() - 1 - at;
+            let from = before;
+            let to = [KEYS, PLACES].map(|what| {
+                let is_written = pass.target.writes()[what];
+                is_written.then(|| area(self, what, from_last))
+            });
+            for what in [KEYS, PLACES] {
+                before[what] = to[what].unwrap_or(before[what]);
+            }
+            let kept = if from_last == 0 { self.kept } else { self.size };
+            done.push((pass, from, to, kept));
+        }
+        for (pass, from, to, kept) in done {
+            let pass = Pass {
+                step: pass,
+                blocks,
+                from,
+                to,
+                kept,
+            };
+            self.walk(&pass, Walk::Count, counts)?;
+            let dims = [self.lines, blocks.digits * blocks.count];
+            let areas = [counts.offset, sums.offset, self.taken];
+            let scanned = scan::running(self.capabilities, self.scratch, dims, areas)?;
+            self.launches.extend(scanned);
+            self.walk(&pass, Walk::Move, sums)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: u64) -> Area {
+        let offset = self.taken;
+        self.taken += bytes.next_multiple_of(WINDOW_ALIGNMENT);
+        Area {
+            operand: self.scratch,
+            offset,
+        }
+    }
+
+    /// Elements of all lines that blocks of them have.
+    fn elements(&self, blocks: &Blocks, groups: &Range<usize>) -> Range<usize> {
+        let place = |group: usize| {
+            let (line, block) = (group / blocks.count, group % blocks.count);
+            (line * self.size, block * blocks.length)
+        };
+        let ((first, start), (last, block)) = (place(groups.start), place(groups.end - 1));
+        first + start..last + (block + blocks.length).min(self.size)
+    }
+
+    /// What a pass reads of some blocks: elements, or keys, and where they were.
+    fn sources(
+        &self,
+        pass: &Pass,
+        walk: Walk,
+        groups: &Range<usize>,
+    ) -> SmallVec<[(Area, Window); 2]> {
+        let elements = self.elements(&pass.blocks, groups);
+        let [keys, places] = pass.from;
+        let of = |area: Area, bytes: usize| (area, area.window(&elements, bytes));
+        let mut sources = SmallVec::new();
+        sources.push(match pass.step.source {
+            Source::Keys => of(keys, 4),
+            Source::X => of(self.x, self.dtype.size()),
+            Source::Places => {
+                let lines = pass.lines(groups);
+                let x = self.x.window(&lines, self.size * self.dtype.size());
+                (self.x, x)
+            }
+        });
+        if pass.step.reads_places(walk) {
+            sources.push(of(places, 4));
+        }
+        sources
+    }
+
+    /// One walk of a pass through all blocks, which writes or reads what is counted.
+    fn walk(&mut self, pass: &Pass, walk: Walk, counts: Area) -> Result<()> {
+        let blocks = &pass.blocks;
+        let of_block = blocks.length as f64;
+        let (steps, bytes) = match walk {
+            Walk::Count => (COUNT_STEPS, 4.0),
+            Walk::Move => (MOVE_STEPS, 20.0),
+        };
+        let limits = Limits::new(self.capabilities, of_block * steps, of_block * bytes);
+        let limit = limits.binding_bytes;
+        let counted = |groups: &Range<usize>| {
+            counts.window(&pass.lines(groups), blocks.count_bytes() as usize)
+        };
+        let fits = |groups: &Range<usize>| {
+            let lines = pass.lines(groups).len() as u64;
+            let written = (lines * pass.kept as u64 * 4).next_multiple_of(WINDOW_ALIGNMENT);
+            let sources = self.sources(pass, walk, groups);
+            let mut windows = sources.iter().map(|(_, window)| window.bytes);
+            windows.all(|bytes| bytes <= limit)
+                && counted(groups).bytes <= limit
+                && (lines == 1 || written + WINDOW_ALIGNMENT <= limit)
+        };
+        let dims = [self.lines, blocks.count];
+        let all = 0..self.lines * blocks.count;
+        for groups in ranges::ranges(self.sort.op, &dims, all, limits.elements, fits)? {
+            let sources = self.sources(pass, walk, &groups);
+            let counts = (counts, counted(&groups));
+            let lines = pass.lines(&groups);
+            // One binding may not hold all that is written of a line.
+            let written = match walk {
+                Walk::Count => smallvec![0..0],
+                Walk::Move => written(&(lines.start * pass.kept..lines.end * pass.kept), limit),
+            };
+            for written in written {
+                let mut bound = sources.clone();
+                bound.push(counts);
+                if walk == Walk::Move {
+                    for area in pass.to.into_iter().flatten() {
+                        bound.push((area, area.window(&written, 4)));
+                    }
+                }
+                let place = |at: usize, bytes: usize| {
+                    let (area, window) = &bound[at];
+                    area.place(window, bytes)
+                };
+                let has_keys = pass.step.source == Source::Keys;
+                let has_places = pass.step.reads_places(walk);
+                let words = smallvec![
+                    groups.start as u32,
+                    groups.end as u32,
+                    self.size as u32,
+                    blocks.length as u32,
+                    blocks.count as u32,
+                    pass.step.shift,
+                    self.flip(),
+                    self.zeros(),
+                    if has_keys {
+                        0
+                    } else {
+                        place(0, self.dtype.size())
+                    },
+                    if has_keys { place(0, 4) } else { 0 },
+                    if has_places { place(1, 4) } else { 0 },
+                    place(sources.len(), 4),
+                    pass.kept as u32,
+                    written.start as u32,
+                    written.len() as u32,
+                ];
+                let launch = Launched {
+                    key: pass_key(self.dtype, pass.step, walk, blocks),
+                    bound: &bound,
+                    words,
+                    steps: groups.len(),
+                    per_workgroup: if blocks.is_shared { 1 } else { SOFT_WORKGROUP },
+                    cost: [steps, bytes].map(|of_step| of_step * of_block * groups.len() as f64),
+                };
+                self.launch(launch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, launched: Launched<'_>) -> Result<()> {
+        let op = self.sort.op;
+        check_count(op, self.launches.len() + 1)?;
+        let most = self.capabilities.max_workgroups;
+        let (steps, per_workgroup) = (launched.steps as u64, launched.per_workgroup as u64);
+        let dispatch = plan::dispatch(op, launched.words, steps, per_workgroup, most)?;
+        let operands = launched.bound.iter().map(|&(area, window)| Bound {
+            operand: area.operand,
+            window: Some(window),
+        });
+        let [flops, bytes] = launched.cost;
+        self.launches.push(Launch {
+            kernel: launched.key,
+            operands: operands.collect(),
+            texels: smallvec![],
+            dispatches: smallvec![dispatch],
+            flops,
+            bytes,
+        });
+        Ok(())
+    }
+}
+
+/// Elements that are written, in ranges that are bound each, from the beginning of a window on.
+fn written(all: &Range<usize>, limit: u64) -> SmallVec<[Range<usize>; 1]> {
+    let first = all.start - all.start % WINDOW_ELEMENTS;
+    let most = limit as usize / 4 / WINDOW_ELEMENTS * WINDOW_ELEMENTS;
+    let starts = (first..all.end).step_by(most);
+    starts
+        .map(|start| start..(start + most).min(all.end))
+        .collect()
+}
+
+/// What a launch is made of.
+struct Launched<'a> {
+    key: KernelKey,
+    bound: &'a [(Area, Window)],
+    words: Words,
+    steps: usize,
+    per_workgroup: usize,
+    /// Operations and bytes.
+    cost: [f64; 2],
+}
+
+/// A pass with what it reads and writes.
+struct Pass {
+    step: Step,
+    blocks: Blocks,
+    /// Keys and places, where the pass reads some.
+    from: [Area; 2],
+    to: [Option<Area>; 2],
+    /// Elements of a line that are written.
+    kept: usize,
+}
+
+impl Pass {
+    fn lines(&self, groups: &Range<usize>) -> Range<usize> {
+        let blocks = self.blocks.count;
+        groups.start / blocks..(groups.end - 1) / blocks + 1
+    }
+}
+
+const KEYS: usize = 0;
+const PLACES: usize = 1;
+
+/// The walks of a pass.
+#[derive(Clone, Copy, PartialEq)]
+enum Walk {
+    Count,
+    Move,
+}
+
+/// What a pass reads keys from: elements (of f64 their lower words); what the pass before moved; the higher words of f64, where
+/// places that it moved say.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    X,
+    Keys,
+    Places,
+}
+
+/// What a pass moves.
+#[derive(Clone, Copy, PartialEq)]
+enum Target {
+    Keys,
+    KeysAndPlaces,
+    Places,
+    Values,
+}
+
+impl Target {
+    /// Whether keys, or the values of them, and places are written.
+    fn writes(self) -> [bool; 2] {
+        match self {
+            Target::Keys | Target::Values => [true, false],
+            Target::KeysAndPlaces => [true, true],
+            Target::Places => [false, true],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Target::Keys => "keys",
+            Target::KeysAndPlaces => "keys and places",
+            Target::Places => "places",
+            Target::Values => "values",
+        }
+    }
+}
+
+/// A pass by one digit.
+#[derive(Clone, Copy)]
+struct Step {
+    shift: u32,
+    source: Source,
+    target: Target,
+}
+
+impl Step {
+    fn reads_places(&self, walk: Walk) -> bool {
+        let moves_places = walk == Walk::Move && self.target.writes()[PLACES];
+        self.source == Source::Places || (self.source == Source::Keys && moves_places)
+    }
+}
+
+/// The passes of a dtype's keys, from the lowest digit to the highest.
+fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Step> {
+    let rounds: &[Source] = match dtype {
+        DType::F64 => &[Source::X, Source::Places],
+        _ => &[Source::X],
+    };
+    let shifts = || (0..bits(dtype).min(32)).step_by(digits.ilog2() as usize);
+    let sources = rounds.iter().flat_map(|&first| {
+        shifts().map(move |shift| match shift {
+            0 => (shift, first),
+            _ => (shift, Source::Keys),
+        })
+    });
+    let sources: Vec<_> = sources.collect();
+    let nexts = sources.iter().skip(1).map(|&(_, source)| Some(source));
+    let all = sources.iter().zip(nexts.chain([None]));
+    let step = |(&(shift, source), next): (&(u32, Source), Option<Source>)| Step {
+        shift,
+        source,
+        target: match (wanted, next) {
+            (Wanted::Values, None) => Target::Values,
+            (Wanted::Values, Some(_)) => Target::Keys,
+            (_, Some(Source::Keys)) => Target::KeysAndPlaces,
+            _ => Target::Places,
+        },
+    };
+    all.map(step).collect()
+}
+
+fn whole_key(dtype: DType, target: Target, threads: Option<usize>) -> KernelKey {
+    let mut values = SmallVec::from_iter([
+        ("element", dtype.name().into()),
+        ("target", target.name().into()),
+    ]);
+    values.extend(threads.map(|threads| ("threads", (threads as u32).into())));
+    KernelKey {
+        template: if threads.is_some() {
+            "sort/line"
+        } else {
+            "sort/rank"
+        },
+        values,
+        bindings: 2,
+        words: 8,
+    }
+}
+
+fn pass_key(dtype: DType, step: Step, walk: Walk, blocks: &Blocks) -> KernelKey {
+    let source = match step.source {
+        Source::X => "x",
+        Source::Keys => "keys",
+        Source::Places => "places",
+    };
+    let is_moving = walk == Walk::Move;
+    // Keys are the same of all dtypes, until they are values again.
+    let is_any = source == "keys" && !(is_moving && step.target == Target::Values);
+    let element = if is_any { DType::U32 } else { dtype };
+    let mut values = SmallVec::from_iter([
+        ("element", element.name().into()),
+        ("source", source.into()),
+        ("digits", (blocks.digits as u32).into()),
+        ("shared", u32::from(blocks.is_shared).into()),
+    ]);
+    let written = step.target.writes().map(u32::from);
+    if is_moving {
+        values.push(("target", step.target.name().into()));
+    }
+    KernelKey {
+        template: if is_moving { "sort/move" } else { "sort/count" },
+        values,
+        bindings: 2
+            + u32::from(step.reads_places(walk))
+            + if is_moving {
+                written[0] + written[1]
+            } else {
+                0
+            },
+        words: 15,
+    }
+}
+
+pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    let ways = [(false, DIGITS), (false, MANY_DIGITS), (true, DIGITS)];
+    let all_wanted = [
+        (Wanted::Values, Target::Values),
+        (
+            Wanted::Places {
+                of_equal_zeros: true,
+            },
+            Target::Places,
+        ),
+    ];
+    let dtypes = DType::ALL
+        .iter()
+        .flat_map(|&dtype| all_wanted.map(|wanted| (dtype, wanted)));
+    for (dtype, (wanted, target)) in dtypes {
+        if (dtype, wanted) == (DType::F64, Wanted::Values) {
+            continue;
+        }
+        let threads = [None].into_iter().chain(THREADS.map(Some));
+        all.extend(threads.map(|threads| whole_key(dtype, target, threads)));
+        for (is_shared, digits) in ways {
+            let blocks = Blocks {
+                is_shared,
+                digits,
+                length: 1,
+                count: 1,
+            };
+            for step in all_passes(dtype, wanted, digits) {
+                all.extend(
+                    [Walk::Count, Walk::Move].map(|walk| pass_key(dtype, step, walk, &blocks)),
+                );
+            }
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|key| seen.insert(key.clone()));
+    all
+}
