@@ -35,8 +35,8 @@
 //! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
 //! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
-//! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `scatter` and `index_copy`
-//! (both also in place) only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
+//! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `sort`, `argsort`, `top_k`, `scatter` and `index_copy`
+//! (the last two also in place) only move elements: they run wherever the dtype lives. `randint` makes i32 and u32.
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
 //! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an
 //! [`Error::Unsupported`].

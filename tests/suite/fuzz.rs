@@ -2,8 +2,8 @@
 
 mod elementwise;
 
-use ndarray::{Array2, ArrayD, Axis, IxDyn, Slice, SliceInfoElem, concatenate, stack};
-use orlop::{DType, Result, SliceRange, Tensor};
+use ndarray::{Array2, ArrayD, ArrayView1, Axis, IxDyn, Slice, SliceInfoElem, concatenate, stack};
+use orlop::{DType, Result, SliceRange, SortOrder, Tensor};
 
 use crate::adapters::Context;
 use crate::functions;
@@ -100,6 +100,7 @@ fn moves<T: Number>() -> Vec<Case<T>> {
         ("triu", |f| f.triangle(false)),
         ("index_select", |f| f.select()),
         ("gather", |f| f.gather()),
+        ("sort", |f| f.sorted()),
         ("one_hot", |f| f.one_hot()),
     ]
 }
@@ -721,6 +722,25 @@ impl<T: Number> Fuzz<'_, T> {
             a.array[&from]
         });
         self.check("gather", &a, &a.tensor.gather(axis, &index)?, &want)
+    }
+
+    fn sorted(&mut self) -> Result<()> {
+        let shape: Vec<usize> = self.shape(1, 6).iter().map(|&size| size.max(1)).collect();
+        let a = self.draw(&shape)?;
+        let axis = self.rng.below(shape.len());
+        let order = *self
+            .rng
+            .pick(&[SortOrder::Ascending, SortOrder::Descending]);
+        let mut want = a.array.clone();
+        for mut lane in want.lanes_mut(Axis(axis)) {
+            let mut line = lane.to_vec();
+            line.sort_by(f64::total_cmp);
+            if order == SortOrder::Descending {
+                line.reverse();
+            }
+            lane.assign(&ArrayView1::from(&line));
+        }
+        self.check("sort", &a, &a.tensor.sort(axis, order)?, &want)
     }
 
     fn running(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use orlop::{
     Activation, Capabilities, DType, Device, DeviceKind, Epilogue, Kernel, MatmulPlan, Result,
-    SliceRange, Tensor, explain_matmuls, fused, with_hardware_plans, with_matmul_split,
+    SliceRange, SortOrder, Tensor, explain_matmuls, fused, with_hardware_plans, with_matmul_split,
 };
 
 use crate::adapters::{Context, Variant, full};
@@ -16,6 +16,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("memory::of_creation", Scope::Kernels, creation),
         Test::new("memory::of_reductions", Scope::Device, reductions),
         Test::new("memory::of_scans", Scope::Device, scans),
+        Test::new("memory::of_sorts", Scope::Device, sorts),
         Test::new("memory::of_norms", Scope::Device, norms),
         Test::new("memory::of_products", Scope::Device, products),
         Test::new("memory::of_reads", Scope::Device, reads),
@@ -211,6 +212,24 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
         |o| o.summed(),
         0,
         |o| o.turned.cumsum(0),
+    ),
+    (
+        "sort",
+        |o| match o.dtype {
+            DType::F64 => rounded(4 * 60 * 64),
+            _ => o.summed(),
+        },
+        0,
+        |o| o.a.sort(1, SortOrder::Ascending),
+    ),
+    ("argsort", NONE, 0, |o| {
+        o.a.argsort(1, SortOrder::Descending)
+    }),
+    (
+        "argsort of turned",
+        |o| rounded(size(&o.turned)),
+        0,
+        |o| o.turned.argsort(1, SortOrder::Ascending),
     ),
     ("index_copy", NONE, 0, |o| {
         o.a.index_copy(0, &o.index, &o.turned)
@@ -519,6 +538,82 @@ fn scans(context: &Context) -> Result<()> {
             check(device, "cumsum", (scratch, 0), || {
                 planned(device, is_hard, || x.cumsum(axis))
             })?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts of digits with their sums, and keys and places that passes hand to each other.
+fn in_order(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3], places: bool) -> u64 {
+    if size <= 64 || (is_hard && size <= 2048) {
+        return 0;
+    }
+    let (digits, block) = match is_hard {
+        true => {
+            let of_line = 2048usize.div_ceil(lines);
+            (16, size.div_ceil(of_line).next_multiple_of(2048))
+        }
+        false => {
+            let digits: usize = if size >= 64 << 10 { 256 } else { 16 };
+            let of_line = 256usize.div_ceil(lines);
+            let block = size.div_ceil(of_line).max(digits.max(64));
+            (digits, block.min(32 << 10))
+        }
+    };
+    let counts = digits * size.div_ceil(block);
+    let counted = 2 * rounded(4 * lines * counts) + scanned(is_hard, [counts, lines], false);
+    let bits = match dtype {
+        DType::Bool => 1,
+        dtype => 8 * dtype.size() as u32,
+    };
+    let passes = bits.div_ceil(digits.ilog2());
+    let keys = match (places, passes) {
+        (_, 1) => 0,
+        (false, _) => 1,
+        // The last of a word moves none.
+        (true, passes) => (passes - 1).min(2),
+    };
+    let places = match (places, passes) {
+        (false, _) | (_, 1) => 0,
+        (true, 2) => 1,
+        (true, _) => 1 + u64::from(kept < size),
+    };
+    counted + (u64::from(keys) + places) * rounded(4 * lines * size)
+}
+
+fn sorts(context: &Context) -> Result<()> {
+    let device = &context.open();
+    let up = SortOrder::Ascending;
+    for [lines, size] in [[1, 100_000], [3, 5000], [70, 300], [9, 64]] {
+        for dtype in [DType::F32, DType::F16, DType::Bool, DType::F64] {
+            if !is_tried(context, dtype) {
+                continue;
+            }
+            let x = Tensor::rand(device, [lines, size], DType::F32, 1)?.cast(dtype)?;
+            for &is_hard in ways(device) {
+                let expected = |kept, places| match device.is_cpu() {
+                    true => 0,
+                    false => in_order(dtype, is_hard, [lines, size, kept], places),
+                };
+                let scratch = (expected(size, true), 0);
+                check(device, "argsort", scratch, || {
+                    planned(device, is_hard, || x.argsort(1, up))
+                })?;
+                if dtype == DType::F32 {
+                    check(device, "sort", (expected(size, false), 0), || {
+                        planned(device, is_hard, || x.sort(1, up))
+                    })?;
+                    let top = || {
+                        let (first, places) = x.top_k(10, 1, up)?;
+                        drop(first);
+                        Ok(places)
+                    };
+                    let scratch = expected(10, true).max(rounded(4 * lines * 10));
+                    check(device, "top_k", (scratch, 0), || {
+                        planned(device, is_hard, top)
+                    })?;
+                }
+            }
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Views: what they show, what they share, and when a copy is made.
 
-use orlop::{DType, Layout, Result, SliceRange, Tensor, keepdim};
+use orlop::{DType, Layout, Result, SliceRange, SortOrder, Tensor, keepdim};
 
 use crate::adapters::Context;
 use crate::number::{Number, for_each_dtype};
@@ -333,6 +333,13 @@ fn from_the_end(context: &Context) -> Result<()> {
     }
     alike(whole.sum(-1)?, whole.sum(2)?)?;
     alike(whole.cumsum(-2)?, whole.cumsum(1)?)?;
+    let up = SortOrder::Ascending;
+    alike(whole.sort(-3, up)?, whole.sort(0, up)?)?;
+    alike(whole.top_k(2, -2, up)?.0, whole.top_k(2, 1, up)?.0)?;
+    same(
+        &whole.argsort(-1, up)?,
+        &whole.argsort(2, up)?.to_vec::<u32>()?,
+    )?;
     alike(whole.max([-1, 0])?, whole.max([0, 2])?)?;
     alike(whole.sum(keepdim([-3isize]))?, whole.sum(keepdim([0]))?)?;
     let floats = whole.cast(DType::F32)?;
@@ -374,6 +381,7 @@ fn from_the_end(context: &Context) -> Result<()> {
         whole.unsqueeze(-5).map(drop),
         whole.sum([0, -3]).map(drop),
         whole.cumsum(-4).map(drop),
+        whole.argsort(-4, up).map(drop),
         whole.softmax(-4).map(drop),
         Tensor::concat(&two, -4).map(drop),
         whole.index_select(-4, &index).map(drop),

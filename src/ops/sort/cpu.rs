@@ -211,7 +211,7 @@ impl<T: Keyed> Lines<'_, T> {
         parallel::share(true, chunks, |((at, xs), counts)| {
             for (i, &x) in xs.iter().enumerate() {
                 let item = self.item(x, at * chunk + i);
-                counts[ends.partition_point(|&end: &I| end <= item)] += 1;
+                counts[ends.iter().filter(|&&end: &&I| end <= item).count()] += 1;
             }
         });
         let mut rest = out;
@@ -221,7 +221,7 @@ impl<T: Keyed> Lines<'_, T> {
             let here = count.min(rest.len());
             let (out, left) = std::mem::take(&mut rest).split_at_mut(here);
             rest = left;
-            let items = host_vec::<I>(self.op, count)?;
+            let items = host_vec::<I>(self.op, count + 1)?;
             let spare = host_vec::<I>(self.op, if count > FEW { count } else { 0 })?;
             pieces.push((part, out, items, spare));
         }
@@ -231,12 +231,17 @@ impl<T: Keyed> Lines<'_, T> {
             |(part, out, mut items, mut spare)| {
                 let from = part.checked_sub(1).map(|before| ends[before]);
                 let end = ends.get(part).copied();
+                // Each goes behind those before it, and stays if it is of the part: which of them do, no processor foresees.
+                items.resize(items.capacity(), I::default());
+                let mut count = 0;
                 for (place, &x) in line.iter().enumerate() {
                     let item = self.item(x, place);
-                    if from.is_none_or(|from| from <= item) && end.is_none_or(|end| item < end) {
-                        items.push(item);
-                    }
+                    let is_here =
+                        from.is_none_or(|from| from <= item) & end.is_none_or(|end| item < end);
+                    items[count] = item;
+                    count += usize::from(is_here);
                 }
+                items.truncate(count);
                 let sorted = sorted(&mut items, &mut spare, start, T::DTYPE);
                 for (out, &item) in out.iter_mut().zip(sorted) {
                     *out = told(item);

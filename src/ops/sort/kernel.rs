@@ -5,8 +5,9 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::keys::bits;
+use super::steps::{KEYS, PLACES, Source, Step, Target, Walk, all_passes, pass_key, whole_key};
 use super::{Sort, SortOrder, Wanted};
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::launch::{
@@ -22,11 +23,11 @@ use crate::road::{Operand, Problem};
 const SHORT: usize = 64;
 /// Elements of an invocation, of a workgroup that has a line or part of one in its memory (hardware).
 const NEIGHBOURS: usize = 8;
-const THREADS: [usize; 2] = [64, 256];
+pub(super) const THREADS: [usize; 2] = [64, 256];
 const TILE: usize = NEIGHBOURS * THREADS[1];
 /// Digits of a pass: of hardware, and of short blocks; of software adapters' long lines, which go through fewer passes.
-const DIGITS: usize = 16;
-const MANY_DIGITS: usize = 256;
+pub(super) const DIGITS: usize = 16;
+pub(super) const MANY_DIGITS: usize = 256;
 /// Elements of a line from which there are many digits.
 const LONG: usize = 64 << 10;
 /// Invocations that a software adapter is given, how many elements each has at least, and turns of its loops at most: llvmpipe
@@ -48,12 +49,12 @@ const MOVE_STEPS: f64 = 64.0;
 
 /// How lines are cut in passes.
 #[derive(Clone, Copy)]
-struct Blocks {
-    is_shared: bool,
-    digits: usize,
+pub(super) struct Blocks {
+    pub is_shared: bool,
+    pub digits: usize,
     /// Elements of a block, and blocks of a line.
-    length: usize,
-    count: usize,
+    pub length: usize,
+    pub count: usize,
 }
 
 impl Blocks {
@@ -96,7 +97,7 @@ const LEAST_FOR_MANY: u64 = 16 << 20;
 /// Why a line's elements or counts cannot be bound, if they cannot.
 pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities) -> Option<String> {
     let [size, _] = sort.sizes(x.layout.shape());
-    if capabilities.kind == crate::DeviceKind::Cpu || size <= SHORT {
+    if capabilities.kind == DeviceKind::Cpu || size <= SHORT {
         return None;
     }
     let limit = capabilities.indexed_bytes() - 2 * WINDOW_ALIGNMENT;
@@ -504,188 +505,4 @@ impl Pass {
         let blocks = self.blocks.count;
         groups.start / blocks..(groups.end - 1) / blocks + 1
     }
-}
-
-const KEYS: usize = 0;
-const PLACES: usize = 1;
-
-/// The walks of a pass.
-#[derive(Clone, Copy, PartialEq)]
-enum Walk {
-    Count,
-    Move,
-}
-
-/// What a pass reads keys from: elements (of f64 their lower words); what the pass before moved; the higher words of f64, where
-/// places that it moved say.
-#[derive(Clone, Copy, PartialEq)]
-enum Source {
-    X,
-    Keys,
-    Places,
-}
-
-/// What a pass moves.
-#[derive(Clone, Copy, PartialEq)]
-enum Target {
-    Keys,
-    KeysAndPlaces,
-    Places,
-    Values,
-}
-
-impl Target {
-    /// Whether keys, or the values of them, and places are written.
-    fn writes(self) -> [bool; 2] {
-        match self {
-            Target::Keys | Target::Values => [true, false],
-            Target::KeysAndPlaces => [true, true],
-            Target::Places => [false, true],
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Target::Keys => "keys",
-            Target::KeysAndPlaces => "keys and places",
-            Target::Places => "places",
-            Target::Values => "values",
-        }
-    }
-}
-
-/// A pass by one digit.
-#[derive(Clone, Copy)]
-struct Step {
-    shift: u32,
-    source: Source,
-    target: Target,
-}
-
-impl Step {
-    fn reads_places(&self, walk: Walk) -> bool {
-        let moves_places = walk == Walk::Move && self.target.writes()[PLACES];
-        self.source == Source::Places || (self.source == Source::Keys && moves_places)
-    }
-}
-
-/// The passes of a dtype's keys, from the lowest digit to the highest.
-fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Step> {
-    let rounds: &[Source] = match dtype {
-        DType::F64 => &[Source::X, Source::Places],
-        _ => &[Source::X],
-    };
-    let shifts = || (0..bits(dtype).min(32)).step_by(digits.ilog2() as usize);
-    let sources = rounds.iter().flat_map(|&first| {
-        shifts().map(move |shift| match shift {
-            0 => (shift, first),
-            _ => (shift, Source::Keys),
-        })
-    });
-    let sources: Vec<_> = sources.collect();
-    let nexts = sources.iter().skip(1).map(|&(_, source)| Some(source));
-    let all = sources.iter().zip(nexts.chain([None]));
-    let step = |(&(shift, source), next): (&(u32, Source), Option<Source>)| Step {
-        shift,
-        source,
-        target: match (wanted, next) {
-            (Wanted::Values, None) => Target::Values,
-            (Wanted::Values, Some(_)) => Target::Keys,
-            (_, Some(Source::Keys)) => Target::KeysAndPlaces,
-            _ => Target::Places,
-        },
-    };
-    all.map(step).collect()
-}
-
-fn whole_key(dtype: DType, target: Target, threads: Option<usize>) -> KernelKey {
-    let mut values = SmallVec::from_iter([
-        ("element", dtype.name().into()),
-        ("target", target.name().into()),
-    ]);
-    values.extend(threads.map(|threads| ("threads", (threads as u32).into())));
-    KernelKey {
-        template: if threads.is_some() {
-            "sort/line"
-        } else {
-            "sort/rank"
-        },
-        values,
-        bindings: 2,
-        words: 8,
-    }
-}
-
-fn pass_key(dtype: DType, step: Step, walk: Walk, blocks: &Blocks) -> KernelKey {
-    let source = match step.source {
-        Source::X => "x",
-        Source::Keys => "keys",
-        Source::Places => "places",
-    };
-    let is_moving = walk == Walk::Move;
-    // Keys are the same of all dtypes, until they are values again.
-    let is_any = source == "keys" && !(is_moving && step.target == Target::Values);
-    let element = if is_any { DType::U32 } else { dtype };
-    let mut values = SmallVec::from_iter([
-        ("element", element.name().into()),
-        ("source", source.into()),
-        ("digits", (blocks.digits as u32).into()),
-        ("shared", u32::from(blocks.is_shared).into()),
-    ]);
-    let written = step.target.writes().map(u32::from);
-    if is_moving {
-        values.push(("target", step.target.name().into()));
-    }
-    KernelKey {
-        template: if is_moving { "sort/move" } else { "sort/count" },
-        values,
-        bindings: 2
-            + u32::from(step.reads_places(walk))
-            + if is_moving {
-                written[0] + written[1]
-            } else {
-                0
-            },
-        words: 15,
-    }
-}
-
-pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
-    let mut all = Vec::new();
-    let ways = [(false, DIGITS), (false, MANY_DIGITS), (true, DIGITS)];
-    let all_wanted = [
-        (Wanted::Values, Target::Values),
-        (
-            Wanted::Places {
-                of_equal_zeros: true,
-            },
-            Target::Places,
-        ),
-    ];
-    let dtypes = DType::ALL
-        .iter()
-        .flat_map(|&dtype| all_wanted.map(|wanted| (dtype, wanted)));
-    for (dtype, (wanted, target)) in dtypes {
-        if (dtype, wanted) == (DType::F64, Wanted::Values) {
-            continue;
-        }
-        let threads = [None].into_iter().chain(THREADS.map(Some));
-        all.extend(threads.map(|threads| whole_key(dtype, target, threads)));
-        for (is_shared, digits) in ways {
-            let blocks = Blocks {
-                is_shared,
-                digits,
-                length: 1,
-                count: 1,
-            };
-            for step in all_passes(dtype, wanted, digits) {
-                all.extend(
-                    [Walk::Count, Walk::Move].map(|walk| pass_key(dtype, step, walk, &blocks)),
-                );
-            }
-        }
-    }
-    let mut seen = std::collections::HashSet::new();
-    all.retain(|key| seen.insert(key.clone()));
-    all
 }

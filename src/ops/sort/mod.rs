@@ -3,6 +3,7 @@
 mod cpu;
 mod kernel;
 mod keys;
+mod steps;
 
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
@@ -14,7 +15,7 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 
-pub(super) use kernel::specialisations;
+pub(super) use steps::specialisations;
 
 /// Which elements come first: [`Tensor::sort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! ONNX's ops as calls of orlop's: a thin mapping. What orlop lacks is said to be unsupported.
 
-use orlop::{DType, Device, Epilogue, Error, Shape, SliceRange, Tensor};
+use orlop::{DType, Device, Epilogue, Error, Shape, SliceRange, SortOrder, Tensor};
 
 use super::proto::{Attribute, Node};
 use super::value::{Data, FLOAT, INT64, Value, dtype};
@@ -227,6 +227,7 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
             }
         }
         "CumSum" => cumsum(call),
+        "TopK" => top_k(call),
         "OneHot" => one_hot(call),
         "Shape" => {
             let shape = call.value(0)?.shape();
@@ -487,6 +488,22 @@ fn cumsum(call: &Call<'_>) -> Answer<Vec<Value>> {
         given = given.slice(&ranges[..])?;
     }
     call.like(vec![turned(given.cumsum(at)?)?])
+}
+
+/// In order, whether the case asks for that or not.
+fn top_k(call: &Call<'_>) -> Answer<Vec<Value>> {
+    let tensor = call.tensor(0)?;
+    let count = call.value(1)?.integers()?[0] as usize;
+    let order = match call.int("largest", 1) {
+        0 => SortOrder::Ascending,
+        _ => SortOrder::Descending,
+    };
+    let at = axis(call.int("axis", -1), tensor.rank());
+    let (first, places) = tensor.top_k(count, at, order)?;
+    Ok(vec![
+        Value::made(first, call.value(0)?.kind),
+        Value::made(places, INT64),
+    ])
 }
 
 fn depth(call: &Call<'_>, to_space: bool) -> Answer<Vec<Value>> {

@@ -1,0 +1,196 @@
+//! The steps of sorts by digits, and the kernels of all.
+
+use std::collections::HashSet;
+
+use smallvec::SmallVec;
+
+use super::Wanted;
+use super::kernel::{Blocks, DIGITS, MANY_DIGITS, THREADS};
+use super::keys::bits;
+use crate::dtype::DType;
+use crate::launch::KernelKey;
+
+/// What is read and written: keys, and where elements were.
+pub(super) const KEYS: usize = 0;
+pub(super) const PLACES: usize = 1;
+
+/// The walks of a pass.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Walk {
+    Count,
+    Move,
+}
+
+/// What a pass reads keys from: elements (of f64 their lower words); what the pass before moved; the higher words of f64, where
+/// places that it moved say.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Source {
+    X,
+    Keys,
+    Places,
+}
+
+/// What a pass moves.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Target {
+    Keys,
+    KeysAndPlaces,
+    Places,
+    Values,
+}
+
+impl Target {
+    /// Whether keys, or the values of them, and places are written.
+    pub(super) fn writes(self) -> [bool; 2] {
+        match self {
+            Target::Keys | Target::Values => [true, false],
+            Target::KeysAndPlaces => [true, true],
+            Target::Places => [false, true],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Target::Keys => "keys",
+            Target::KeysAndPlaces => "keys and places",
+            Target::Places => "places",
+            Target::Values => "values",
+        }
+    }
+}
+
+/// A pass by one digit.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub shift: u32,
+    pub source: Source,
+    pub target: Target,
+}
+
+impl Step {
+    pub(super) fn reads_places(&self, walk: Walk) -> bool {
+        let moves_places = walk == Walk::Move && self.target.writes()[PLACES];
+        self.source == Source::Places || (self.source == Source::Keys && moves_places)
+    }
+}
+
+/// The passes of a dtype's keys, from the lowest digit to the highest.
+pub(super) fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Step> {
+    let rounds: &[Source] = match dtype {
+        DType::F64 => &[Source::X, Source::Places],
+        _ => &[Source::X],
+    };
+    let shifts = || (0..bits(dtype).min(32)).step_by(digits.ilog2() as usize);
+    let sources = rounds.iter().flat_map(|&first| {
+        shifts().map(move |shift| match shift {
+            0 => (shift, first),
+            _ => (shift, Source::Keys),
+        })
+    });
+    let sources: Vec<_> = sources.collect();
+    let nexts = sources.iter().skip(1).map(|&(_, source)| Some(source));
+    let all = sources.iter().zip(nexts.chain([None]));
+    let step = |(&(shift, source), next): (&(u32, Source), Option<Source>)| Step {
+        shift,
+        source,
+        target: match (wanted, next) {
+            (Wanted::Values, None) => Target::Values,
+            (Wanted::Values, Some(_)) => Target::Keys,
+            (_, Some(Source::Keys)) => Target::KeysAndPlaces,
+            _ => Target::Places,
+        },
+    };
+    all.map(step).collect()
+}
+
+pub(super) fn whole_key(dtype: DType, target: Target, threads: Option<usize>) -> KernelKey {
+    let mut values = SmallVec::from_iter([
+        ("element", dtype.name().into()),
+        ("target", target.name().into()),
+    ]);
+    values.extend(threads.map(|threads| ("threads", (threads as u32).into())));
+    KernelKey {
+        template: if threads.is_some() {
+            "sort/line"
+        } else {
+            "sort/rank"
+        },
+        values,
+        bindings: 2,
+        words: 8,
+    }
+}
+
+pub(super) fn pass_key(dtype: DType, step: Step, walk: Walk, blocks: &Blocks) -> KernelKey {
+    let source = match step.source {
+        Source::X => "x",
+        Source::Keys => "keys",
+        Source::Places => "places",
+    };
+    let is_moving = walk == Walk::Move;
+    // Keys are the same of all dtypes, until they are values again.
+    let is_any = source == "keys" && !(is_moving && step.target == Target::Values);
+    let element = if is_any { DType::U32 } else { dtype };
+    let mut values = SmallVec::from_iter([
+        ("element", element.name().into()),
+        ("source", source.into()),
+        ("digits", (blocks.digits as u32).into()),
+        ("shared", u32::from(blocks.is_shared).into()),
+    ]);
+    let written = step.target.writes().map(u32::from);
+    if is_moving {
+        values.push(("target", step.target.name().into()));
+    }
+    KernelKey {
+        template: if is_moving { "sort/move" } else { "sort/count" },
+        values,
+        bindings: 2
+            + u32::from(step.reads_places(walk))
+            + if is_moving {
+                written[0] + written[1]
+            } else {
+                0
+            },
+        words: 15,
+    }
+}
+
+pub(in crate::ops) fn specialisations() -> Vec<KernelKey> {
+    let mut all = Vec::new();
+    let ways = [(false, DIGITS), (false, MANY_DIGITS), (true, DIGITS)];
+    let all_wanted = [
+        (Wanted::Values, Target::Values),
+        (
+            Wanted::Places {
+                of_equal_zeros: true,
+            },
+            Target::Places,
+        ),
+    ];
+    let dtypes = DType::ALL
+        .iter()
+        .flat_map(|&dtype| all_wanted.map(|wanted| (dtype, wanted)));
+    for (dtype, (wanted, target)) in dtypes {
+        if (dtype, wanted) == (DType::F64, Wanted::Values) {
+            continue;
+        }
+        let threads = [None].into_iter().chain(THREADS.map(Some));
+        all.extend(threads.map(|threads| whole_key(dtype, target, threads)));
+        for (is_shared, digits) in ways {
+            let blocks = Blocks {
+                is_shared,
+                digits,
+                length: 1,
+                count: 1,
+            };
+            for step in all_passes(dtype, wanted, digits) {
+                all.extend(
+                    [Walk::Count, Walk::Move].map(|walk| pass_key(dtype, step, walk, &blocks)),
+                );
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    all.retain(|key| seen.insert(key.clone()));
+    all
+}
