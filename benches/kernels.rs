@@ -1,5 +1,5 @@
 //! What passes through kernels, in GB/s, beside a copy of as many bytes on the same device in the same run:
-//! elementwise ops, reductions, norms, transposition, gathers.
+//! elementwise ops, reductions, norms, transposition, gathers, sorts.
 //!
 //! `cargo bench --bench kernels [-- --device NAME]... [--only LINE]... [--dtype NAME] [--quick] [--json]`
 
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use args::{Args, in_turns, or_exit, refuse};
 use orlop::memory::Growth;
-use orlop::{DType, Device, Result, Tensor, fused};
+use orlop::{DType, Device, Result, SortOrder, Tensor, fused};
 
 const BENCH: &str = "kernels";
 
@@ -192,7 +192,19 @@ impl Table<'_> {
         self.line("softmax of 8 long rows", 2 * all, || long.softmax(1))?;
         let short = x.reshape([elements / 64, 64])?;
         self.line("sum of short rows", all, || short.sum(1))?;
-        self.line("softmax of short rows", 2 * all, || short.softmax(1))
+        self.line("softmax of short rows", 2 * all, || short.softmax(1))?;
+
+        let up = SortOrder::Ascending;
+        let line = x.reshape(elements)?;
+        self.line("sort of all", 2 * all, || line.sort(0, up))?;
+        self.line("argsort of all", all + 4 * elements, || line.argsort(0, up))?;
+        self.line("sort of rows of 1024", 2 * all, || {
+            x.reshape([elements / 1024, 1024])?.sort(1, up)
+        })?;
+        self.line("sort of short rows", 2 * all, || short.sort(1, up))?;
+        self.line("first 50 of 8 long rows", all, || {
+            Ok(long.top_k(50, 1, SortOrder::Descending)?.0)
+        })
     }
 
     /// An op that reads and writes `bytes`, and a copy of as many, in turns; medians.
