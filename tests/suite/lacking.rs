@@ -1,8 +1,8 @@
 //! Programs' kernels that need f16 or subgroups, on devices that have them and on devices that have not.
 
 use orlop::interop::wgpu;
-use orlop::{DType, Device, Element, Error, Kernel, KernelCall, Placement, Result, Tensor};
-use orlop::{Tolerance, f16};
+use orlop::{DType, Device, Element, Error, Kernel, KernelCall, Placement, Result, SortOrder};
+use orlop::{Tensor, Tolerance, f16};
 
 use crate::adapters::Context;
 use crate::interop::Owner;
@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test::new("lacking::f16_and_subgroups", Scope::Device, as_opened),
         Test::new("lacking::lent", Scope::Gpu, lent),
+        Test::new("lacking::few_buffers", Scope::Gpu, few_buffers),
     ]
 }
 
@@ -159,5 +160,33 @@ fn lent(context: &Context) -> Result<()> {
             check(&needy, &soft, &strict)?;
         }
     }
+    Ok(())
+}
+
+/// With four storage buffers to a kernel, the fewest that orlop takes, places of long lines are sorted on the CPU.
+fn few_buffers(context: &Context) -> Result<()> {
+    let owner = Owner::with(
+        context,
+        &wgpu::DeviceDescriptor {
+            required_limits: wgpu::Limits {
+                max_storage_buffers_per_shader_stage: 4,
+                ..wgpu::Limits::default()
+            },
+            ..Default::default()
+        },
+    );
+    let [soft, strict] = [Placement::Soft, Placement::Strict].map(|placement| {
+        let builder = Device::builder().placement(placement);
+        builder.build_on_wgpu(&owner.adapter, &owner.device, &owner.queue)
+    });
+    let (soft, strict) = (soft?, strict?);
+    let up = SortOrder::Ascending;
+    let down = |device| Tensor::arange(device, 99, -1, -1, DType::F32);
+    let back: Vec<u32> = (0..100).rev().collect();
+    assert_eq!(down(&soft)?.argsort(0, up)?.to_vec::<u32>()?, back);
+    assert_eq!(last(&soft).op, "argsort");
+    is_unsupported(down(&strict)?.argsort(0, up), &["4 storage buffers, not 5"]);
+    let sorted = down(&strict)?.sort(0, up)?.to_vec::<f32>()?;
+    assert!(sorted.is_sorted());
     Ok(())
 }

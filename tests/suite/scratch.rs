@@ -227,7 +227,11 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
     }),
     (
         "argsort of turned",
-        |o| rounded(size(&o.turned)),
+        // The CPU's copy is no device's.
+        |o| match o.a.device().is_cpu() {
+            true => 0,
+            false => rounded(size(&o.turned)),
+        },
         0,
         |o| o.turned.argsort(1, SortOrder::Ascending),
     ),
@@ -599,10 +603,17 @@ fn sorts(context: &Context) -> Result<()> {
                 check(device, "argsort", scratch, || {
                     planned(device, is_hard, || x.argsort(1, up))
                 })?;
+                // In f32 or u32 first; by places, of f64.
+                let [first, result] = [4, dtype.size()].map(|bytes| rounded(bytes * lines * size));
+                let by_places = dtype == DType::F64;
+                let scratch = match dtype {
+                    DType::F32 => expected(size, by_places),
+                    _ => (expected(size, by_places) + first).max(first + result) - result,
+                };
+                check(device, "sort", (scratch, 0), || {
+                    planned(device, is_hard, || x.sort(1, up))
+                })?;
                 if dtype == DType::F32 {
-                    check(device, "sort", (expected(size, false), 0), || {
-                        planned(device, is_hard, || x.sort(1, up))
-                    })?;
                     let top = || {
                         let (first, places) = x.top_k(10, 1, up)?;
                         drop(first);

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use orlop::{DType, Error, Result, SortOrder, Tensor, with_hardware_plans};
+use orlop::{DType, Device, Error, Placement, Result, SortOrder, Tensor, with_hardware_plans};
 
 use crate::adapters::{Context, Variant, in_turn, runs_hardwares};
 use crate::number::{Number, Value, for_each_dtype};
@@ -21,6 +21,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("sort::edges::bool", Scope::Kernels, edges::<bool>),
         Test::new("sort::hardware::bool", Scope::Gpu, hardware::<bool>)
             .when(runs_hardwares::<bool>),
+        Test::new("sort::tiles", Scope::Gpu, tiles).when(|context| !context.is_slow()),
+        Test::new("sort::placed", Scope::Device, placed),
         Test::new("sort::huge", Scope::Large, huge),
     ];
     for_each_dtype!(all, Scope::Kernels, "sort::random", random, in_turn);
@@ -208,10 +210,11 @@ fn hardware<T: Number>(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Lines that no binding holds, and counts of many blocks: places of what goes down, and of what has few values.
+/// Lines that no binding holds, and counts of many blocks, by kernels: places of what goes down, and of what has few values.
 fn far(context: &Context) -> Result<()> {
-    let device = context.device();
-    for count in [1500u32, 5000, 9001] {
+    let device = &strict(context)?;
+    let longest = device.capabilities().max_binding_bytes as u32;
+    for count in [900u32, 1500, 5000, 9001, longest / 2] {
         let down = Tensor::arange(device, i64::from(count), 0, -1, DType::U32)?;
         let parity = down.rem(2)?;
         let run = || -> Result<()> {
@@ -230,10 +233,53 @@ fn far(context: &Context) -> Result<()> {
             assert_eq!(places, [odd, even].concat());
             Ok(())
         };
-        run()?;
-        with_hardware_plans(run)?;
+        if !context.is_slow() || count < 5000 {
+            run()?;
+            with_hardware_plans(run)?;
+        }
     }
     Ok(())
+}
+
+/// So many lines that a workgroup has all of each, in two tiles.
+fn tiles(context: &Context) -> Result<()> {
+    let (lines, size) = (2048, 2100);
+    let of_line = |at: usize| (at * 7 + at / 2048) % 3 == 0;
+    let line: Vec<bool> = (0..size).map(of_line).collect();
+    let x = Tensor::from_slice(context.device(), &line, [1, size])?;
+    let x = x.broadcast_to([lines, size])?.copy()?;
+    let (ones, others): (Vec<u32>, Vec<u32>) = (0..size as u32).partition(|&at| line[at as usize]);
+    let want = Tensor::from_vec(context.device(), [ones, others].concat(), [1, size])?;
+    let places = with_hardware_plans(|| x.argsort(1, SortOrder::Descending))?;
+    assert!(!places.ne(&want)?.any(..)?.item::<bool>()?);
+    Ok(())
+}
+
+/// What the CPU sorts takes no copy where the tensor lives, and what is empty takes nothing.
+fn placed(context: &Context) -> Result<()> {
+    let device = context.builder().memory_limit(4 << 20).build()?;
+    let x = Tensor::rand(&device, [1024, 768], DType::F32, 1)?;
+    let want = x
+        .transpose(0, 1)?
+        .to(&Device::cpu())?
+        .argsort(1, SortOrder::Ascending)?;
+    let places = Device::cpu().scope(|| x.argsort(0, SortOrder::Ascending))?;
+    assert_eq!(
+        places.transpose(0, 1)?.to_vec::<u32>()?,
+        want.to_vec::<u32>()?
+    );
+    let (none, _) = x.top_k(0, 0, SortOrder::Ascending)?;
+    assert_eq!(none.shape().dims(), [0, 768]);
+    let wide = x.slice((..1, ..1))?.broadcast_to([1, u32::MAX as usize])?;
+    assert_eq!(wide.top_k(0, 1, SortOrder::Ascending)?.1.elements(), 0);
+    let long = x.slice((..1, ..1))?.broadcast_to([1, 1 << 32])?;
+    let error = long.argsort(1, SortOrder::Ascending).unwrap_err();
+    assert!(error.to_string().contains("4294967296"), "{error}");
+    Ok(())
+}
+
+fn strict(context: &Context) -> Result<Device> {
+    context.builder().placement(Placement::Strict).build()
 }
 
 /// Above the binding limit, where that is 128 MiB.

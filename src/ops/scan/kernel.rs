@@ -104,6 +104,7 @@ enum Target {
 }
 
 struct Planner<'a> {
+    op: &'static str,
     capabilities: &'a Capabilities,
     scratch: usize,
     /// Bytes of scratch that are taken.
@@ -148,6 +149,7 @@ pub(super) fn launches(
         are_columns,
     };
     let mut planner = Planner {
+        op: OP,
         capabilities,
         scratch: problem.inputs.len() + 1,
         taken: 0,
@@ -159,6 +161,7 @@ pub(super) fn launches(
 
 /// Running sums of `[lines, size]` counts (u32) in scratch, for another op: from there to there, with what follows to work in.
 pub(in crate::ops) fn running(
+    op: &'static str,
     capabilities: &Capabilities,
     scratch: usize,
     dims: [usize; 2],
@@ -177,6 +180,7 @@ pub(in crate::ops) fn running(
         to: side(to),
     };
     let mut planner = Planner {
+        op,
         capabilities,
         scratch,
         taken: free,
@@ -327,8 +331,8 @@ impl Planner<'_> {
                 .all(|window| window.bytes <= limits.binding_bytes)
         };
         let all = 0..dims.iter().product();
-        for groups in ranges::ranges(OP, &dims, all, limits.elements, fits)? {
-            check_count(OP, self.launches.len() + 1)?;
+        for groups in ranges::ranges(self.op, &dims, all, limits.elements, fits)? {
+            check_count(self.op, self.launches.len() + 1)?;
             let windows = windows(&groups);
             let key = Name {
                 element: scan.from.dtype,
@@ -406,7 +410,7 @@ impl Planner<'_> {
                     .collect(),
                 texels: smallvec![],
                 dispatches: smallvec![plan::dispatch(
-                    OP,
+                    self.op,
                     words,
                     count,
                     per_workgroup,

@@ -2,16 +2,20 @@
 
 use super::keys::{self, Keyed};
 use super::{Sort, SortOrder, Wanted};
-use crate::cpu::{host_vec, parallel};
-use crate::dtype::DType;
+use crate::cpu::{self, host_vec, parallel};
+use crate::dtype::{DType, by_size};
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::road::{HostInput, HostOutput};
+use crate::sync::Mutex;
 
 /// Items that a comparison sort has in order before all their digits are counted.
 const FEW: usize = 1024;
 /// Bits of a digit: its 256 places to write to are what the first cache's lines and pages hold.
 const DIGIT: u32 = 8;
 const DIGITS: usize = 1 << DIGIT;
+/// Those of f64.
+const MOST_PASSES: usize = 8;
 /// Elements of a line from which threads share it.
 const LONG: usize = 128 << 10;
 /// Items of a line, a part, that are looked at to find where parts end.
@@ -36,10 +40,23 @@ fn typed<T: Keyed>(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) 
     let layout = x.layout;
     let [size, kept] = sort.sizes(layout.shape());
     let count = layout.elements();
-    let elements = x.elements::<T>();
-    let places = layout.offset()..layout.offset() + count;
-    let Some(x) = elements.get(places).filter(|_| count > 0 && kept > 0) else {
+    if count == 0 || kept == 0 {
         return Ok(());
+    }
+    let elements = x.elements::<T>();
+    let mut copied: Vec<T>;
+    let x = match layout.is_contiguous() {
+        true => &elements[layout.offset()..][..count],
+        false => {
+            copied = host_vec(sort.op, count)?;
+            copied.resize(count, T::zeroed());
+            let lines = Layout::contiguous(layout.shape());
+            by_size!(x.dtype, Bits => cpu::copy::<Bits>(
+                (layout, bytemuck::cast_slice(elements)),
+                (&lines, bytemuck::cast_slice_mut(&mut copied)),
+            ));
+            &copied
+        }
     };
     let outs = count / size * kept;
     let lines = Lines {
@@ -136,9 +153,12 @@ impl<T: Keyed> Lines<'_, T> {
     ) -> Result<()> {
         let (size, kept) = (self.size, self.kept);
         let lines = self.x.len() / size;
-        let is_sparse = kept < size / SPARSE;
         let width = parallel::width();
-        if size >= LONG && lines < 2 * width && width > 1 {
+        let is_shared = size >= LONG && lines < 2 * width && width > 1;
+        // Each thread has its own first ones of a line that they share.
+        let held_by = if is_shared { width } else { 1 };
+        let is_sparse = kept < size / SPARSE / held_by;
+        if is_shared {
             for (line, out) in self.x.chunks(size).zip(out.chunks_mut(kept)) {
                 match is_sparse {
                     true => self.first_of_long(line, out, told)?,
@@ -158,7 +178,7 @@ impl<T: Keyed> Lines<'_, T> {
         for _ in 0..threads {
             rooms.push([host_vec::<I>(self.op, room)?, host_vec(self.op, spare)?]);
         }
-        let rooms = crate::sync::Mutex::new(rooms);
+        let rooms = Mutex::new(rooms);
         let pieces = self
             .x
             .chunks(size * together)
@@ -221,9 +241,12 @@ impl<T: Keyed> Lines<'_, T> {
             let here = count.min(rest.len());
             let (out, left) = std::mem::take(&mut rest).split_at_mut(here);
             rest = left;
-            let items = host_vec::<I>(self.op, count + 1)?;
-            let spare = host_vec::<I>(self.op, if count > FEW { count } else { 0 })?;
-            pieces.push((part, out, items, spare));
+            // What comes behind the first ones is not sorted.
+            if here > 0 {
+                let items = host_vec::<I>(self.op, count + 1)?;
+                let spare = host_vec::<I>(self.op, if count > FEW { count } else { 0 })?;
+                pieces.push((part, out, items, spare));
+            }
         }
         parallel::share(
             true,
@@ -280,7 +303,10 @@ impl<T: Keyed> Lines<'_, T> {
         parallel::share(true, chunks, |((at, xs), items)| {
             self.hold(xs, at * chunk, items);
         });
-        let mut all = firsts.concat();
+        let mut all = host_vec::<I>(self.op, firsts.iter().map(Vec::len).sum())?;
+        for first in &firsts {
+            all.extend_from_slice(first);
+        }
         all.sort_unstable();
         for (out, &item) in out.iter_mut().zip(&all) {
             *out = told(item);
@@ -328,15 +354,16 @@ fn sorted<'a, I: Item>(
         return items;
     }
     let passes = keys::bits(dtype).div_ceil(DIGIT);
-    let mut counts = vec![[0usize; DIGITS]; passes as usize];
+    let mut counts = [[0usize; DIGITS]; MOST_PASSES];
+    let counts = &mut counts[..passes as usize];
     for item in items.iter() {
-        for (pass, counts) in (0..).zip(&mut counts) {
+        for (pass, counts) in (0..).zip(counts.iter_mut()) {
             counts[item.digit(start + pass * DIGIT)] += 1;
         }
     }
     spare.resize(count, I::default());
     let (mut from, mut to) = (items, spare);
-    for (pass, counts) in (0..).zip(&mut counts) {
+    for (pass, counts) in (0..).zip(counts) {
         if counts.contains(&count) {
             continue;
         }

@@ -60,23 +60,26 @@ pub(super) struct Blocks {
 impl Blocks {
     fn new(lines: usize, size: usize, capabilities: &Capabilities) -> Self {
         let is_shared = !plan::is_software(capabilities);
-        // A block's elements, of 8 bytes at most, and a window's ends.
-        let bound = (capabilities.indexed_bytes() - WINDOW_ALIGNMENT) as usize / 8;
-        let of_line = |all: usize| all.div_ceil(lines);
-        let (digits, length) = match is_shared {
-            true => {
-                let length = size.div_ceil(of_line(WORKGROUPS)).next_multiple_of(TILE);
-                (DIGITS, length.min((bound / TILE * TILE).max(1)))
-            }
-            false => {
-                let is_long = size >= LONG && capabilities.indexed_bytes() >= LEAST_FOR_MANY;
-                let digits = if is_long { MANY_DIGITS } else { DIGITS };
-                let least = LEAST.max(digits);
-                let length = size.div_ceil(of_line(SOFT_INVOCATIONS)).max(least);
-                (digits, length.min(LONGEST_LOOP))
-            }
+        let is_long = size >= LONG && capabilities.indexed_bytes() >= LEAST_FOR_MANY;
+        let digits = match !is_shared && is_long {
+            true => MANY_DIGITS,
+            false => DIGITS,
         };
-        let length = length.min(bound).max(1);
+        let bytes = counted_bytes(capabilities) as usize;
+        // What bindings hold: a block's elements, of 8 bytes at most, and a line's counts.
+        let most = bytes / 8;
+        let least = size.div_ceil((bytes / (4 * digits)).max(1));
+        let of_line = |all: usize| size.div_ceil(all.div_ceil(lines)).max(least);
+        let length = match is_shared {
+            // Whole tiles, or part of one.
+            true => of_line(WORKGROUPS)
+                .next_multiple_of(TILE)
+                .min((most / TILE * TILE).max(TILE)),
+            false => of_line(SOFT_INVOCATIONS)
+                .max(LEAST.max(digits))
+                .min(LONGEST_LOOP),
+        };
+        let length = length.min(most).max(1);
         Blocks {
             is_shared,
             digits,
@@ -94,23 +97,58 @@ impl Blocks {
 /// Bytes of bindings that counts of many digits are for, and blocks of the longest lines.
 const LEAST_FOR_MANY: u64 = 16 << 20;
 
-/// Why a line's elements or counts cannot be bound, if they cannot.
+/// Bytes of what a launch binds, but for a window's ends.
+fn counted_bytes(capabilities: &Capabilities) -> u64 {
+    capabilities.indexed_bytes() - 2 * WINDOW_ALIGNMENT
+}
+
+/// How lines are sorted.
+enum Way {
+    /// Each element by itself.
+    Rank,
+    /// Each line by a workgroup of so many.
+    Line(usize),
+    Passes,
+}
+
+fn way(size: usize, dtype: DType, capabilities: &Capabilities) -> Way {
+    let mut threads = THREADS.into_iter();
+    let enough = threads.find(|threads| size <= NEIGHBOURS * threads);
+    let is_bound = (size * dtype.size().max(4)) as u64 <= counted_bytes(capabilities);
+    match enough {
+        _ if size <= SHORT => Way::Rank,
+        Some(threads) if is_bound && !plan::is_software(capabilities) => Way::Line(threads),
+        _ => Way::Passes,
+    }
+}
+
+/// What of a sort's passes bindings are too few or too small for, if they are.
 pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities) -> Option<String> {
     let [size, _] = sort.sizes(x.layout.shape());
-    if capabilities.kind == DeviceKind::Cpu || size <= SHORT {
+    let is_kernels = capabilities.kind != DeviceKind::Cpu;
+    if !is_kernels || !matches!(way(size, x.dtype, capabilities), Way::Passes) {
         return None;
     }
-    let limit = capabilities.indexed_bytes() - 2 * WINDOW_ALIGNMENT;
     let blocks = Blocks::new(1, size, capabilities);
+    let passes = all_passes(x.dtype, sort.wanted, blocks.digits);
+    let keys = passes
+        .iter()
+        .map(|&step| pass_key(x.dtype, step, Walk::Move, &blocks));
+    let bindings = keys.map(|key| key.bindings).max().unwrap_or(0);
+    if bindings > capabilities.max_bindings {
+        let there = capabilities.max_bindings;
+        return Some(format!(
+            "a kernel binds {there} storage buffers, not {bindings}"
+        ));
+    }
     // Higher words of f64 are read at any place.
-    let wide = if x.dtype == DType::F64 {
-        size as u64 * 8
-    } else {
-        0
+    let wide = match x.dtype {
+        DType::F64 => size as u64 * 8,
+        _ => 0,
     };
-    (blocks.count_bytes().max(wide) > limit).then(|| {
-        format!("its kernels reach no lines of {size} elements: bindings have {limit} bytes")
-    })
+    let bytes = counted_bytes(capabilities);
+    (blocks.count_bytes().max(wide) > bytes)
+        .then(|| format!("bindings of {bytes} bytes are too small for lines of {size} elements"))
 }
 
 /// A part of the operands' memory.
@@ -178,25 +216,15 @@ pub(super) fn launches(
         taken: 0,
         launches: Launches::new(),
     };
-    let is_hardware = !plan::is_software(capabilities);
-    let fitting = THREADS
-        .into_iter()
-        .find(|threads| size <= NEIGHBOURS * threads);
-    match fitting {
-        _ if size <= SHORT => planner.whole(None)?,
-        Some(threads) if is_hardware && planner.is_bound() => planner.whole(Some(threads))?,
-        _ => planner.passes()?,
+    match way(size, x.dtype, capabilities) {
+        Way::Rank => planner.whole(None)?,
+        Way::Line(threads) => planner.whole(Some(threads))?,
+        Way::Passes => planner.passes()?,
     }
     Ok(planner.launches)
 }
 
 impl Planner<'_> {
-    /// Whether a line can be bound whole, wherever it begins.
-    fn is_bound(&self) -> bool {
-        let bytes = (self.size * self.dtype.size().max(4)) as u64;
-        bytes + WINDOW_ALIGNMENT <= self.capabilities.indexed_bytes()
-    }
-
     fn flip(&self) -> u32 {
         match self.sort.order {
             SortOrder::Ascending => 0,
@@ -311,7 +339,8 @@ impl Planner<'_> {
             self.walk(&pass, Walk::Count, counts)?;
             let dims = [self.lines, blocks.digits * blocks.count];
             let areas = [counts.offset, sums.offset, self.taken];
-            let scanned = scan::running(self.capabilities, self.scratch, dims, areas)?;
+            let scanned =
+                scan::running(self.sort.op, self.capabilities, self.scratch, dims, areas)?;
             self.launches.extend(scanned);
             self.walk(&pass, Walk::Move, sums)?;
         }
