@@ -244,7 +244,7 @@ fn far(context: &Context) -> Result<()> {
 /// So many lines that a workgroup has all of each, in two tiles.
 fn tiles(context: &Context) -> Result<()> {
     let (lines, size) = (2048, 2100);
-    let of_line = |at: usize| (at * 7 + at / 2048) % 3 == 0;
+    let of_line = |at: usize| (at * 7 + at / 2048).is_multiple_of(3);
     let line: Vec<bool> = (0..size).map(of_line).collect();
     let x = Tensor::from_slice(context.device(), &line, [1, size])?;
     let x = x.broadcast_to([lines, size])?.copy()?;

@@ -9,8 +9,10 @@ use crate::layout::Layout;
 use crate::road::{HostInput, HostOutput};
 use crate::sync::Mutex;
 
+/// Items of a line that each of them is compared with.
+const SHORT: usize = 16;
 /// Items that a comparison sort has in order before all their digits are counted.
-const FEW: usize = 1024;
+const FEW: usize = 512;
 /// Bits of a digit: its 256 places to write to are what the first cache's lines and pages hold.
 const DIGIT: u32 = 8;
 const DIGITS: usize = 1 << DIGIT;
@@ -198,6 +200,10 @@ impl<T: Keyed> Lines<'_, T> {
                     false => {
                         let all = line.iter().enumerate();
                         items.extend(all.map(|(place, &x)| self.item::<I>(x, place)));
+                        if size <= SHORT {
+                            ranked(&items, out, told);
+                            continue;
+                        }
                         sorted(&mut items, &mut spare, start, T::DTYPE)
                     }
                 };
@@ -338,6 +344,20 @@ impl<T: Keyed> Lines<'_, T> {
 /// Items that are held for so many that are kept.
 fn held(kept: usize) -> usize {
     (2 * kept).max(LEAST_HELD)
+}
+
+/// Writes each of a few items behind those that come before it, without a branch for any pair of them.
+#[inline(always)]
+fn ranked<I: Item, O>(items: &[I], out: &mut [O], told: &impl Fn(I) -> O) {
+    for (at, &item) in items.iter().enumerate() {
+        let (before, behind) = items.split_at(at);
+        let first = before.iter().map(|&other| u32::from(other <= item));
+        let later = behind.iter().map(|&other| u32::from(other < item));
+        let rank = first.sum::<u32>() + later.sum::<u32>();
+        if let Some(out) = out.get_mut(rank as usize) {
+            *out = told(item);
+        }
+    }
 }
 
 /// The items in order, here or in what is spare. From the lowest digit to the highest each moves all of them to where their
