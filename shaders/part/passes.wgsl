@@ -15,10 +15,9 @@ struct Params {
     shift: u32,
     flip: u32,
     zeros: u32,
-    // Places of line 0: in what is read, as elements, keys and places, and in what is counted.
+    // Places of line 0: in the elements, in what the pass before moved, and in what is counted.
     x_first: u32,
-    keys_first: u32,
-    places_first: u32,
+    given_first: u32,
     counts_first: u32,
     // Elements that are written of a line, which of those of all lines are bound, and how many.
     kept: u32,
@@ -27,35 +26,36 @@ struct Params {
 }
 {%- endmacro -%}
 
-{# The bindings that keys, and with `places` also where they were, are read from; how many. -#}
-{% macro bindings(element, source, places) -%}
-{% if source == "keys" -%}
-@group(0) @binding(0) var<storage, read_write> keys: array<u32>;
-{% else -%}
+{# The bindings that are read; how many. -#}
+{% macro bindings(element, source) -%}
+{% if source in ["x", "places"] -%}
 @group(0) @binding(0) var<storage, read_write> x: array<{{ storage.unit(keys.moved(element), false) }}>;
 {% endif -%}
-{% if count(source, places) | int == 2 -%}
-@group(0) @binding(1) var<storage, read_write> places: array<u32>;
+{% if source != "x" -%}
+@group(0) @binding({{ 1 if source == "places" else 0 }}) var<storage, read_write> given: array<{{ "vec2<u32>" if source == "pairs" else "u32" }}>;
 {% endif -%}
 {%- endmacro -%}
 
-{% macro count(source, places) -%}
-{{ 2 if source == "places" or (source == "keys" and places) else 1 }}
+{% macro count(source) -%}
+{{ 2 if source == "places" else 1 }}
 {%- endmacro -%}
 
-{# A function of an element's place in its line, and of the line's first one. -#}
+{# A function of a line's first element, and of one's place in the line: its key and, but of `keys`, where it was. -#}
 {% macro read(element, source) -%}
-{% if source != "keys" -%}
+{% if source in ["x", "places"] -%}
 {{ keys.read(element) }}
 
 {% endif -%}
-fn key_of(line: u32, place: u32) -> u32 {
-    {%- if source == "keys" %}
-    return keys[params.keys_first + line + place];
-    {%- elif source == "places" %}
-    return key_at(params.x_first + line + places[params.places_first + line + place]).x;
+fn item_of(line: u32, place: u32) -> vec2<u32> {
+    {%- if source == "x" %}
+    return vec2<u32>(key_at(params.x_first + line + place){{ ".y" if element == "f64" }}, place);
+    {%- elif source == "keys" %}
+    return vec2<u32>(given[params.given_first + line + place], 0u);
+    {%- elif source == "pairs" %}
+    return given[params.given_first + line + place];
     {%- else %}
-    return key_at(params.x_first + line + place){{ ".y" if element == "f64" }};
+    let was = given[params.given_first + line + place];
+    return vec2<u32>(key_at(params.x_first + line + was).x, was);
     {%- endif %}
 }
 {%- endmacro -%}

@@ -1,16 +1,16 @@
 // A pass of a sort, first: how many elements of each block have each digit, by lines, then digits, then blocks.
 //
 // element   of x: "f32", "f16", "bf16", "f64", "i32", "u32" or "bool"
-// source    of keys: "x", of f64 their lower words; "keys" that a pass before has moved; "places" in x that one has, of f64 the
-//           higher words
+// source    of keys: "x", of f64 their lower words; "keys" that the pass before has moved, or "pairs" of one and where it was;
+//           "places" in x that it has, of f64 the higher words
 // digits    16 or 256
 // shared    0: an invocation has a block; 1: a workgroup has one (hardware, 16 digits)
 {% import "part/passes" as passes -%}
 {{ passes.params() }}
 {{ params_var }}
 
-{{ passes.bindings(element, source, false) -}}
-@group(0) @binding({{ passes.count(source, false) }}) var<storage, read_write> counts: array<u32>;
+{{ passes.bindings(element, source) -}}
+@group(0) @binding({{ passes.count(source) }}) var<storage, read_write> counts: array<u32>;
 
 {{ passes.read(element, source) }}
 
@@ -34,7 +34,7 @@ fn main(
     let elements = line * params.size;
     var of_digits: array<u32, {{ digits }}>;
     for (var place = start; place < end; place++) {
-        of_digits[(key_of(elements, place) >> params.shift) & {{ digits - 1 }}u] += 1u;
+        of_digits[(item_of(elements, place).x >> params.shift) & {{ digits - 1 }}u] += 1u;
     }
     var to = params.counts_first + line * {{ digits }}u * params.blocks + block;
     for (var digit = 0u; digit < {{ digits }}u; digit++) {
@@ -69,7 +69,7 @@ fn main(
     var of_digits_{{ i }} = vec4<u32>();
     {%- endfor %}
     for (var place = start + local_index; place < end; place += 256u) {
-        let digit = (key_of(elements, place) >> params.shift) & 15u;
+        let digit = (item_of(elements, place).x >> params.shift) & 15u;
         {%- for i in range(4) %}
         of_digits_{{ i }} += select(vec4<u32>(), vec4<u32>(1u), vec4<u32>(digit) == vec4<u32>({{ 4 * i }}u, {{ 4 * i + 1 }}u, {{ 4 * i + 2 }}u, {{ 4 * i + 3 }}u));
         {%- endfor %}

@@ -3,36 +3,30 @@
 //
 // element   as in `sort/count`
 // source    as in `sort/count`
-// target    "keys"; "keys and places"; at last "values", as words, or "places"
+// target    "keys", or "pairs" of one and where it was; at last "values", as words, or "places"
 // digits    16 or 256
 // shared    0: an invocation has a block; 1: a workgroup has one, 2048 elements at once (hardware, 16 digits)
 {% import "part/passes" as passes -%}
 {% import "part/keys" as keys -%}
 {% import "part/digits" as of -%}
-{% set has_places = target in ["places", "keys and places"] -%}
-{% set has_keys = target != "places" -%}
-{% set first = passes.count(source, has_places) | int -%}
+{% set has_places = target in ["places", "pairs"] -%}
+{% set first = passes.count(source) | int -%}
 {{ passes.params() }}
 {{ params_var }}
 
-{{ passes.bindings(element, source, has_places) -}}
+{{ passes.bindings(element, source) -}}
 // Sums of what is counted, each with its own.
 @group(0) @binding({{ first }}) var<storage, read_write> counted: array<u32>;
-{%- if has_keys %}
-@group(0) @binding({{ first + 1 }}) var<storage, read_write> to_keys: array<u32>;
-{%- endif %}
-{%- if has_places %}
-@group(0) @binding({{ first + (2 if has_keys else 1) }}) var<storage, read_write> to_places: array<u32>;
-{%- endif %}
+@group(0) @binding({{ first + 1 }}) var<storage, read_write> out: array<{{ "vec2<u32>" if target == "pairs" else "u32" }}>;
 
 {{ passes.read(element, source) }}
 {%- if target == "values" %}
 {{ keys.written(element) }}
 {%- endif %}
 
-{# Where an element was. -#}
-{% macro place_of(place) -%}
-{{ place if source == "x" else "places[params.places_first + elements + " ~ place ~ "]" }}
+{# What is written of a key, and of where it was. -#}
+{% macro written(key, place) -%}
+{{ {"keys": key, "places": place, "pairs": "vec2<u32>(" ~ key ~ ", " ~ place ~ ")"}[target] | default("value_of(" ~ key ~ ")") }}
 {%- endmacro %}
 // Of a line's digit and block, the elements that come before its first one.
 fn before(line: u32, digit: u32, block: u32) -> u32 {
@@ -65,18 +59,13 @@ fn main(
         next[digit] = before(line, digit, block);
     }
     for (var place = start; place < end; place++) {
-        let key = key_of(elements, place);
-        let digit = (key >> params.shift) & {{ digits - 1 }}u;
+        let item = item_of(elements, place);
+        let digit = (item.x >> params.shift) & {{ digits - 1 }}u;
         let to = next[digit];
         next[digit] = to + 1u;
         let bound = line * params.kept + to - params.window_first;
         if to < params.kept && bound < params.window {
-            {%- if has_keys %}
-            to_keys[bound] = {{ "value_of(key)" if target == "values" else "key" }};
-            {%- endif %}
-            {%- if has_places %}
-            to_places[bound] = {{ place_of("place") }};
-            {%- endif %}
+            out[bound] = {{ written("item.x", "item.y") }};
         }
     }
 }
@@ -113,7 +102,7 @@ fn main(
         for (var i = local_index; i < 2048u; i += 256u) {
             var key = 0xffffffffu;
             if begin + i < end {
-                key = key_of(elements, begin + i);
+                key = item_of(elements, begin + i).x;
             }
             exchange[i] = key;
         }
@@ -140,27 +129,20 @@ fn main(
         let bound_{{ i }} = line * params.kept + to_{{ i }} - params.window_first;
         let is_bound_{{ i }} = begin + at_{{ i }} < end && to_{{ i }} < params.kept && bound_{{ i }} < params.window;
         {%- endfor %}
-        {%- if has_keys %}
-        {%- for i in range(8) %}
-        if is_bound_{{ i }} {
-            to_keys[bound_{{ i }}] = {{ "value_of(moved_" ~ i ~ ")" if target == "values" else "moved_" ~ i }};
-        }
-        {%- endfor %}
-        {%- endif %}
         {%- if has_places %}
         {%- for i in range(8) %}
         var place_{{ i }} = 0u;
         if begin + local_index * 8u + {{ i }}u < end {
-            place_{{ i }} = {{ place_of("(begin + local_index * 8u + " ~ i ~ "u)") }};
+            place_{{ i }} = item_of(elements, begin + local_index * 8u + {{ i }}u).y;
         }
         {%- endfor %}
         {{- of.scattered("place") }}
+        {%- endif %}
         {%- for i in range(8) %}
         if is_bound_{{ i }} {
-            to_places[bound_{{ i }}] = exchange[at_{{ i }}];
+            out[bound_{{ i }}] = {{ written("moved_" ~ i, "exchange[at_" ~ i ~ "]") }};
         }
         {%- endfor %}
-        {%- endif %}
         workgroupBarrier();
     }
 }

@@ -163,7 +163,7 @@ fn lent(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// With four storage buffers to a kernel, the fewest that orlop takes, places of long lines are sorted on the CPU.
+/// Four storage buffers to a kernel, the fewest that orlop takes, are enough to sort places.
 fn few_buffers(context: &Context) -> Result<()> {
     let owner = Owner::with(
         context,
@@ -175,18 +175,15 @@ fn few_buffers(context: &Context) -> Result<()> {
             ..Default::default()
         },
     );
-    let [soft, strict] = [Placement::Soft, Placement::Strict].map(|placement| {
-        let builder = Device::builder().placement(placement);
-        builder.build_on_wgpu(&owner.adapter, &owner.device, &owner.queue)
-    });
-    let (soft, strict) = (soft?, strict?);
+    let builder = Device::builder().placement(Placement::Strict);
+    let device = builder.build_on_wgpu(&owner.adapter, &owner.device, &owner.queue)?;
     let up = SortOrder::Ascending;
-    let down = |device| Tensor::arange(device, 99, -1, -1, DType::F32);
     let back: Vec<u32> = (0..100).rev().collect();
-    assert_eq!(down(&soft)?.argsort(0, up)?.to_vec::<u32>()?, back);
-    assert_eq!(last(&soft).op, "argsort");
-    is_unsupported(down(&strict)?.argsort(0, up), &["4 storage buffers, not 5"]);
-    let sorted = down(&strict)?.sort(0, up)?.to_vec::<f32>()?;
-    assert!(sorted.is_sorted());
+    for dtype in [DType::F32, DType::F64] {
+        if device.capabilities().holds(dtype) {
+            let down = Tensor::arange(&device, 99, -1, -1, dtype)?;
+            assert_eq!(down.argsort(0, up)?.to_vec::<u32>()?, back);
+        }
+    }
     Ok(())
 }

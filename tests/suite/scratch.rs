@@ -547,7 +547,7 @@ fn scans(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Counts of digits with their sums, and keys and places that passes hand to each other.
+/// Counts of digits with their sums, and keys, or pairs of one and a place, that passes hand to each other.
 fn in_order(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3], places: bool) -> u64 {
     if size <= 64 || (is_hard && size <= 2048) {
         return 0;
@@ -571,18 +571,17 @@ fn in_order(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3], places
         dtype => 8 * dtype.size() as u32,
     };
     let passes = bits.div_ceil(digits.ilog2());
-    let keys = match (places, passes) {
+    let moved = match (places, passes) {
         (_, 1) => 0,
-        (false, _) => 1,
-        // The last of a word moves none.
-        (true, passes) => (passes - 1).min(2),
+        (false, _) => rounded(4 * lines * size),
+        // Pairs, of which the last pass makes none.
+        (true, passes) => u64::from((passes - 1).min(2)) * rounded(8 * lines * size),
     };
-    let places = match (places, passes) {
-        (false, _) | (_, 1) => 0,
-        (true, 2) => 1,
-        (true, _) => 1 + u64::from(kept < size),
+    let of_words = match dtype == DType::F64 && kept < size {
+        true => rounded(4 * lines * size),
+        false => 0,
     };
-    counted + (u64::from(keys) + places) * rounded(4 * lines * size)
+    counted + moved + of_words
 }
 
 fn sorts(context: &Context) -> Result<()> {
@@ -613,13 +612,13 @@ fn sorts(context: &Context) -> Result<()> {
                 check(device, "sort", (scratch, 0), || {
                     planned(device, is_hard, || x.sort(1, up))
                 })?;
-                if dtype == DType::F32 {
+                if dtype == DType::F32 || dtype == DType::F64 {
                     let top = || {
                         let (first, places) = x.top_k(10, 1, up)?;
                         drop(first);
                         Ok(places)
                     };
-                    let scratch = expected(10, true).max(rounded(4 * lines * 10));
+                    let scratch = expected(10, true).max(rounded(dtype.size() * lines * 10));
                     check(device, "top_k", (scratch, 0), || {
                         planned(device, is_hard, top)
                     })?;

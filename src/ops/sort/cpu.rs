@@ -2,7 +2,7 @@
 
 use super::keys::{self, Keyed};
 use super::{Sort, SortOrder, Wanted};
-use crate::cpu::{self, host_vec, parallel};
+use crate::cpu::{self, host_vec, parallel, vectorised};
 use crate::dtype::{DType, by_size};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -25,6 +25,8 @@ const SAMPLES: usize = 64;
 /// Of so many times as many elements as are kept most are passed by.
 const SPARSE: usize = 4;
 const LEAST_HELD: usize = 1024;
+/// Elements that are passed by together.
+const PASSED: usize = 64;
 
 pub(super) fn twin(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
     match x.dtype {
@@ -97,6 +99,7 @@ const PLACE: u32 = 32;
 /// What is put in order: a key or, above a place, one; equal ones are the same.
 trait Item: Ord + Copy + Send + Sync + Default {
     fn new(key: u64, place: usize) -> Self;
+    fn key(self) -> u64;
     fn digit(self, shift: u32) -> usize;
 }
 
@@ -104,6 +107,11 @@ impl Item for u32 {
     #[inline(always)]
     fn new(key: u64, _: usize) -> Self {
         key as u32
+    }
+
+    #[inline(always)]
+    fn key(self) -> u64 {
+        u64::from(self)
     }
 
     #[inline(always)]
@@ -119,6 +127,11 @@ impl Item for u64 {
     }
 
     #[inline(always)]
+    fn key(self) -> u64 {
+        self >> PLACE
+    }
+
+    #[inline(always)]
     fn digit(self, shift: u32) -> usize {
         (self >> shift) as usize % DIGITS
     }
@@ -128,6 +141,11 @@ impl Item for u128 {
     #[inline(always)]
     fn new(key: u64, place: usize) -> Self {
         u128::from(key) << PLACE | place as u128
+    }
+
+    #[inline(always)]
+    fn key(self) -> u64 {
+        (self >> PLACE) as u64
     }
 
     #[inline(always)]
@@ -193,7 +211,7 @@ impl<T: Keyed> Lines<'_, T> {
                 items.clear();
                 let sorted = match is_sparse {
                     true => {
-                        self.hold(line, 0, &mut items);
+                        vectorised(|| self.hold(line, 0, &mut items));
                         items.sort_unstable();
                         &items
                     }
@@ -307,7 +325,7 @@ impl<T: Keyed> Lines<'_, T> {
         }
         let chunks = line.chunks(chunk).enumerate().zip(&mut firsts);
         parallel::share(true, chunks, |((at, xs), items)| {
-            self.hold(xs, at * chunk, items);
+            vectorised(|| self.hold(xs, at * chunk, items));
         });
         let mut all = host_vec::<I>(self.op, firsts.iter().map(Vec::len).sum())?;
         for first in &firsts {
@@ -320,17 +338,35 @@ impl<T: Keyed> Lines<'_, T> {
         Ok(())
     }
 
+    /// Whether a key of some elements is below `end`: all are looked at, so that loops are vectors.
+    #[inline(always)]
+    fn is_before(&self, xs: &[T], end: u64) -> bool {
+        let mut is_before = false;
+        for &x in xs {
+            is_before |= (x.key(self.zeros) ^ self.flip) < end;
+        }
+        is_before
+    }
+
     /// Puts the first items, in any order, into `items`: what comes before the last of those that are held.
+    #[inline(always)]
     fn hold<I: Item>(&self, xs: &[T], first: usize, items: &mut Vec<I>) {
         let room = held(self.kept);
-        let mut last = None;
-        for (at, &x) in xs.iter().enumerate() {
-            let item = self.item(x, first + at);
-            if last.is_none_or(|last| item < last) {
-                items.push(item);
-                if items.len() == room {
-                    last = Some(*items.select_nth_unstable(self.kept - 1).1);
-                    items.truncate(self.kept);
+        // Keys from which on none is among the first ones; of equal keys those that are held came before.
+        let mut end = None;
+        for (at, xs) in xs.chunks(PASSED).enumerate() {
+            if end.is_some_and(|end| !self.is_before(xs, end)) {
+                continue;
+            }
+            for (next, &x) in xs.iter().enumerate() {
+                let key = x.key(self.zeros) ^ self.flip;
+                if end.is_none_or(|end| key < end) {
+                    items.push(I::new(key, first + at * PASSED + next));
+                    if items.len() == room {
+                        let last = *items.select_nth_unstable(self.kept - 1).1;
+                        items.truncate(self.kept);
+                        end = Some(last.key());
+                    }
                 }
             }
         }

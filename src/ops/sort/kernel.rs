@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::keys::bits;
-use super::steps::{KEYS, PLACES, Source, Step, Target, Walk, all_passes, pass_key, whole_key};
+use super::steps::{Source, Step, Target, Walk, all_passes, pass_key, whole_key};
 use super::{Sort, SortOrder, Wanted};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
@@ -130,17 +130,6 @@ pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities)
         return None;
     }
     let blocks = Blocks::new(1, size, capabilities);
-    let passes = all_passes(x.dtype, sort.wanted, blocks.digits);
-    let keys = passes
-        .iter()
-        .map(|&step| pass_key(x.dtype, step, Walk::Move, &blocks));
-    let bindings = keys.map(|key| key.bindings).max().unwrap_or(0);
-    if bindings > capabilities.max_bindings {
-        let there = capabilities.max_bindings;
-        return Some(format!(
-            "a kernel binds {there} storage buffers, not {bindings}"
-        ));
-    }
     // Higher words of f64 are read at any place.
     let wide = match x.dtype {
         DType::F64 => size as u64 * 8,
@@ -298,51 +287,44 @@ impl Planner<'_> {
         let bytes = self.lines as u64 * blocks.count_bytes();
         let counts = self.take(bytes);
         let sums = self.take(bytes);
-        let moved = (self.lines * self.size * 4) as u64;
-        // What a pass reads the one before it wrote, so two of each take turns; the last one writes the output, which is one of
-        // them where all is kept.
+        // What a pass reads the one before it wrote, so that two areas take turns; where all is kept the output is one of them.
         let is_out = self.kept == self.size;
-        let mut areas = [[None; 2]; 2];
-        let mut area = |planner: &mut Self, what: usize, from_last: usize| {
-            let goes_out = match planner.sort.wanted {
-                Wanted::Values => what == KEYS,
-                Wanted::Places { .. } => what == PLACES,
+        let count = self.lines * self.size;
+        let mut areas: [Option<Area>; 2] = [None; 2];
+        let mut given = self.x;
+        let mut all = Vec::new();
+        for (left, &step) in (0..passes.len()).rev().zip(&passes) {
+            let goes_out = match step.target {
+                Target::Values => true,
+                Target::Places => left == 0 || is_out,
+                Target::Keys => is_out && left.is_multiple_of(2),
+                Target::Pairs => false,
             };
-            if goes_out && (from_last == 0 || (is_out && from_last.is_multiple_of(2))) {
-                return planner.out;
-            }
-            *areas[what][from_last % 2].get_or_insert_with(|| planner.take(moved))
-        };
-        let mut done = Vec::new();
-        let mut before = [self.x; 2];
-        for (at, &pass) in passes.iter().enumerate() {
-            let from_last = passes.len() - 1 - at;
-            let from = before;
-            let to = [KEYS, PLACES].map(|what| {
-                let is_written = pass.target.writes()[what];
-                is_written.then(|| area(self, what, from_last))
-            });
-            for what in [KEYS, PLACES] {
-                before[what] = to[what].unwrap_or(before[what]);
-            }
-            let kept = if from_last == 0 { self.kept } else { self.size };
-            done.push((pass, from, to, kept));
-        }
-        for (pass, from, to, kept) in done {
-            let pass = Pass {
-                step: pass,
+            let to = match (goes_out, step.target) {
+                (true, _) => self.out,
+                // Of f64, once.
+                (false, Target::Places) => self.take((count * 4) as u64),
+                (false, target) => {
+                    let bytes = (count * target.bytes()) as u64;
+                    *areas[left % 2].get_or_insert_with(|| self.take(bytes))
+                }
+            };
+            all.push(Pass {
+                step,
                 blocks,
-                from,
+                given: std::mem::replace(&mut given, to),
                 to,
-                kept,
-            };
-            self.walk(&pass, Walk::Count, counts)?;
-            let dims = [self.lines, blocks.digits * blocks.count];
-            let areas = [counts.offset, sums.offset, self.taken];
-            let scanned =
-                scan::running(self.sort.op, self.capabilities, self.scratch, dims, areas)?;
+                kept: if left == 0 { self.kept } else { self.size },
+            });
+        }
+        let dims = [self.lines, blocks.digits * blocks.count];
+        let areas = [counts.offset, sums.offset, self.taken];
+        for pass in &all {
+            self.walk(pass, Walk::Count, counts)?;
+            let (op, capabilities) = (self.sort.op, self.capabilities);
+            let scanned = scan::running(op, capabilities, self.scratch, dims, areas)?;
             self.launches.extend(scanned);
-            self.walk(&pass, Walk::Move, sums)?;
+            self.walk(pass, Walk::Move, sums)?;
         }
         Ok(())
     }
@@ -366,30 +348,20 @@ impl Planner<'_> {
         first + start..last + (block + blocks.length).min(self.size)
     }
 
-    /// What a pass reads of some blocks: elements, or keys, and where they were.
-    fn sources(
-        &self,
-        pass: &Pass,
-        walk: Walk,
-        groups: &Range<usize>,
-    ) -> SmallVec<[(Area, Window); 2]> {
+    /// What a pass reads of some blocks: elements, and what the one before it moved.
+    fn sources(&self, pass: &Pass, groups: &Range<usize>) -> SmallVec<[(Area, Window); 2]> {
         let elements = self.elements(&pass.blocks, groups);
-        let [keys, places] = pass.from;
-        let of = |area: Area, bytes: usize| (area, area.window(&elements, bytes));
-        let mut sources = SmallVec::new();
-        sources.push(match pass.step.source {
-            Source::Keys => of(keys, 4),
-            Source::X => of(self.x, self.dtype.size()),
+        let size = self.dtype.size();
+        let source = pass.step.source;
+        let given = || (pass.given, pass.given.window(&elements, source.bytes()));
+        match source {
+            Source::X => smallvec![(self.x, self.x.window(&elements, size))],
+            Source::Keys | Source::Pairs => smallvec![given()],
             Source::Places => {
-                let lines = pass.lines(groups);
-                let x = self.x.window(&lines, self.size * self.dtype.size());
-                (self.x, x)
+                let x = self.x.window(&pass.lines(groups), self.size * size);
+                smallvec![(self.x, x), given()]
             }
-        });
-        if pass.step.reads_places(walk) {
-            sources.push(of(places, 4));
         }
-        sources
     }
 
     /// One walk of a pass through all blocks, which writes or reads what is counted.
@@ -402,13 +374,15 @@ impl Planner<'_> {
         };
         let limits = Limits::new(self.capabilities, of_block * steps, of_block * bytes);
         let limit = limits.binding_bytes;
+        let target_bytes = pass.step.target.bytes();
         let counted = |groups: &Range<usize>| {
             counts.window(&pass.lines(groups), blocks.count_bytes() as usize)
         };
         let fits = |groups: &Range<usize>| {
             let lines = pass.lines(groups).len() as u64;
-            let written = (lines * pass.kept as u64 * 4).next_multiple_of(WINDOW_ALIGNMENT);
-            let sources = self.sources(pass, walk, groups);
+            let written =
+                (lines * pass.kept as u64 * target_bytes as u64).next_multiple_of(WINDOW_ALIGNMENT);
+            let sources = self.sources(pass, groups);
             let mut windows = sources.iter().map(|(_, window)| window.bytes);
             windows.all(|bytes| bytes <= limit)
                 && counted(groups).bytes <= limit
@@ -417,28 +391,30 @@ impl Planner<'_> {
         let dims = [self.lines, blocks.count];
         let all = 0..self.lines * blocks.count;
         for groups in ranges::ranges(self.sort.op, &dims, all, limits.elements, fits)? {
-            let sources = self.sources(pass, walk, &groups);
+            let sources = self.sources(pass, &groups);
             let counts = (counts, counted(&groups));
             let lines = pass.lines(&groups);
             // One binding may not hold all that is written of a line.
             let written = match walk {
                 Walk::Count => smallvec![0..0],
-                Walk::Move => written(&(lines.start * pass.kept..lines.end * pass.kept), limit),
+                Walk::Move => {
+                    let all = lines.start * pass.kept..lines.end * pass.kept;
+                    written(&all, limit as usize / target_bytes)
+                }
             };
             for written in written {
                 let mut bound = sources.clone();
                 bound.push(counts);
                 if walk == Walk::Move {
-                    for area in pass.to.into_iter().flatten() {
-                        bound.push((area, area.window(&written, 4)));
-                    }
+                    bound.push((pass.to, pass.to.window(&written, target_bytes)));
                 }
                 let place = |at: usize, bytes: usize| {
                     let (area, window) = &bound[at];
                     area.place(window, bytes)
                 };
-                let has_keys = pass.step.source == Source::Keys;
-                let has_places = pass.step.reads_places(walk);
+                let source = pass.step.source;
+                let reads_x = matches!(source, Source::X | Source::Places);
+                let given = sources.len() - 1;
                 let words = smallvec![
                     groups.start as u32,
                     groups.end as u32,
@@ -448,13 +424,16 @@ impl Planner<'_> {
                     pass.step.shift,
                     self.flip(),
                     self.zeros(),
-                    if has_keys {
+                    if reads_x {
+                        place(0, self.dtype.size())
+                    } else {
+                        0
+                    },
+                    if source == Source::X {
                         0
                     } else {
-                        place(0, self.dtype.size())
+                        place(given, source.bytes())
                     },
-                    if has_keys { place(0, 4) } else { 0 },
-                    if has_places { place(1, 4) } else { 0 },
                     place(sources.len(), 4),
                     pass.kept as u32,
                     written.start as u32,
@@ -497,10 +476,10 @@ impl Planner<'_> {
     }
 }
 
-/// Elements that are written, in ranges that are bound each, from the beginning of a window on.
-fn written(all: &Range<usize>, limit: u64) -> SmallVec<[Range<usize>; 1]> {
+/// Elements that are written, in ranges of so many that are bound each, from the beginning of a window on.
+fn written(all: &Range<usize>, most: usize) -> SmallVec<[Range<usize>; 1]> {
     let first = all.start - all.start % WINDOW_ELEMENTS;
-    let most = limit as usize / 4 / WINDOW_ELEMENTS * WINDOW_ELEMENTS;
+    let most = most / WINDOW_ELEMENTS * WINDOW_ELEMENTS;
     let starts = (first..all.end).step_by(most);
     starts
         .map(|start| start..(start + most).min(all.end))
@@ -522,9 +501,9 @@ struct Launched<'a> {
 struct Pass {
     step: Step,
     blocks: Blocks,
-    /// Keys and places, where the pass reads some.
-    from: [Area; 2],
-    to: [Option<Area>; 2],
+    /// What the pass before moved, if there is one.
+    given: Area,
+    to: Area,
     /// Elements of a line that are written.
     kept: usize,
 }

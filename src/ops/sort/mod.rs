@@ -75,7 +75,8 @@ impl Tensor {
     /// Where the elements along `axis` are that come first, second and so on (PyTorch's and NumPy's `argsort`), as u32: with
     /// them [`Tensor::gather`] has any tensor of the shape in that order, and [`Tensor::index_select`] its rows. Equal elements
     /// stay in the order in which they are; -0 and 0 are equal here, and NaN and NaN. Otherwise in the order, and in memory, of
-    /// [`Tensor::sort`].
+    /// [`Tensor::sort`]. By several keys: by the last one first, then the next one gathered, and so on. Ranks are
+    /// `places.scatter(axis, &places, &counted)`, of numbers that count along the axis.
     ///
     /// ```
     /// use orlop::{Device, SortOrder, Tensor};
@@ -95,7 +96,8 @@ impl Tensor {
 
     /// The first `count` elements along `axis` in order, and where they are, as u32 (PyTorch's `topk`, whose largest are the
     /// first [`SortOrder::Descending`]): the same as the first of [`Tensor::argsort`] and of what it gathers. GPUs sort all of
-    /// a line for them; the CPU goes through it once where `count` is less than a quarter.
+    /// a line for them; the CPU goes through it once where `count` is less than a quarter. In memory the axis is the innermost of
+    /// the places; the elements lie by rows.
     ///
     /// ```
     /// use orlop::{Device, SortOrder, Tensor};

@@ -10,10 +10,6 @@ use super::keys::bits;
 use crate::dtype::DType;
 use crate::launch::KernelKey;
 
-/// What is read and written: keys, and where elements were.
-pub(super) const KEYS: usize = 0;
-pub(super) const PLACES: usize = 1;
-
 /// The walks of a pass.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Walk {
@@ -21,40 +17,58 @@ pub(super) enum Walk {
     Move,
 }
 
-/// What a pass reads keys from: elements (of f64 their lower words); what the pass before moved; the higher words of f64, where
-/// places that it moved say.
+/// What a pass reads: elements (of f64 their lower words); keys that the pass before moved, or pairs of one and where it was;
+/// elements (of f64 their higher words) where places say that it moved.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Source {
     X,
     Keys,
+    Pairs,
     Places,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Source::X => "x",
+            Source::Keys => "keys",
+            Source::Pairs => "pairs",
+            Source::Places => "places",
+        }
+    }
+
+    /// Of what the pass before moved.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Source::Pairs => 8,
+            _ => 4,
+        }
+    }
 }
 
 /// What a pass moves.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Target {
     Keys,
-    KeysAndPlaces,
+    Pairs,
     Places,
     Values,
 }
 
 impl Target {
-    /// Whether keys, or the values of them, and places are written.
-    pub(super) fn writes(self) -> [bool; 2] {
-        match self {
-            Target::Keys | Target::Values => [true, false],
-            Target::KeysAndPlaces => [true, true],
-            Target::Places => [false, true],
-        }
-    }
-
     fn name(self) -> &'static str {
         match self {
             Target::Keys => "keys",
-            Target::KeysAndPlaces => "keys and places",
+            Target::Pairs => "pairs",
             Target::Places => "places",
             Target::Values => "values",
+        }
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Target::Pairs => 8,
+            _ => 4,
         }
     }
 }
@@ -67,13 +81,6 @@ pub(super) struct Step {
     pub target: Target,
 }
 
-impl Step {
-    pub(super) fn reads_places(&self, walk: Walk) -> bool {
-        let moves_places = walk == Walk::Move && self.target.writes()[PLACES];
-        self.source == Source::Places || (self.source == Source::Keys && moves_places)
-    }
-}
-
 /// The passes of a dtype's keys, from the lowest digit to the highest.
 pub(super) fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Step> {
     let rounds: &[Source] = match dtype {
@@ -81,10 +88,14 @@ pub(super) fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Ste
         _ => &[Source::X],
     };
     let shifts = || (0..bits(dtype).min(32)).step_by(digits.ilog2() as usize);
+    let moved = match wanted {
+        Wanted::Values => Source::Keys,
+        Wanted::Places { .. } => Source::Pairs,
+    };
     let sources = rounds.iter().flat_map(|&first| {
         shifts().map(move |shift| match shift {
             0 => (shift, first),
-            _ => (shift, Source::Keys),
+            _ => (shift, moved),
         })
     });
     let sources: Vec<_> = sources.collect();
@@ -95,8 +106,8 @@ pub(super) fn all_passes(dtype: DType, wanted: Wanted, digits: usize) -> Vec<Ste
         source,
         target: match (wanted, next) {
             (Wanted::Values, None) => Target::Values,
-            (Wanted::Values, Some(_)) => Target::Keys,
-            (_, Some(Source::Keys)) => Target::KeysAndPlaces,
+            (_, Some(Source::Keys)) => Target::Keys,
+            (_, Some(Source::Pairs)) => Target::Pairs,
             _ => Target::Places,
         },
     };
@@ -122,36 +133,25 @@ pub(super) fn whole_key(dtype: DType, target: Target, threads: Option<usize>) ->
 }
 
 pub(super) fn pass_key(dtype: DType, step: Step, walk: Walk, blocks: &Blocks) -> KernelKey {
-    let source = match step.source {
-        Source::X => "x",
-        Source::Keys => "keys",
-        Source::Places => "places",
-    };
     let is_moving = walk == Walk::Move;
     // Keys are the same of all dtypes, until they are values again.
-    let is_any = source == "keys" && !(is_moving && step.target == Target::Values);
+    let is_any = matches!(step.source, Source::Keys | Source::Pairs)
+        && !(is_moving && step.target == Target::Values);
     let element = if is_any { DType::U32 } else { dtype };
     let mut values = SmallVec::from_iter([
         ("element", element.name().into()),
-        ("source", source.into()),
+        ("source", step.source.name().into()),
         ("digits", (blocks.digits as u32).into()),
         ("shared", u32::from(blocks.is_shared).into()),
     ]);
-    let written = step.target.writes().map(u32::from);
     if is_moving {
         values.push(("target", step.target.name().into()));
     }
     KernelKey {
         template: if is_moving { "sort/move" } else { "sort/count" },
         values,
-        bindings: 2
-            + u32::from(step.reads_places(walk))
-            + if is_moving {
-                written[0] + written[1]
-            } else {
-                0
-            },
-        words: 15,
+        bindings: 2 + u32::from(step.source == Source::Places) + u32::from(is_moving),
+        words: 14,
     }
 }
 
