@@ -3,8 +3,7 @@
 // element   of x: "f32", "f16", "bf16", "f64", "i32", "u32" or "bool"
 // source    of keys: "x", of f64 their lower words; "keys" that the pass before has moved, or "pairs" of one and where it was;
 //           "places" in x that it has, of f64 the higher words
-// digits    16 or 256
-// shared    0: an invocation has a block; 1: a workgroup has one (hardware, 16 digits)
+// shared    0: an invocation has a block; 1: a workgroup has one (hardware)
 {% import "part/passes" as passes -%}
 {{ passes.params() }}
 {{ params_var }}
@@ -32,12 +31,12 @@ fn main(
     let start = block * params.length;
     let end = min(start + params.length, params.size);
     let elements = line * params.size;
-    var of_digits: array<u32, {{ digits }}>;
+    var of_digits: array<u32, 16>;
     for (var place = start; place < end; place++) {
-        of_digits[(item_of(elements, place).x >> params.shift) & {{ digits - 1 }}u] += 1u;
+        of_digits[(item_of(elements, place).x >> params.shift) & 15u] += 1u;
     }
-    var to = params.counts_first + line * {{ digits }}u * params.blocks + block;
-    for (var digit = 0u; digit < {{ digits }}u; digit++) {
+    var to = params.counts_first + line * 16u * params.blocks + block;
+    for (var digit = 0u; digit < 16u; digit++) {
         counts[to] = of_digits[digit];
         to += params.blocks;
     }

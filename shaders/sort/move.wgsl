@@ -4,8 +4,7 @@
 // element   as in `sort/count`
 // source    as in `sort/count`
 // target    "keys", or "pairs" of one and where it was; at last "values", as words, or "places"
-// digits    16 or 256
-// shared    0: an invocation has a block; 1: a workgroup has one, 2048 elements at once (hardware, 16 digits)
+// shared    0: an invocation has a block; 1: a workgroup has one, 2048 elements at once (hardware)
 {% import "part/passes" as passes -%}
 {% import "part/keys" as keys -%}
 {% import "part/digits" as of -%}
@@ -34,7 +33,7 @@ fn before(line: u32, digit: u32, block: u32) -> u32 {
     if at == 0u {
         return 0u;
     }
-    return counted[params.counts_first + line * {{ digits }}u * params.blocks + at - 1u];
+    return counted[params.counts_first + line * 16u * params.blocks + at - 1u];
 }
 {%- if shared == 0 %}
 
@@ -54,13 +53,13 @@ fn main(
     let start = block * params.length;
     let end = min(start + params.length, params.size);
     let elements = line * params.size;
-    var next: array<u32, {{ digits }}>;
-    for (var digit = 0u; digit < {{ digits }}u; digit++) {
+    var next: array<u32, 16>;
+    for (var digit = 0u; digit < 16u; digit++) {
         next[digit] = before(line, digit, block);
     }
     for (var place = start; place < end; place++) {
         let item = item_of(elements, place);
-        let digit = (item.x >> params.shift) & {{ digits - 1 }}u;
+        let digit = (item.x >> params.shift) & 15u;
         let to = next[digit];
         next[digit] = to + 1u;
         let bound = line * params.kept + to - params.window_first;

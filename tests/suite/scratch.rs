@@ -552,25 +552,19 @@ fn in_order(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3], places
     if size <= 64 || (is_hard && size <= 2048) {
         return 0;
     }
-    let (digits, block) = match is_hard {
-        true => {
-            let of_line = 2048usize.div_ceil(lines);
-            (16, size.div_ceil(of_line).next_multiple_of(2048))
-        }
-        false => {
-            let digits: usize = if size >= 64 << 10 { 256 } else { 16 };
-            let of_line = 256usize.div_ceil(lines);
-            let block = size.div_ceil(of_line).max(digits.max(64));
-            (digits, block.min(32 << 10))
-        }
+    let block = match is_hard {
+        true => size
+            .div_ceil(2048usize.div_ceil(lines))
+            .next_multiple_of(2048),
+        false => size.div_ceil(256usize.div_ceil(lines)).clamp(64, 32 << 10),
     };
-    let counts = digits * size.div_ceil(block);
+    let counts = 16 * size.div_ceil(block);
     let counted = 2 * rounded(4 * lines * counts) + scanned(is_hard, [counts, lines], false);
     let bits = match dtype {
         DType::Bool => 1,
         dtype => 8 * dtype.size() as u32,
     };
-    let passes = bits.div_ceil(digits.ilog2());
+    let passes = bits.div_ceil(4);
     let moved = match (places, passes) {
         (_, 1) => 0,
         (false, _) => rounded(4 * lines * size),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::keys::bits;
-use super::steps::{Source, Step, Target, Walk, all_passes, pass_key, whole_key};
+use super::steps::{DIGITS, Source, Step, Target, Walk, all_passes, pass_key, whole_key};
 use super::{Sort, SortOrder, Wanted};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
@@ -25,11 +25,6 @@ const SHORT: usize = 64;
 const NEIGHBOURS: usize = 8;
 pub(super) const THREADS: [usize; 2] = [64, 256];
 const TILE: usize = NEIGHBOURS * THREADS[1];
-/// Digits of a pass: of hardware, and of short blocks; of software adapters' long lines, which go through fewer passes.
-pub(super) const DIGITS: usize = 16;
-pub(super) const MANY_DIGITS: usize = 256;
-/// Elements of a line from which there are many digits.
-const LONG: usize = 64 << 10;
 /// Invocations that a software adapter is given, how many elements each has at least, and turns of its loops at most: llvmpipe
 /// ends them at 65,535.
 const SOFT_INVOCATIONS: usize = 256;
@@ -49,40 +44,31 @@ const MOVE_STEPS: f64 = 64.0;
 
 /// How lines are cut in passes.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks {
-    pub is_shared: bool,
-    pub digits: usize,
+struct Blocks {
+    is_shared: bool,
     /// Elements of a block, and blocks of a line.
-    pub length: usize,
-    pub count: usize,
+    length: usize,
+    count: usize,
 }
 
 impl Blocks {
     fn new(lines: usize, size: usize, capabilities: &Capabilities) -> Self {
         let is_shared = !plan::is_software(capabilities);
-        let is_long = size >= LONG && capabilities.indexed_bytes() >= LEAST_FOR_MANY;
-        let digits = match !is_shared && is_long {
-            true => MANY_DIGITS,
-            false => DIGITS,
-        };
         let bytes = counted_bytes(capabilities) as usize;
         // What bindings hold: a block's elements, of 8 bytes at most, and a line's counts.
         let most = bytes / 8;
-        let least = size.div_ceil((bytes / (4 * digits)).max(1));
+        let least = size.div_ceil((bytes / (4 * DIGITS)).max(1));
         let of_line = |all: usize| size.div_ceil(all.div_ceil(lines)).max(least);
         let length = match is_shared {
             // Whole tiles, or part of one.
             true => of_line(WORKGROUPS)
                 .next_multiple_of(TILE)
                 .min((most / TILE * TILE).max(TILE)),
-            false => of_line(SOFT_INVOCATIONS)
-                .max(LEAST.max(digits))
-                .min(LONGEST_LOOP),
+            false => of_line(SOFT_INVOCATIONS).clamp(LEAST, LONGEST_LOOP),
         };
         let length = length.min(most).max(1);
         Blocks {
             is_shared,
-            digits,
             length,
             count: size.div_ceil(length),
         }
@@ -90,12 +76,9 @@ impl Blocks {
 
     /// Bytes of the counts of a line.
     fn count_bytes(&self) -> u64 {
-        (self.digits * self.count * 4) as u64
+        (DIGITS * self.count * 4) as u64
     }
 }
-
-/// Bytes of bindings that counts of many digits are for, and blocks of the longest lines.
-const LEAST_FOR_MANY: u64 = 16 << 20;
 
 /// Bytes of what a launch binds, but for a window's ends.
 fn counted_bytes(capabilities: &Capabilities) -> u64 {
@@ -283,7 +266,7 @@ impl Planner<'_> {
     /// Lines of any size: by each digit of keys two walks through their blocks.
     fn passes(&mut self) -> Result<()> {
         let blocks = Blocks::new(self.lines, self.size, self.capabilities);
-        let passes = all_passes(self.dtype, self.sort.wanted, blocks.digits);
+        let passes = all_passes(self.dtype, self.sort.wanted);
         let bytes = self.lines as u64 * blocks.count_bytes();
         let counts = self.take(bytes);
         let sums = self.take(bytes);
@@ -317,7 +300,7 @@ impl Planner<'_> {
                 kept: if left == 0 { self.kept } else { self.size },
             });
         }
-        let dims = [self.lines, blocks.digits * blocks.count];
+        let dims = [self.lines, DIGITS * blocks.count];
         let areas = [counts.offset, sums.offset, self.taken];
         for pass in &all {
             self.walk(pass, Walk::Count, counts)?;
@@ -440,7 +423,7 @@ impl Planner<'_> {
                     written.len() as u32,
                 ];
                 let launch = Launched {
-                    key: pass_key(self.dtype, pass.step, walk, blocks),
+                    key: pass_key(self.dtype, pass.step, walk, blocks.is_shared),
                     bound: &bound,
                     words,
                     steps: groups.len(),
