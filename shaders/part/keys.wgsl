@@ -71,3 +71,30 @@ fn value_of(flipped: u32) -> u32 {
     {%- endif %}
 }
 {%- endmacro -%}
+
+{# Params of kernels that have whole lines in order, `first` and `end` of which count what the kernel says. -#}
+{% macro line_params() -%}
+struct Params {
+    first: u32,
+    end: u32,
+    // Place of element 0, and of the first that is written of line 0.
+    x_first: u32,
+    out_first: u32,
+    // Elements of a line, and how many of it are written.
+    size: u32,
+    kept: u32,
+    flip: u32,
+    zeros: u32,
+}
+{%- endmacro -%}
+
+{# What they bind, with the functions of keys that they need. -#}
+{% macro of_lines(element, target) -%}
+@group(0) @binding(0) var<storage, read_write> x: array<{{ storage.unit(moved(element), false) }}>;
+@group(0) @binding(1) var<storage, read_write> out: array<u32>;
+
+{{ read(element) }}
+{%- if target == "values" %}
+{{ written(element) }}
+{%- endif %}
+{%- endmacro -%}

@@ -59,3 +59,35 @@ fn item_of(line: u32, place: u32) -> vec2<u32> {
     {%- endif %}
 }
 {%- endmacro -%}
+
+{# The head of main, by an invocation or, `shared`, a workgroup for each block: its line, which begins at `elements`, and its -#}
+{# places from `start` to `end` there. -#}
+{% macro begun(shared) -%}
+{% if shared == 0 -%}
+@compute @workgroup_size(16)
+{%- else -%}
+@compute @workgroup_size(256)
+{%- endif %}
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+    @builtin(local_invocation_index) local_index: u32,
+) {
+    // The grid is folded into two dimensions.
+    let workgroup_index = workgroup.x + workgroup.y * workgroups.x;
+    {%- if shared == 0 %}
+    let at = workgroup_index * 16u + local_index;
+    if at >= params.end - params.first {
+        return;
+    }
+    {%- else %}
+    // None leaves before the barriers.
+    let is_there = workgroup_index < params.end - params.first;
+    let at = select(0u, workgroup_index, is_there);
+    {%- endif %}
+    let line = (params.first + at) / params.blocks;
+    let block = params.first + at - line * params.blocks;
+    let start = block * params.length;
+    let end = {{ "min(start + params.length, params.size)" if shared == 0 else "select(0u, min(start + params.length, params.size), is_there)" }};
+    let elements = line * params.size;
+{%- endmacro -%}

@@ -15,22 +15,7 @@
 
 {%- if shared == 0 %}
 
-@compute @workgroup_size(16)
-fn main(
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(local_invocation_index) local_index: u32,
-) {
-    // The grid is folded into two dimensions.
-    let at = (workgroup.x + workgroup.y * workgroups.x) * 16u + local_index;
-    if at >= params.end - params.first {
-        return;
-    }
-    let line = (params.first + at) / params.blocks;
-    let block = params.first + at - line * params.blocks;
-    let start = block * params.length;
-    let end = min(start + params.length, params.size);
-    let elements = line * params.size;
+{{ passes.begun(0) }}
     var of_digits: array<u32, 16>;
     for (var place = start; place < end; place++) {
         of_digits[(item_of(elements, place).x >> params.shift) & 15u] += 1u;
@@ -45,21 +30,7 @@ fn main(
 
 var<workgroup> totals: array<atomic<u32>, 16>;
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(local_invocation_index) local_index: u32,
-) {
-    let at = workgroup.x + workgroup.y * workgroups.x;
-    // None leaves before the barriers.
-    let is_there = at < params.end - params.first;
-    let group = params.first + select(0u, at, is_there);
-    let line = group / params.blocks;
-    let block = group - line * params.blocks;
-    let start = block * params.length;
-    let end = select(0u, min(start + params.length, params.size), is_there);
-    let elements = line * params.size;
+{{ passes.begun(1) }}
     if local_index < 16u {
         atomicStore(&totals[local_index], 0u);
     }

@@ -1,34 +1,15 @@
-// Lines of at most 8 x `threads` elements in order, each in a workgroup's memory: digit after digit of its keys.
+// Lines of at most 8 x `threads` elements in order, each in a workgroup's memory: digit after digit of its keys. Params count lines.
 //
 // element   of x: "f32", "f16", "bf16", "f64", "i32", "u32" or "bool"
 // target    "values": elements in order, as words; "places": where they were
 // threads   of a workgroup: 64 or 256
 {% import "part/keys" as keys -%}
 {% import "part/digits" as digits -%}
-{% import "part/storage" as storage -%}
 {% set bits = {"f16": 16, "bf16": 16, "bool": 1}[element] | default(32) -%}
-struct Params {
-    // Lines: the first one, one past the last.
-    first: u32,
-    end: u32,
-    // Place of element 0, and of the first that is written of line 0.
-    x_first: u32,
-    out_first: u32,
-    // Elements of a line, and how many of it are written.
-    size: u32,
-    kept: u32,
-    flip: u32,
-    zeros: u32,
-}
+{{ keys.line_params() }}
 {{ params_var }}
 
-@group(0) @binding(0) var<storage, read_write> x: array<{{ storage.unit(keys.moved(element), false) }}>;
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
-
-{{ keys.read(element) }}
-{%- if target == "values" %}
-{{ keys.written(element) }}
-{%- endif %}
+{{ keys.of_lines(element, target) }}
 
 {{ digits.memory(threads) }}
 

@@ -37,22 +37,7 @@ fn before(line: u32, digit: u32, block: u32) -> u32 {
 }
 {%- if shared == 0 %}
 
-@compute @workgroup_size(16)
-fn main(
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(local_invocation_index) local_index: u32,
-) {
-    // The grid is folded into two dimensions.
-    let at = (workgroup.x + workgroup.y * workgroups.x) * 16u + local_index;
-    if at >= params.end - params.first {
-        return;
-    }
-    let line = (params.first + at) / params.blocks;
-    let block = params.first + at - line * params.blocks;
-    let start = block * params.length;
-    let end = min(start + params.length, params.size);
-    let elements = line * params.size;
+{{ passes.begun(0) }}
     var next: array<u32, 16>;
     for (var digit = 0u; digit < 16u; digit++) {
         next[digit] = before(line, digit, block);
@@ -74,21 +59,7 @@ fn main(
 // Of each digit, what comes before the block's elements that have it, without those of lower digits in the block.
 var<workgroup> starts: array<u32, 16>;
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(num_workgroups) workgroups: vec3<u32>,
-    @builtin(local_invocation_index) local_index: u32,
-) {
-    let at = workgroup.x + workgroup.y * workgroups.x;
-    // None leaves before the barriers.
-    let is_there = at < params.end - params.first;
-    let group = params.first + select(0u, at, is_there);
-    let line = group / params.blocks;
-    let block = group - line * params.blocks;
-    let start = block * params.length;
-    let end = select(0u, min(start + params.length, params.size), is_there);
-    let elements = line * params.size;
+{{ passes.begun(1) }}
     let shift = params.shift;
     // Of the first invocations, each of its digit.
     var before_tile = 0u;

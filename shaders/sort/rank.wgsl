@@ -1,31 +1,13 @@
-// Short lines in order: each element is written behind those of its line that come before it.
+// Short lines in order: each element is written behind those of its line that come before it. Params count
+// elements.
 //
 // element   of x: "f32", "f16", "bf16", "f64", "i32", "u32" or "bool"
 // target    "values": elements in order, as words; "places": where they were
 {% import "part/keys" as keys -%}
-{% import "part/storage" as storage -%}
-struct Params {
-    // Elements: the first one, one past the last.
-    first: u32,
-    end: u32,
-    // Place of element 0, and of the first that is written of line 0.
-    x_first: u32,
-    out_first: u32,
-    // Elements of a line, and how many of it are written.
-    size: u32,
-    kept: u32,
-    flip: u32,
-    zeros: u32,
-}
+{{ keys.line_params() }}
 {{ params_var }}
 
-@group(0) @binding(0) var<storage, read_write> x: array<{{ storage.unit(keys.moved(element), false) }}>;
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
-
-{{ keys.read(element) }}
-{%- if target == "values" %}
-{{ keys.written(element) }}
-{%- endif %}
+{{ keys.of_lines(element, target) }}
 
 @compute @workgroup_size(256)
 fn main(
