@@ -97,17 +97,22 @@ fn check<T: Number>(x: &Operand<T>, axis: usize) -> Result<()> {
     Ok(())
 }
 
+/// Up to six axes, short ones and long ones, with no more elements than that.
+pub fn shape(rng: &mut Rng, most: usize) -> Vec<usize> {
+    loop {
+        let rank = rng.between(1, 6);
+        let largest = *rng.pick(&[4, 9, 70, 2000]);
+        let shape: Vec<usize> = (0..rank).map(|_| rng.between(1, largest)).collect();
+        if shape.iter().product::<usize>() <= most {
+            return shape;
+        }
+    }
+}
+
 fn random<T: Number>(context: &Context) -> Result<()> {
     let most = if context.is_slow() { 600 } else { 6000 };
     cases(if context.is_slow() { 6 } else { 25 }, |rng| {
-        let shape = loop {
-            let rank = rng.between(1, 6);
-            let largest = *rng.pick(&[4, 9, 70, 2000]);
-            let shape: Vec<usize> = (0..rank).map(|_| rng.between(1, largest)).collect();
-            if shape.iter().product::<usize>() <= most {
-                break shape;
-            }
-        };
+        let shape = shape(rng, most);
         let x = Operand::<T>::random_view(context.device(), rng, &shape)?;
         for axis in 0..shape.len() {
             check(&x, axis)?;

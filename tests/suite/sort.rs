@@ -8,6 +8,7 @@ use crate::adapters::{Context, Variant, in_turn, runs_hardwares};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::Operand;
 use crate::rng::{Rng, cases};
+use crate::scan::shape;
 use crate::{Scope, Test};
 
 pub fn tests() -> Vec<Test> {
@@ -141,14 +142,7 @@ fn line<T: Number>(context: &Context, rng: &mut Rng, shape: &[usize]) -> Result<
 fn random<T: Number>(context: &Context) -> Result<()> {
     let most = if context.is_slow() { 500 } else { 5000 };
     cases(if context.is_slow() { 5 } else { 20 }, |rng| {
-        let shape = loop {
-            let rank = rng.between(1, 6);
-            let largest = *rng.pick(&[4, 9, 70, 2000]);
-            let shape: Vec<usize> = (0..rank).map(|_| rng.between(1, largest)).collect();
-            if shape.iter().product::<usize>() <= most {
-                break shape;
-            }
-        };
+        let shape = shape(rng, most);
         let x = Operand::<T>::view_of(context.device(), rng, &shape, sample)?;
         check(&x, rng.below(shape.len()))
     })

@@ -1,7 +1,7 @@
 //! The CPU twin: lines one after the other or, of few long ones, parts of their range of keys, in threads that share them.
 
 use super::keys::{self, Keyed};
-use super::{Sort, SortOrder, Wanted};
+use super::{Sort, Wanted};
 use crate::cpu::{self, host_vec, parallel, vectorised};
 use crate::dtype::{DType, by_size};
 use crate::error::Result;
@@ -68,91 +68,64 @@ fn typed<T: Keyed>(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) 
         x,
         size,
         kept,
-        zeros: sort.wanted
-            == Wanted::Places {
-                of_equal_zeros: true,
-            },
-        flip: match sort.order {
-            SortOrder::Ascending => 0,
-            SortOrder::Descending => u64::MAX >> (64 - keys::bits(T::DTYPE)),
-        },
+        zeros: sort.has_equal_zeros(),
+        flip: sort.flip(T::DTYPE),
     };
     match sort.wanted {
         Wanted::Values => {
             let out = &mut output.elements::<T::Wide>()[..outs];
             let flip = lines.flip;
-            lines.write(0, out, &|key: u32| T::of(u64::from(key) ^ flip))
+            lines.write(out, &|key: u32| T::of(u64::from(key) ^ flip))
         }
         Wanted::Places { .. } => {
             let out = &mut output.elements::<u32>()[..outs];
             match T::DTYPE {
-                DType::F64 => lines.write(PLACE, out, &|item: u128| item as u32),
-                _ => lines.write(PLACE, out, &|item: u64| item as u32),
+                DType::F64 => lines.write(out, &|item: u128| item as u32),
+                _ => lines.write(out, &|item: u64| item as u32),
             }
         }
     }
 }
 
-/// Bits of a place below an item's key.
-const PLACE: u32 = 32;
-
 /// What is put in order: a key or, above a place, one; equal ones are the same.
 trait Item: Ord + Copy + Send + Sync + Default {
+    /// Bits of the place.
+    const PLACE: u32;
+
     fn new(key: u64, place: usize) -> Self;
     fn key(self) -> u64;
     fn digit(self, shift: u32) -> usize;
 }
 
-impl Item for u32 {
-    #[inline(always)]
-    fn new(key: u64, _: usize) -> Self {
-        key as u32
-    }
+macro_rules! item {
+    ($item:ty, |$key:ident, $at:ident| $new:expr, $place:expr) => {
+        impl Item for $item {
+            const PLACE: u32 = $place;
 
-    #[inline(always)]
-    fn key(self) -> u64 {
-        u64::from(self)
-    }
+            #[inline(always)]
+            fn new($key: u64, $at: usize) -> Self {
+                $new
+            }
 
-    #[inline(always)]
-    fn digit(self, shift: u32) -> usize {
-        (self >> shift) as usize % DIGITS
-    }
+            #[inline(always)]
+            fn key(self) -> u64 {
+                (self >> Self::PLACE) as u64
+            }
+
+            #[inline(always)]
+            fn digit(self, shift: u32) -> usize {
+                (self >> shift) as usize % DIGITS
+            }
+        }
+    };
 }
-
-impl Item for u64 {
-    #[inline(always)]
-    fn new(key: u64, place: usize) -> Self {
-        key << PLACE | place as u64
-    }
-
-    #[inline(always)]
-    fn key(self) -> u64 {
-        self >> PLACE
-    }
-
-    #[inline(always)]
-    fn digit(self, shift: u32) -> usize {
-        (self >> shift) as usize % DIGITS
-    }
-}
-
-impl Item for u128 {
-    #[inline(always)]
-    fn new(key: u64, place: usize) -> Self {
-        u128::from(key) << PLACE | place as u128
-    }
-
-    #[inline(always)]
-    fn key(self) -> u64 {
-        (self >> PLACE) as u64
-    }
-
-    #[inline(always)]
-    fn digit(self, shift: u32) -> usize {
-        (self >> shift) as usize % DIGITS
-    }
-}
+item!(u32, |key, _at| key as u32, 0);
+item!(u64, |key, at| key << Self::PLACE | at as u64, 32);
+item!(
+    u128,
+    |key, at| u128::from(key) << Self::PLACE | at as u128,
+    32
+);
 
 struct Lines<'a, T> {
     op: &'static str,
@@ -164,10 +137,9 @@ struct Lines<'a, T> {
 }
 
 impl<T: Keyed> Lines<'_, T> {
-    /// Writes what `told` says of the first items of each line, whose keys begin at bit `start`.
+    /// Writes what `told` says of the first items of each line.
     fn write<I: Item, O: Send>(
         &self,
-        start: u32,
         out: &mut [O],
         told: &(impl Fn(I) -> O + Sync),
     ) -> Result<()> {
@@ -182,7 +154,7 @@ impl<T: Keyed> Lines<'_, T> {
             for (line, out) in self.x.chunks(size).zip(out.chunks_mut(kept)) {
                 match is_sparse {
                     true => self.first_of_long(line, out, told)?,
-                    false => self.long(line, start, out, told)?,
+                    false => self.long(line, out, told)?,
                 }
             }
             return Ok(());
@@ -222,12 +194,10 @@ impl<T: Keyed> Lines<'_, T> {
                             ranked(&items, out, told);
                             continue;
                         }
-                        sorted(&mut items, &mut spare, start, T::DTYPE)
+                        sorted(&mut items, &mut spare, T::DTYPE)
                     }
                 };
-                for (out, &item) in out.iter_mut().zip(sorted) {
-                    *out = told(item);
-                }
+                tell(out, sorted, told);
             }
             rooms.lock().push([items, spare]);
         });
@@ -243,7 +213,6 @@ impl<T: Keyed> Lines<'_, T> {
     fn long<I: Item, O: Send>(
         &self,
         line: &[T],
-        start: u32,
         out: &mut [O],
         told: &(impl Fn(I) -> O + Sync),
     ) -> Result<()> {
@@ -289,10 +258,8 @@ impl<T: Keyed> Lines<'_, T> {
                     count += usize::from(is_here);
                 }
                 items.truncate(count);
-                let sorted = sorted(&mut items, &mut spare, start, T::DTYPE);
-                for (out, &item) in out.iter_mut().zip(sorted) {
-                    *out = told(item);
-                }
+                let sorted = sorted(&mut items, &mut spare, T::DTYPE);
+                tell(out, sorted, told);
             },
         );
         Ok(())
@@ -313,7 +280,6 @@ impl<T: Keyed> Lines<'_, T> {
     fn first_of_long<I: Item, O>(
         &self,
         line: &[T],
-
         out: &mut [O],
         told: &(impl Fn(I) -> O + Sync),
     ) -> Result<()> {
@@ -332,9 +298,7 @@ impl<T: Keyed> Lines<'_, T> {
             all.extend_from_slice(first);
         }
         all.sort_unstable();
-        for (out, &item) in out.iter_mut().zip(&all) {
-            *out = told(item);
-        }
+        tell(out, &all, told);
         Ok(())
     }
 
@@ -377,6 +341,14 @@ impl<T: Keyed> Lines<'_, T> {
     }
 }
 
+/// Writes what is told of the first items, as many as there is room for.
+#[inline(always)]
+fn tell<I: Item, O>(out: &mut [O], items: &[I], told: &impl Fn(I) -> O) {
+    for (out, &item) in out.iter_mut().zip(items) {
+        *out = told(item);
+    }
+}
+
 /// Items that are held for so many that are kept.
 fn held(kept: usize) -> usize {
     (2 * kept).max(LEAST_HELD)
@@ -398,12 +370,7 @@ fn ranked<I: Item, O>(items: &[I], out: &mut [O], told: &impl Fn(I) -> O) {
 
 /// The items in order, here or in what is spare. From the lowest digit to the highest each moves all of them to where their
 /// digits say, equal ones in the order in which they are; digits that all items share move none.
-fn sorted<'a, I: Item>(
-    items: &'a mut Vec<I>,
-    spare: &'a mut Vec<I>,
-    start: u32,
-    dtype: DType,
-) -> &'a [I] {
+fn sorted<'a, I: Item>(items: &'a mut Vec<I>, spare: &'a mut Vec<I>, dtype: DType) -> &'a [I] {
     let count = items.len();
     if count <= FEW {
         items.sort_unstable();
@@ -414,7 +381,7 @@ fn sorted<'a, I: Item>(
     let counts = &mut counts[..passes as usize];
     for item in items.iter() {
         for (pass, counts) in (0..).zip(counts.iter_mut()) {
-            counts[item.digit(start + pass * DIGIT)] += 1;
+            counts[item.digit(I::PLACE + pass * DIGIT)] += 1;
         }
     }
     spare.resize(count, I::default());
@@ -427,7 +394,7 @@ fn sorted<'a, I: Item>(
         for count in counts.iter_mut() {
             next += std::mem::replace(count, next);
         }
-        let shift = start + pass * DIGIT;
+        let shift = I::PLACE + pass * DIGIT;
         for &item in from.iter() {
             let place = &mut counts[item.digit(shift)];
             to[*place] = item;

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::keys::bits;
 use super::steps::{DIGITS, Source, Step, Target, Walk, all_passes, pass_key, whole_key};
-use super::{Sort, SortOrder, Wanted};
+use super::{Sort, Wanted};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -197,20 +197,6 @@ pub(super) fn launches(
 }
 
 impl Planner<'_> {
-    fn flip(&self) -> u32 {
-        match self.sort.order {
-            SortOrder::Ascending => 0,
-            SortOrder::Descending => u32::MAX >> (32 - bits(self.dtype).min(32)),
-        }
-    }
-
-    fn zeros(&self) -> u32 {
-        let are_equal = Wanted::Places {
-            of_equal_zeros: true,
-        };
-        u32::from(self.sort.wanted == are_equal)
-    }
-
     /// Lines that kernels have in order at once: by an invocation for each element, or a workgroup of so many for each line.
     fn whole(&mut self, threads: Option<usize>) -> Result<()> {
         let (size, kept) = (self.size, self.kept);
@@ -247,8 +233,8 @@ impl Planner<'_> {
                 self.out.place(&windows[1], 4),
                 size as u32,
                 kept as u32,
-                self.flip(),
-                self.zeros(),
+                self.sort.flip(self.dtype) as u32,
+                u32::from(self.sort.has_equal_zeros()),
             ];
             let launch = Launched {
                 key: whole_key(self.dtype, target, threads),
@@ -405,8 +391,8 @@ impl Planner<'_> {
                     blocks.length as u32,
                     blocks.count as u32,
                     pass.step.shift,
-                    self.flip(),
-                    self.zeros(),
+                    self.sort.flip(self.dtype) as u32,
+                    u32::from(self.sort.has_equal_zeros()),
                     if reads_x {
                         place(0, self.dtype.size())
                     } else {

@@ -189,6 +189,22 @@ impl Sort {
         lines.contiguous().map(Cow::Owned)
     }
 
+    /// Whether -0 and 0 have one key.
+    fn has_equal_zeros(&self) -> bool {
+        let equal = Wanted::Places {
+            of_equal_zeros: true,
+        };
+        self.wanted == equal
+    }
+
+    /// Bits of keys that are turned: all of them where the largest come first.
+    fn flip(&self, dtype: DType) -> u64 {
+        match self.order {
+            SortOrder::Ascending => 0,
+            SortOrder::Descending => u64::MAX >> (64 - keys::bits(dtype)),
+        }
+    }
+
     /// Elements of a line that come in, and that come out; 0 of a scalar, which has no axis.
     fn sizes(&self, shape: &Shape) -> [usize; 2] {
         let size = shape.last().copied().unwrap_or(0);
