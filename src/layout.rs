@@ -3,6 +3,7 @@
 mod axis;
 mod merge;
 mod slice;
+mod unfold;
 
 pub use axis::Axis;
 pub(crate) use axis::each_once;
@@ -147,7 +148,8 @@ impl Layout {
         sizes.any(|(&size, &stride)| size > 1 && stride < 0)
     }
 
-    /// Each element once: repeated dimensions (stride 0) keep one index.
+    /// Repeated dimensions (stride 0) keep one index. Where windows do not overlap either
+    /// ([`Layout::is_distinct`]), each element is there once.
     pub(crate) fn distinct(&self) -> Self {
         let sizes = self.shape.iter().zip(&self.strides);
         Self {

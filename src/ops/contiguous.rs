@@ -105,7 +105,7 @@ impl Tensor {
         road::run_at_home(&COPY, self)
     }
 
-    /// A copy where the tensor lives in which each element is once, seen as often as here.
+    /// A copy where the tensor lives that repeats no dimension, seen as often as here.
     pub(super) fn copy_once(&self) -> Result<Tensor> {
         let once = self.view(self.layout().distinct()).copy_at_home()?;
         once.broadcast_to(self.shape())
@@ -160,8 +160,7 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for a view that has one element at several places: nothing can be written
     /// through it.
     pub(super) fn check_distinct(&self, op: &'static str) -> Result<()> {
-        // Of no elements nothing is written, whatever the strides.
-        if self.elements() == 0 || self.layout().distinct() == *self.layout() {
+        if self.layout().is_distinct() {
             return Ok(());
         }
         let problem = format!("{self:?} has one element at several places: copy it first");

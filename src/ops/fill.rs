@@ -46,10 +46,11 @@ impl Tensor {
     /// Writes `value` to every element, in place: all views of the storage see it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when an integer or bool dtype cannot hold the value;
-    /// what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
+    /// [`Error::InvalidArgument`] when an integer or bool dtype cannot hold the value, or for windows that overlap
+    /// ([`Tensor::unfold`]); what any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
         let each = self.view(self.layout().distinct());
+        each.check_distinct("fill")?;
         let fill = Fill::new("fill", each.shape().clone(), value.into(), self.dtype())?;
         contiguous::write(&fill, &[], &each)
     }

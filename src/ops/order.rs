@@ -16,7 +16,7 @@ impl AxisOrder {
     /// That of layouts of one shape, but for those that repeat elements, which lie in any order. `None` where they
     /// lie by rows, or differ.
     pub(super) fn of<'a>(layouts: impl Iterator<Item = &'a Layout>) -> Option<Self> {
-        let mut whole = layouts.filter(|layout| longer(layout).all(|(_, step)| step != 0));
+        let mut whole = layouts.filter(|layout| layout.is_distinct());
         let first = whole.next()?;
         if falls(longer(first).map(|(_, step)| step)) {
             return None;

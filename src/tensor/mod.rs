@@ -134,6 +134,42 @@ impl Tensor {
         Ok(self.view(self.layout.flip(axes)?))
     }
 
+    /// A view of every window of `size` neighbours along an axis, one each `step` elements (PyTorch's `Tensor.unfold`,
+    /// NumPy's `sliding_window_view`). The axis counts windows then, `(length - size) / step + 1` of them, and a new last axis
+    /// goes along each. Nothing is copied: windows that overlap see the same elements. So they can be read by
+    /// every op, but not written to.
+    ///
+    /// Reduced along the new axes they are pooled; multiplied with weights they are convolved. Zeros around are those of
+    /// [`Tensor::pad`]; a slice with steps of a new axis dilates.
+    ///
+    /// ```
+    /// use orlop::{Device, Tensor};
+    ///
+    /// let x = Tensor::from_slice(&Device::cpu(), &[3.0f32, 1.0, 4.0, 1.0, 5.0, 9.0], [6])?;
+    /// let windows = x.unfold(0, 2, 2)?;                       // [3, 2]
+    /// assert_eq!(windows.max(-1)?.to_vec::<f32>()?, [3.0, 4.0, 9.0]);
+    /// assert_eq!(x.unfold(0, 3, 1)?.mean(-1)?.to_vec::<f32>()?[3], 5.0);
+    ///
+    /// // A convolution of images [n, c, h, w] with weights [o, c, 3, 3], by steps of 1.
+    /// let images = Tensor::randn(&Device::cpu(), [2, 3, 8, 10], orlop::DType::F32, 1)?;
+    /// let weights = Tensor::randn(&Device::cpu(), [4, 3, 3, 3], orlop::DType::F32, 2)?;
+    /// let patches = images.unfold(2, 3, 1)?.unfold(3, 3, 1)?; // [n, c, h - 2, w - 2, 3, 3]
+    /// let patches = patches.permute(&[0, 2, 3, 1, 4, 5])?.reshape([2, 6 * 8, 3 * 3 * 3])?;
+    /// let features = patches.matmul(&weights.reshape([4, 3 * 3 * 3])?.transpose(0, 1)?)?;
+    /// let features = features.transpose(1, 2)?.reshape([2, 4, 6, 8])?;
+    /// # assert_eq!(features.shape().dims(), [2, 4, 6, 8]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when there is no such axis, when `size` or `step` is
+    /// 0, or when no window fits; [`Error::TooLarge`](crate::Error::TooLarge) when the count of elements overflows.
+    pub fn unfold(&self, axis: impl Into<Axis>, size: usize, step: usize) -> Result<Self> {
+        let layout = self.layout.unfold(axis, size, step)?;
+        layout.shape().count("unfold")?;
+        Ok(self.view(layout))
+    }
+
     /// A view that repeats dimensions of size 1, and adds outer ones, by NumPy's rule.
     ///
     /// # Errors

@@ -64,6 +64,16 @@ impl Grid {
         }))
     }
 
+    /// Windows of an axis, one each `step` entries, with a new last axis along them.
+    pub fn unfold(&self, unfolded: usize, size: usize, step: usize) -> Self {
+        let starts = (0..=self.shape[unfolded] - size).step_by(step);
+        let axes = (0..self.shape.len()).map(|axis| match axis == unfolded {
+            true => self.entries(axis, starts.clone()),
+            false => self.entries(axis, 0..self.shape[axis]),
+        });
+        self.gather(axes.chain([self.entries(unfolded, 0..size)]))
+    }
+
     pub fn broadcast(&self, shape: &[usize]) -> Self {
         let added = shape.len() - self.shape.len();
         self.gather(

@@ -42,7 +42,7 @@ impl<T: Number> Operand<T> {
     }
 
     /// Random values of `shape` through a random view: a permutation of a slice of a larger base,
-    /// now and then with steps, backwards, or with repeated dimensions.
+    /// now and then with steps, backwards, with repeated dimensions, or of windows that overlap.
     pub fn random_view(device: &Device, rng: &mut Rng, shape: &[usize]) -> Result<Self> {
         Self::view_of(device, rng, shape, T::sample)
     }
@@ -52,12 +52,15 @@ impl<T: Number> Operand<T> {
         device: &Device,
         rng: &mut Rng,
         shape: &[usize],
-        sample: impl FnMut(&mut Rng) -> T,
+        mut sample: impl FnMut(&mut Rng) -> T,
     ) -> Result<Self> {
         if rng.one_in(3) {
             return Self::sampled(device, rng, shape, sample);
         }
         let rank = shape.len();
+        if rank > 1 && !shape.contains(&0) && rng.one_in(6) {
+            return Self::windows(device, rng, shape, &mut sample);
+        }
         let repeats = rng.one_in(4);
         let single: Vec<usize> = shape
             .iter()
@@ -106,6 +109,29 @@ impl<T: Number> Operand<T> {
         view.slice(&ranges)?.permute(&axes)?.broadcast(shape)
     }
 
+    /// Two of the axes are windows of one and what is along them.
+    fn windows(
+        device: &Device,
+        rng: &mut Rng,
+        shape: &[usize],
+        sample: &mut dyn FnMut(&mut Rng) -> T,
+    ) -> Result<Self> {
+        let rank = shape.len();
+        let axes = rng.shuffled(rank);
+        let (count, along) = (axes[0], axes[1]);
+        let step = rng.between(1, 3);
+        // The base has all axes but the one along windows.
+        let left: Vec<usize> = (0..rank).filter(|&axis| axis != along).collect();
+        let unfolded = left.iter().position(|&axis| axis == count).unwrap_or(0);
+        let mut base: Vec<usize> = left.iter().map(|&axis| shape[axis]).collect();
+        // A window more would not fit.
+        base[unfolded] = (shape[count] - 1) * step + shape[along] + rng.below(step);
+        let base = Self::view_of(device, rng, &base, sample)?;
+        let mut back: Vec<usize> = (0..rank - 1).collect();
+        back.insert(along, rank - 1);
+        base.unfold(unfolded, shape[along], step)?.permute(&back)
+    }
+
     pub fn shape(&self) -> &[usize] {
         &self.grid.shape
     }
@@ -131,6 +157,14 @@ impl<T: Number> Operand<T> {
         self.with(
             self.tensor.slice(&ranges[..])?,
             self.grid.pick(axis, &entries),
+        )
+    }
+
+    /// Windows of an axis, which a new last axis goes along.
+    pub fn unfold(&self, axis: usize, size: usize, step: usize) -> Result<Self> {
+        self.with(
+            self.tensor.unfold(axis, size, step)?,
+            self.grid.unfold(axis, size, step),
         )
     }
 
