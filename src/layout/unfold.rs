@@ -143,11 +143,23 @@ mod tests {
             Layout::contiguous([1, 4]).broadcast_to(&[3, 4].into())?,
             Layout::contiguous([1, 0]).broadcast_to(&[3, 0].into())?,
             Layout::contiguous([1, 1]).broadcast_to(&[1, 1].into())?,
-            base.unfold(0, 3, 1)?.slice(&[every(1), every(1), every(1), every(2)])?,
+            base.unfold(0, 3, 1)?
+                .slice(&[every(1), every(1), every(1), every(2)])?,
         ];
-        for (axis, size, step) in [(0, 3, 3), (0, 3, 2), (1, 2, 5), (1, 2, 1), (2, 4, 1), (0, 1, 2)] {
+        for (axis, size, step) in [
+            (0, 3, 3),
+            (0, 3, 2),
+            (1, 2, 5),
+            (1, 2, 1),
+            (2, 4, 1),
+            (0, 1, 2),
+        ] {
             layouts.push(base.unfold(axis, size, step)?);
-            layouts.push(base.flip(&[axis])?.unfold(axis, size, step)?.transpose(0, 3)?);
+            layouts.push(
+                base.flip(&[axis])?
+                    .unfold(axis, size, step)?
+                    .transpose(0, 3)?,
+            );
         }
         for layout in layouts {
             let mut all = places(&layout);

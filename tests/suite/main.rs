@@ -65,6 +65,7 @@ mod text;
 mod threads;
 mod transfer;
 mod turned;
+mod unfold;
 mod user;
 mod views;
 mod watchdog;
@@ -180,6 +181,7 @@ fn tests() -> Vec<Vec<Test>> {
         create::tests(),
         views::tests(),
         turned::tests(),
+        unfold::tests(),
         index::tests(),
         shapes::tests(),
         scratch::tests(),

@@ -68,6 +68,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "reduce::random", random, in_turn);
     for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges, in_turn);
     for_each_dtype!(all, Scope::Kernels, "reduce::short", short, in_turn);
+    for_each_dtype!(all, Scope::Kernels, "reduce::pooled", pooled, in_turn);
     all
 }
 
@@ -426,6 +427,32 @@ fn random<T: Number>(context: &Context) -> Result<()> {
         let axes = random_axes(rng, shape.len());
         let what = What::some(context, rng, T::DTYPE);
         check(context, what, &x, &axes, rng.one_in(2))
+    })
+}
+
+/// Windows that overlap, pooled: outputs whose elements are as near as those of the next one.
+fn pooled<T: Number>(context: &Context) -> Result<()> {
+    let cut = if context.is_slow() { 3 } else { 1 };
+    cases(1, |rng| {
+        for (rows, columns) in [(45, 29), (12, 34), (9, 72), (7, 300 / cut)] {
+            let images = Operand::<T>::random(context.device(), rng, &[2, rows, columns])?;
+            for (size, step) in [([3, 3], 1), ([2, 2], 2), ([7, 5], 1), ([1, 4], 3)] {
+                let windows = images.unfold(1, size[0], step)?.unfold(2, size[1], step)?;
+                let what = What::some(context, rng, T::DTYPE);
+                check(context, what, &windows, &[3, 4], false)?;
+            }
+        }
+        let line = Operand::<T>::random(context.device(), rng, &[4000 / cut])?;
+        for size in [2, 31, 32, 33, 100] {
+            for step in [1, 2] {
+                let windows = line.unfold(0, size, step)?;
+                let what = What::some(context, rng, T::DTYPE);
+                check(context, what, &windows, &[1], false)?;
+                check(context, what, &windows.transpose(0, 1)?, &[0], true)?;
+                check(context, what, &windows, &[0], false)?;
+            }
+        }
+        Ok(())
     })
 }
 

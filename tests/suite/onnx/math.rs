@@ -201,7 +201,7 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
                 dtype => one(Tensor::arange(call.device, start?, end?, step?, dtype)),
             }
         }
-        _ => unsupported(op),
+        _ => super::windows::run(call),
     }
 }
 

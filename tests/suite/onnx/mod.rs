@@ -5,6 +5,7 @@ mod math;
 mod ops;
 mod proto;
 mod value;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
