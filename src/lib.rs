@@ -30,7 +30,8 @@
 //!
 //! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
 //! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
-//! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`
+//! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`, of
+//! integers `bitwise_and`, `bitwise_or`, `bitwise_xor`, `bitwise_not`, `shift_left`, `shift_right`,
 //! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); of `add`,
 //! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
 //! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,

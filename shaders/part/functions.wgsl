@@ -40,6 +40,28 @@ fn rem_I(a: I, b: I) -> I {
     return select(select(rest, I(0) - rest, a < I(0)), I(0), zero);
 }
 {% endif -%}
+{% if "shift_left_U(" in body or "shift_left_I(" in body -%}
+// By less than nothing it is by many.
+fn shift_left_U(a: U, b: U) -> U {
+    return select(U(0u), a << (b & U(31u)), b < U(32u));
+}
+{% endif -%}
+{% if "shift_left_I(" in body -%}
+fn shift_left_I(a: I, b: I) -> I {
+    return bitcast<I>(shift_left_U(bitcast<U>(a), bitcast<U>(b)));
+}
+{% endif -%}
+{% if "shift_right_U(" in body -%}
+fn shift_right_U(a: U, b: U) -> U {
+    return select(U(0u), a >> (b & U(31u)), b < U(32u));
+}
+{% endif -%}
+{% if "shift_right_I(" in body -%}
+// The sign moves in.
+fn shift_right_I(a: I, b: I) -> I {
+    return a >> min(bitcast<U>(b), U(31u));
+}
+{% endif -%}
 {% if "pow_U(" in body or "pow_I(" in body -%}
 // By squaring; it wraps.
 fn pow_U(a: U, b: U) -> U {

@@ -153,11 +153,11 @@ impl Tensor {
     /// // A convolution of images [n, c, h, w] with weights [o, c, 3, 3], by steps of 1.
     /// let images = Tensor::randn(&Device::cpu(), [2, 3, 8, 10], orlop::DType::F32, 1)?;
     /// let weights = Tensor::randn(&Device::cpu(), [4, 3, 3, 3], orlop::DType::F32, 2)?;
-    /// let patches = images.unfold(2, 3, 1)?.unfold(3, 3, 1)?; // [n, c, h - 2, w - 2, 3, 3]
-    /// let patches = patches.permute(&[0, 2, 3, 1, 4, 5])?.reshape([2, 6 * 8, 3 * 3 * 3])?;
-    /// let features = patches.matmul(&weights.reshape([4, 3 * 3 * 3])?.transpose(0, 1)?)?;
-    /// let features = features.transpose(1, 2)?.reshape([2, 4, 6, 8])?;
-    /// # assert_eq!(features.shape().dims(), [2, 4, 6, 8]);
+    /// let windows = images.unfold(2, 3, 1)?.unfold(3, 3, 1)?;  // [n, c, h - 2, w - 2, 3, 3]
+    /// let patches = windows.permute(&[0, 1, 4, 5, 2, 3])?.reshape([2, 3 * 3 * 3, 6 * 8])?; // a copy
+    /// let features = weights.reshape([4, 3 * 3 * 3])?.matmul(&patches)?.reshape([2, 4, 6, 8])?;
+    /// # let pixel = images.slice((1, .., 2..5, 3..6))?.mul(&weights.slice(2)?)?.sum(..)?;
+    /// # assert!((features.slice((1, 2, 2, 3))?.item::<f32>()? - pixel.item::<f32>()?).abs() < 1e-4);
     /// # Ok::<(), orlop::Error>(())
     /// ```
     ///

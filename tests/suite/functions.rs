@@ -1064,6 +1064,40 @@ fn of_integers(context: &Context) -> Result<()> {
     is(a.square()?, &|x, _| x.wrapping_mul(x), "square")?;
     is(a.relu()?, &|x, _| x.max(0), "relu")?;
     is(a.clamp(-5, 9)?, &|x, _| x.clamp(-5, 9), "clamp")?;
+    is(a.bitwise_and(&b)?, &|x, y| x & y, "bitwise_and")?;
+    is(a.bitwise_or(&b)?, &|x, y| x | y, "bitwise_or")?;
+    is(a.bitwise_xor(&b)?, &|x, y| x ^ y, "bitwise_xor")?;
+    is(a.bitwise_not()?, &|x, _| !x, "bitwise_not")?;
+    let amounts = [0, 1, 4, 7, 15, 16, 30, 31, 32, 33, 64, -1, -31, i32::MIN];
+    let by: Vec<i32> = (0..196).map(|at| amounts[at % 14]).collect();
+    // More than all bits where it is not one of them.
+    let bits = |y: i32| if (0..32).contains(&y) { y } else { 40 };
+    let is_by = |got: Tensor, want: &dyn Fn(i64, i32) -> i64, name: &str| -> Result<()> {
+        for ((&x, &y), got) in x
+            .iter()
+            .zip(&by)
+            .zip(got.cast(DType::I32)?.to_vec::<i32>()?)
+        {
+            assert_eq!(got, want(x.into(), bits(y)) as i32, "{name} of {x} by {y}");
+        }
+        Ok(())
+    };
+    let places = Tensor::from_slice(device, &by, by.len())?;
+    is_by(a.shift_left(&places)?, &|x, y| x << y, "shift_left")?;
+    is_by(a.shift_right(&places)?, &|x, y| x >> y, "shift_right")?;
+    is(a.shift_right(4)?, &|x, _| x >> 4, "shift_right by 4")?;
+    let (bare, bare_places) = (a.cast(DType::U32)?, places.cast(DType::U32)?);
+    let left = bare.shift_left(&bare_places)?;
+    is_by(left, &|x, y| x << y, "shift_left of u32")?;
+    let right = bare.shift_right(&bare_places)?;
+    is_by(
+        right,
+        &|x, y| i64::from(x as u32) >> y,
+        "shift_right of u32",
+    )?;
+    assert!(
+        a.cast(DType::F32)?.bitwise_not().is_err() && a.cast(DType::Bool)?.bitwise_not().is_err()
+    );
     is(
         a.mul_add(&b, 3)?,
         &|x, y| x.wrapping_mul(y).wrapping_add(3),
@@ -1081,6 +1115,10 @@ fn of_integers(context: &Context) -> Result<()> {
     is(a.maximum(&b)?, &u32::max, "maximum")?;
     is(a.neg()?, &|x, _| x.wrapping_neg(), "neg")?;
     is(a.sign()?, &|x, _| x.min(1), "sign")?;
+    is(a.bitwise_and(&b)?, &|x, y| x & y, "bitwise_and")?;
+    is(a.bitwise_or(&b)?, &|x, y| x | y, "bitwise_or")?;
+    is(a.bitwise_xor(&b)?, &|x, y| x ^ y, "bitwise_xor")?;
+    is(a.bitwise_not()?, &|x, _| !x, "bitwise_not")?;
     is(a.clamp(2, 9)?, &|x, _| x.clamp(2, 9), "clamp")
 }
 

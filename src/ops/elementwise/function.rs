@@ -57,6 +57,8 @@ enum Rule {
     Comparison,
     /// Of bools.
     Logical,
+    /// Of integers of one dtype, which the result has too.
+    Bits,
     /// A bool chooses between two elements of one dtype.
     Select,
 }
@@ -143,6 +145,12 @@ functions! {
     Or logical_or 2 Logical,
     Xor logical_xor 2 Logical,
     Not logical_not 1 Logical,
+    BitAnd bitwise_and 2 Bits,
+    BitOr bitwise_or 2 Bits,
+    BitXor bitwise_xor 2 Bits,
+    BitNot bitwise_not 1 Bits,
+    ShiftLeft shift_left 2 Bits,
+    ShiftRight shift_right 2 Bits,
     Select select 3 Select,
 }
 
@@ -170,6 +178,7 @@ impl Function {
             Rule::FloatTest => dtype.is_float().then_some(DType::Bool),
             Rule::Comparison => Some(DType::Bool),
             Rule::Logical => is_bool.then_some(DType::Bool),
+            Rule::Bits => matches!(dtype, DType::I32 | DType::U32).then_some(dtype),
             Rule::Select => Some(dtype),
         }
     }
@@ -181,6 +190,7 @@ impl Function {
             Rule::Floats | Rule::FloatTest => "floats",
             Rule::Comparison | Rule::Select => "any dtype",
             Rule::Logical => "bool",
+            Rule::Bits => "integers",
         }
     }
 
@@ -275,8 +285,10 @@ impl Function {
             Function::Le => format!("{a} <= {b}"),
             Function::Gt => format!("{a} > {b}"),
             Function::Ge => format!("{a} >= {b}"),
-            Function::And => format!("{a} & {b}"),
-            Function::Or => format!("{a} | {b}"),
+            Function::And | Function::BitAnd => format!("{a} & {b}"),
+            Function::Or | Function::BitOr => format!("{a} | {b}"),
+            Function::BitXor => format!("{a} ^ {b}"),
+            Function::BitNot => format!("~{a}"),
             Function::Xor => format!("{a} != {b}"),
             Function::Not => format!("!{a}"),
             Function::Select => format!("select({}, {b}, {a})", operands[2]),

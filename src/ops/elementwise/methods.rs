@@ -251,6 +251,32 @@ binary! {
     logical_or Or;
     /// One of both, of bools.
     logical_xor Xor;
+    /// The bits that both integers have. Of bools: [`Tensor::logical_and`].
+    bitwise_and BitAnd;
+    /// The bits that either integer has, or both.
+    bitwise_or BitOr;
+    /// The bits that one of both integers has.
+    bitwise_xor BitXor;
+    /// The bits of an integer moved up by as many places as `other` is: `self` times that power of two, wrapping. 0 where
+    /// `other` is not 0 to 31.
+    shift_left ShiftLeft;
+    /// The bits of an integer moved down by as many places as `other` is; of i32 the sign moves in (`self` by that power of
+    /// two, rounded down), of u32 zeros. Where `other` is not 0 to 31 that is all: -1 of what is below zero, else 0.
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor, fused};
+    ///
+    /// // Eight numbers of four bits in each word, and what one step is: widened in one kernel.
+    /// let words = Tensor::from_slice(&Device::cpu(), &[0x7654_3210u32, 0xffff_ffff], [2, 1])?;
+    /// let places = Tensor::arange(&Device::cpu(), 0, 32, 4, DType::U32)?;
+    /// let numbers = fused(|e| {
+    ///     let four = e.input(&words).shift_right(e.input(&places)).bitwise_and(15);
+    ///     (four.cast(DType::F32) - 8.0) * 0.5
+    /// })?;
+    /// assert_eq!(numbers.slice(0)?.to_vec::<f32>()?, [-4.0, -3.5, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    shift_right ShiftRight;
 }
 
 unary! {
@@ -332,4 +358,6 @@ unary! {
     is_finite IsFinite;
     /// The other bool.
     logical_not Not;
+    /// All bits of an integer turned round.
+    bitwise_not BitNot;
 }

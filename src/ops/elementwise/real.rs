@@ -1,6 +1,6 @@
 //! Numbers as the twins of elementwise functions compute with them.
 
-use std::ops::{Mul, Rem};
+use std::ops::{BitAnd, BitOr, BitXor, Mul, Not, Rem};
 
 use crate::cpu::whole::quotient;
 use crate::cpu::{double, single};
@@ -308,7 +308,15 @@ impl Real for f64 {
 }
 
 /// i32 and u32: they wrap.
-pub(super) trait Whole: bytemuck::Pod + Ord + Default {
+pub(super) trait Whole:
+    bytemuck::Pod
+    + Ord
+    + Default
+    + BitAnd<Output = Self>
+    + BitOr<Output = Self>
+    + BitXor<Output = Self>
+    + Not<Output = Self>
+{
     fn wrapping_add(self, other: Self) -> Self;
     fn wrapping_sub(self, other: Self) -> Self;
     fn wrapping_mul(self, other: Self) -> Self;
@@ -325,6 +333,10 @@ pub(super) trait Whole: bytemuck::Pod + Ord + Default {
     fn counted(self) -> u32;
     /// It wraps, as the product of so many does; to a negative power 1 and -1 stay whole, others are 0.
     fn power(self, power: Self, product: Self) -> Self;
+    /// By as many bits as the other is; 0 where that is not 0 to 31.
+    fn shift_left(self, by: Self) -> Self;
+    /// The same; of what is below zero -1 then, as the sign moves in.
+    fn shift_right(self, by: Self) -> Self;
 }
 
 macro_rules! whole {
@@ -385,6 +397,17 @@ macro_rules! whole {
                     false => 0,
                 };
                 if $is_below(power) { below } else { product }
+            }
+            #[inline(always)]
+            fn shift_left(self, by: Self) -> Self {
+                let by = by as u32;
+                if by < 32 { self << (by & 31) } else { 0 }
+            }
+            #[inline(always)]
+            fn shift_right(self, by: Self) -> Self {
+                let by = by as u32;
+                let sign = if $is_below(self) { !0 } else { 0 };
+                if by < 32 { self >> (by & 31) } else { sign }
             }
         }
     };

@@ -69,6 +69,9 @@ pub fn table<T: Number>() -> Vec<Case<T>> {
         DType::Bool => all.extend(logic()),
         _ => all.extend(numbers()),
     }
+    if matches!(T::DTYPE, DType::I32 | DType::U32) {
+        all.extend(bits());
+    }
     if T::DTYPE.is_float() {
         all.push(("is_nan", |f| f.kind(Tensor::is_nan, f64::is_nan)));
         all.push(("is_finite", |f| f.kind(Tensor::is_finite, f64::is_finite)));
@@ -105,6 +108,24 @@ fn logic<T: Number>() -> Vec<Case<T>> {
             f.fusion(
                 |[a, b, c]| a.eq(b).logical_xor(c),
                 |[a, b, c]| (f64::from(a == b) - c).abs(),
+                |_| 0.0,
+            )
+        }),
+    ]
+}
+
+fn bits<T: Number>() -> Vec<Case<T>> {
+    vec![
+        ("bitwise_and", |f| {
+            f.binary(|a, b| a.bitwise_and(b), |a, b| (a as i64 & b as i64) as f64)
+        }),
+        ("bitwise_or", |f| {
+            f.binary(|a, b| a.bitwise_or(b), |a, b| (a as i64 | b as i64) as f64)
+        }),
+        ("fused bits", |f| {
+            f.fusion(
+                |[a, b, c]| a.bitwise_and(b).shift_left(3).bitwise_xor(c).shift_right(1),
+                |[a, b, c]| ((((a as i64 & b as i64) << 3) ^ c as i64) >> 1) as f64,
                 |_| 0.0,
             )
         }),

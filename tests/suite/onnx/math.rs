@@ -110,6 +110,14 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
         "Or" => bools(x.logical_or(y()?)),
         "Xor" => bools(x.logical_xor(y()?)),
         "Not" => bools(x.logical_not()),
+        "BitwiseAnd" => one(x.bitwise_and(y()?)),
+        "BitwiseOr" => one(x.bitwise_or(y()?)),
+        "BitwiseXor" => one(x.bitwise_xor(y()?)),
+        "BitwiseNot" => one(x.bitwise_not()),
+        "BitShift" => match call.text("direction", "").as_str() {
+            "LEFT" => one(x.shift_left(y()?)),
+            _ => one(x.shift_right(y()?)),
+        },
         "IsNaN" => bools(x.is_nan()),
         "IsInf" => {
             let ways = (
