@@ -1,6 +1,7 @@
 //! How a tensor's elements lie in its storage: shape, strides, offset, all in elements.
 
 mod axis;
+mod diagonal;
 mod merge;
 mod slice;
 mod unfold;

@@ -170,6 +170,32 @@ impl Tensor {
         Ok(self.view(layout))
     }
 
+    /// A view of the elements of two axes that are as far along one as along the other: the diagonals of matrices (PyTorch's
+    /// and NumPy's `diagonal`). Both axes go, and a new last one goes along the diagonal. It begins `offset` elements along the
+    /// second axis, or, below zero, as many along the first; beyond the matrix it has no elements.
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let unit = Tensor::zeros(&Device::cpu(), [3, 3], DType::F32)?;
+    /// unit.diagonal(0, 0, 1)?.fill(1.0)?;                     // in place: of any matrix
+    /// unit.diagonal(1, 0, 1)?.add_assign(0.5)?;
+    /// assert_eq!(unit.to_vec::<f32>()?, [1.0, 0.5, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 1.0]);
+    /// assert_eq!(unit.diagonal(0, 0, 1)?.sum(..)?.item::<f32>()?, 3.0);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when an axis does not exist, or both are one.
+    pub fn diagonal(
+        &self,
+        offset: isize,
+        first: impl Into<Axis>,
+        second: impl Into<Axis>,
+    ) -> Result<Self> {
+        Ok(self.view(self.layout.diagonal(offset, first, second)?))
+    }
+
     /// A view that repeats dimensions of size 1, and adds outer ones, by NumPy's rule.
     ///
     /// # Errors

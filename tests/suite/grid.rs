@@ -74,6 +74,21 @@ impl Grid {
         self.gather(axes.chain([self.entries(unfolded, 0..size)]))
     }
 
+    /// Entries of two axes that are `offset` apart, along a new last axis.
+    pub fn diagonal(&self, offset: isize, first: usize, second: usize) -> Self {
+        let others = (0..self.shape.len()).filter(|&axis| axis != first && axis != second);
+        let others = others.map(|axis| self.entries(axis, 0..self.shape[axis]));
+        let pairs = (0..self.shape[first]).filter_map(|row| {
+            let column = row.checked_add_signed(offset)?;
+            (column < self.shape[second]).then_some((row, column))
+        });
+        let (rows, columns): (Vec<usize>, Vec<usize>) = pairs.unzip();
+        let rows = self.entries(first, rows).into_iter();
+        let along = rows.zip(self.entries(second, columns));
+        let along = along.map(|(row, column)| row + column).collect();
+        self.gather(others.chain([along]))
+    }
+
     pub fn broadcast(&self, shape: &[usize]) -> Self {
         let added = shape.len() - self.shape.len();
         self.gather(

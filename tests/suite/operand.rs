@@ -168,6 +168,13 @@ impl<T: Number> Operand<T> {
         )
     }
 
+    pub fn diagonal(&self, offset: isize, first: usize, second: usize) -> Result<Self> {
+        self.with(
+            self.tensor.diagonal(offset, first, second)?,
+            self.grid.diagonal(offset, first, second),
+        )
+    }
+
     pub fn flip(&self, axes: &[usize]) -> Result<Self> {
         let mut grid = self.grid.clone();
         for &axis in axes {

@@ -1,5 +1,5 @@
-//! Windows of a tensor: what they show, what is computed of them, and that nothing is written through those that
-//! overlap.
+//! Windows of a tensor and diagonals: what they show, what is computed of them, and that nothing is written through windows
+//! that overlap.
 
 use orlop::{DType, Error, Kernel, Result, SliceRange, Tensor};
 
@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("unfold::writes", Scope::Device, writes),
         Test::new("unfold::convolutions", Scope::Kernels, convolutions),
     ];
+    for_each_dtype!(all, Scope::Device, "unfold::diagonals", diagonals);
     for_each_dtype!(all, Scope::Device, "unfold::views", views);
     for_each_dtype!(all, Scope::Device, "unfold::patches", patches);
     all
@@ -69,6 +70,35 @@ fn views<T: Number>(context: &Context) -> Result<()> {
         view.check()?;
         view.permute(&order)?.check()?;
         same(&view.tensor.contiguous()?, &view.values())
+    })
+}
+
+/// Diagonals of views, read, and written where elements are seen once.
+fn diagonals<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(30), |rng| {
+        let mut shape = random_shape(rng, 2, 12);
+        shape.extend([rng.between(1, 9), rng.between(1, 9)]);
+        let axes = rng.shuffled(shape.len());
+        let (first, second) = (axes[0], axes[1]);
+        let offset = rng.between(0, 12) as isize - 6;
+        let view = Operand::<T>::random_view(context.device(), rng, &shape)?;
+        view.diagonal(offset, first, second)?.check()?;
+        if shape.contains(&0) {
+            return Ok(());
+        }
+        let base = Operand::<T>::random(context.device(), rng, &shape)?;
+        let written = base.diagonal(offset, first, second)?;
+        written.tensor.assign(
+            &base
+                .tensor
+                .slice(vec![SliceRange::from(0..1); shape.len()])?
+                .reshape(())?,
+        )?;
+        let mut want = base.values();
+        for &at in &written.grid.indices {
+            want[at] = want[0];
+        }
+        same(&base.tensor, &want)
     })
 }
 

@@ -314,6 +314,8 @@ fn from_the_end(context: &Context) -> Result<()> {
     alike(whole.transpose(-1, -3)?, whole.transpose(2, 0)?)?;
     alike(whole.permute(&[-1, 0, -2])?, whole.permute(&[2, 0, 1])?)?;
     alike(whole.flip(&[-1, 0])?, whole.flip(&[2, 0])?)?;
+    alike(whole.unfold(-2, 3, 2)?, whole.unfold(1, 3, 2)?)?;
+    alike(whole.diagonal(1, -1, 0)?, whole.diagonal(1, 2, 0)?)?;
     let with_one = whole.unsqueeze(-2)?;
     assert_eq!(with_one.shape(), &[4, 5, 1, 6]);
     assert_eq!(whole.unsqueeze(-1)?.shape(), &[4, 5, 6, 1]);

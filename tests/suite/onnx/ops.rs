@@ -357,11 +357,9 @@ fn eye(call: &Call<'_>) -> Answer<Vec<Value>> {
     let (Some(to), &[rows, columns]) = (dtype(kind), &given.shape()[..]) else {
         return unsupported(format!("dtype {kind}"));
     };
-    let numbers = Tensor::arange(call.device, 0, rows as i64, 1, DType::I32)?;
-    let shifted = Tensor::full(call.device, (), call.int("k", 0), DType::I32)?;
-    // Unsigned, so that what is before the first column is none.
-    let places = numbers.add(&shifted)?.cast(DType::U32)?;
-    Ok(vec![Value::made(places.one_hot(columns, to)?, kind)])
+    let unit = Tensor::zeros(call.device, [rows, columns], to)?;
+    unit.diagonal(call.int("k", 0) as isize, 0, 1)?.fill(1)?;
+    Ok(vec![Value::made(unit, kind)])
 }
 
 fn tile(call: &Call<'_>) -> Answer<Vec<Value>> {
