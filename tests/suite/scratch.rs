@@ -578,6 +578,41 @@ fn in_order(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3], places
     counted + moved + of_words
 }
 
+/// All that places of the first elements take, in tiles of which the first are sorted again.
+fn first_ones(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3]) -> u64 {
+    let most = 2048;
+    let result = rounded(4 * lines * kept);
+    if !is_hard || size <= most {
+        return result + in_order(dtype, is_hard, [lines, size, kept], true);
+    }
+    let mut counts = size.div_ceil(most)..=2 * size / most;
+    let (count, tile) = match counts.find(|count| size % count == 0) {
+        Some(count) => (count, size / count),
+        None => (size / most, most),
+    };
+    let rest = size - count * tile;
+    // Lines with a rest are no runs of tiles.
+    let [copy, copy_of_rest] = [count * tile, rest].map(|of_line| match rest > 0 && lines > 1 {
+        true => rounded(dtype.size() * lines * of_line),
+        false => 0,
+    });
+    let of_tiles = rounded(4 * lines * count * kept);
+    let all = count * kept + kept.min(rest);
+    let [places, values] = [4, dtype.size()].map(|bytes| rounded(bytes * lines * all));
+    let with_rest = match rest {
+        0 => 0,
+        rest => {
+            let of_rest = rounded(4 * lines * kept.min(rest));
+            of_tiles + of_rest + places.max(copy_of_rest)
+        }
+    };
+    (copy + of_tiles)
+        .max(of_tiles + rounded(4 * count))
+        .max(with_rest)
+        .max(places + values + first_ones(dtype, is_hard, [lines, all, kept]))
+        .max(places + 2 * result)
+}
+
 fn sorts(context: &Context) -> Result<()> {
     let device = &context.open();
     let up = SortOrder::Ascending;
@@ -612,7 +647,12 @@ fn sorts(context: &Context) -> Result<()> {
                         drop(first);
                         Ok(places)
                     };
-                    let scratch = expected(10, true).max(rounded(dtype.size() * lines * 10));
+                    let [places, values] = [4, dtype.size()].map(|size| rounded(size * lines * 10));
+                    let all = match device.is_cpu() {
+                        true => 0,
+                        false => first_ones(dtype, is_hard, [lines, size, 10]),
+                    };
+                    let scratch = all.saturating_sub(places).max(values);
                     check(device, "top_k", (scratch, 0), || {
                         planned(device, is_hard, top)
                     })?;

@@ -76,7 +76,7 @@ fn check<T: Number>(x: &Operand<T>, axis: usize) -> Result<()> {
             (tensor.shape(), DType::U32)
         );
         let (sorted, places) = (sorted.to_vec::<T>()?, places.to_vec::<u32>()?);
-        let kept = [0, 1, size / 7, size / 2, size];
+        let kept = [0, 1, 10.min(size), size / 7, size / 2, size];
         let tops = kept.map(|kept| tensor.top_k(kept, axis, order).map(|top| (kept, top)));
         let mut first_ones = Vec::new();
         for top in tops {

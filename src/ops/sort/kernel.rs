@@ -105,6 +105,14 @@ fn way(size: usize, dtype: DType, capabilities: &Capabilities) -> Way {
     }
 }
 
+/// Elements of a line that hardware sorts faster by themselves than in passes with all others: software adapters do not.
+pub(super) fn tile(dtype: DType, capabilities: &Capabilities) -> Option<usize> {
+    match way(TILE, dtype, capabilities) {
+        Way::Line(_) => Some(TILE),
+        Way::Rank | Way::Passes => (!plan::is_software(capabilities)).then_some(SHORT),
+    }
+}
+
 /// What of a sort's passes bindings are too few or too small for, if they are.
 pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities) -> Option<String> {
     let [size, _] = sort.sizes(x.layout.shape());

@@ -1,6 +1,7 @@
 //! Elements along an axis in order, where they were, and the first of them.
 
 mod cpu;
+mod first;
 mod kernel;
 mod keys;
 mod steps;
@@ -95,8 +96,9 @@ impl Tensor {
     }
 
     /// The first `count` elements along `axis` in order, and where they are, as u32 (PyTorch's `topk`, whose largest are the
-    /// first [`SortOrder::Descending`]): the same as the first of [`Tensor::argsort`] and of what it gathers. GPUs sort all of
-    /// a line for them; the CPU goes through it once where `count` is less than a quarter. In memory the axis is the innermost of
+    /// first [`SortOrder::Descending`]): the same as the first of [`Tensor::argsort`] and of what it gathers. A line is
+    /// gone through once: on hardware for up to 512 elements, on the CPU for less than a quarter. For more, and on software
+    /// adapters, all of it is sorted. In memory the axis is the innermost of
     /// the places; the elements lie by rows.
     ///
     /// ```
@@ -151,7 +153,7 @@ fn along(x: &Tensor, axis: usize, sort: &Sort) -> Result<Tensor> {
     back.insert(axis, last);
     let lines = x.permute(&turned)?;
     let near = sort.near(&lines)?;
-    road::run(sort, &[&near])?.permute(&back)
+    first::places(sort, &near)?.permute(&back)
 }
 
 /// What comes out.
