@@ -1,5 +1,5 @@
 //! What passes through kernels, in GB/s, beside a copy of as many bytes on the same device in the same run:
-//! elementwise ops, reductions, norms, transposition, gathers, sorts.
+//! elementwise ops, reductions, norms, transposition, gathers, sorts, searches, masks.
 //!
 //! `cargo bench --bench kernels [-- --device NAME]... [--only LINE]... [--dtype NAME] [--quick] [--json]`
 
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use args::{Args, in_turns, or_exit, refuse};
 use orlop::memory::Growth;
-use orlop::{DType, Device, Result, SortOrder, Tensor, fused};
+use orlop::{DType, Device, Result, SearchSide, SortOrder, Tensor, fused};
 
 const BENCH: &str = "kernels";
 
@@ -204,7 +204,23 @@ impl Table<'_> {
         self.line("sort of short rows", 2 * all, || short.sort(1, up))?;
         self.line("first 50 of 8 long rows", all, || {
             Ok(long.top_k(50, 1, SortOrder::Descending)?.0)
-        })
+        })?;
+        let ordered = line.slice(..1024)?.sort(0, up)?;
+        self.line("search in 1024", all + 4 * elements, || {
+            ordered.search_sorted(&line, SearchSide::Left)
+        })?;
+        for (named, part) in [("few", 0.01), ("half", 0.5), ("most", 0.99)] {
+            let mask = line.lt(part)?;
+            let count = mask.sum(0)?.item::<u32>()? as usize;
+            self.line(&format!("nonzero, {named}"), elements + 4 * count, || {
+                mask.nonzero()
+            })?;
+            let moved = elements + 2 * count * line.dtype().size();
+            self.line(&format!("masked_select, {named}"), moved, || {
+                line.masked_select(&mask)
+            })?;
+        }
+        Ok(())
     }
 
     /// An op that reads and writes `bytes`, and a copy of as many, in turns; medians.

@@ -1,6 +1,6 @@
 {# Keys: whole numbers in whose order elements are sorted, as in `ops/sort/keys.rs`. Of f64 two words, the higher one first. -#}
 {# Kernels have `flip`, all bits of a key to be turned where the largest come first, and `zeros`, not 0 where -0 and 0 are -#}
-{# equal, among their params; elements are words of the buffer `x`. -#}
+{# equal, among their params; elements are words of a buffer, `x` but where one is named. -#}
 {% import "part/storage" as storage -%}
 
 {# What a key is. -#}
@@ -15,13 +15,23 @@
 
 {# `key_at` of a place in x. -#}
 {% macro read(element) -%}
-{% set width = {"f16": 16, "bf16": 16, "bool": 1, "f64": 64}[element] | default(32) -%}
+{{ loads(element) -}}
+{{ key_of(element, "key_at", "x") }}
+{%- endmacro -%}
+
+{# What functions of keys call. -#}
+{% macro loads(element) -%}
 {% if storage.lanes(moved(element)) | int > 1 -%}
 {{ storage.functions(moved(element)) }}
 
 {% endif -%}
-fn key_at(at: u32) -> {{ type(element) }} {
-    let bits = {{ storage.load1(moved(element), "x", "at") }};
+{%- endmacro -%}
+
+{# A function of a place in a buffer, by its name. -#}
+{% macro key_of(element, name, buffer) -%}
+{% set width = {"f16": 16, "bf16": 16, "bool": 1, "f64": 64}[element] | default(32) -%}
+fn {{ name }}(at: u32) -> {{ type(element) }} {
+    let bits = {{ storage.load1(moved(element), buffer, "at") }};
     {%- if element == "f64" %}
     let size = vec2<u32>(bits.x, bits.y & 0x7fffffffu);
     let is_nan = size.y > 0x7ff00000u || (size.y == 0x7ff00000u && size.x != 0u);

@@ -173,8 +173,8 @@ impl DeviceBuilder {
 
     /// How long one wait for the device may take before it gives up with [`Error::TimedOut`]. No limit without it. What waits:
     ///
-    /// - `synchronize`; reads, for each mebibyte, and what reads: `to` another device, `display`, `check_indices`, `Kernel::check`,
-    ///   writing files, `matmul_streamed`, an op that the CPU does instead or whose operands come from another GPU;
+    /// - `synchronize`; reads, for each mebibyte, and what reads: `to` another device, `display`, `check_indices`, `nonzero`, `masked_select`,
+    ///   `Kernel::check`, writing files, `matmul_streamed`, an op that the CPU does instead or whose operands come from another GPU;
     /// - recording when the device is eight submissions behind, or, of a write in place, behind reads of other threads and
     ///   of futures that are not all recorded;
     /// - a copy of more than 64 KiB to the device, while eight such copies, of 4 MiB at most, are on their way;

@@ -11,6 +11,7 @@ mod fill;
 mod host;
 mod index;
 mod matmul;
+mod nonzero;
 mod normalise;
 mod operators;
 mod order;
@@ -37,6 +38,6 @@ pub use matmul::{
 pub use plan::with_hardware_plans;
 pub use reduce::{Axes, keepdim};
 pub use reshape::Sizes;
-pub use sort::SortOrder;
+pub use sort::{SearchSide, SortOrder};
 pub(crate) use specialisations::specialisations;
 pub use user::{Kernel, KernelBuilder, KernelCall, KernelLaunch, KernelValue, Tolerance};

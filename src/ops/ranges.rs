@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::launch::{Window, check_count};
+use crate::launch::{Bound, KernelKey, Launch, WINDOW_ALIGNMENT, Window, Words, check_count};
 use crate::layout::{Layout, Strides};
+use crate::ops::plan;
 use crate::road;
 
 /// Splits elements `all` of `dims` into ranges of at most `most` elements that `fit`, in order: one launch of an op or more
@@ -135,6 +136,68 @@ pub(super) fn unit(
 pub(super) fn window(places: &Range<isize>, element_bytes: usize) -> Window {
     let size = element_bytes as u64;
     Window::around(places.start as u64 * size..places.end as u64 * size)
+}
+
+/// A part of the operands' memory.
+#[derive(Clone, Copy)]
+pub(super) struct Area {
+    pub operand: usize,
+    /// In bytes.
+    pub offset: u64,
+}
+
+impl Area {
+    /// Of elements, or lines, of so many bytes each.
+    pub(super) fn window(&self, range: &Range<usize>, bytes: usize) -> Window {
+        let [start, end] = [range.start, range.end].map(|at| self.offset + (at * bytes) as u64);
+        Window::around(start..end)
+    }
+
+    /// Of line 0 in a window, in elements.
+    pub(super) fn place(&self, window: &Window, element_bytes: usize) -> u32 {
+        let bytes = element_bytes as u64;
+        ((self.offset / bytes) as u32).wrapping_sub((window.offset / bytes) as u32)
+    }
+}
+
+/// A launch of a kernel on parts of the operands: so many steps, with what they cost.
+///
+/// # Errors
+/// A grid above the adapter's.
+pub(super) fn launch(
+    (op, kernel, capabilities): (&'static str, KernelKey, &Capabilities),
+    bound: impl Iterator<Item = (Area, Window)>,
+    words: Words,
+    (steps, per_workgroup): (u64, u64),
+    [flops, bytes]: [f64; 2],
+) -> Result<Launch> {
+    let most = capabilities.max_workgroups;
+    let dispatch = plan::dispatch(op, words, steps, per_workgroup, most)?;
+    let bound = bound.map(|(area, window)| Bound {
+        operand: area.operand,
+        window: Some(window),
+    });
+    Ok(Launch {
+        kernel,
+        operands: bound.collect(),
+        texels: smallvec![],
+        dispatches: smallvec![dispatch],
+        flops,
+        bytes,
+    })
+}
+
+/// Words of what is written that windows begin and end at.
+const WINDOW_ELEMENTS: usize = WINDOW_ALIGNMENT as usize / 4;
+
+/// Elements that are written, in ranges of so many that are bound each, from the beginning of a window on.
+pub(super) fn written(all: &Range<usize>, most: usize) -> SmallVec<[Range<usize>; 1]> {
+    let first = all.start - all.start % WINDOW_ELEMENTS;
+    let most = most / WINDOW_ELEMENTS * WINDOW_ELEMENTS;
+    let starts = (first..all.end).step_by(most);
+    starts
+        .map(|start| start..(start + most).min(all.end))
+        .collect()
 }
 
 /// What kernels call elements of so many bytes that are moved only.

@@ -1,6 +1,6 @@
 //! The kernel specialisations that plans can ask for: what validation and readers go through.
 
-use super::{index, matmul, normalise, position, reduce, scan, sort};
+use super::{index, matmul, nonzero, normalise, position, reduce, scan, sort};
 use crate::launch::{KernelKey, Value};
 
 /// Ranks after merging that are listed; higher ones follow the same templates.
@@ -30,6 +30,7 @@ pub(crate) fn specialisations() -> Vec<KernelKey> {
         all.push(key("random", values, 1, words));
     }
     all.extend(index::specialisations(RANKS));
+    all.extend(nonzero::specialisations(RANKS));
     all.extend(position::specialisations(RANKS));
     all.extend(reduce::specialisations());
     all.extend(normalise::specialisations());

@@ -3,7 +3,7 @@
 mod elementwise;
 
 use ndarray::{Array2, ArrayD, ArrayView1, Axis, IxDyn, Slice, SliceInfoElem, concatenate, stack};
-use orlop::{DType, Result, SliceRange, SortOrder, Tensor};
+use orlop::{DType, Result, SearchSide, SliceRange, SortOrder, Tensor};
 
 use crate::adapters::Context;
 use crate::functions;
@@ -101,6 +101,9 @@ fn moves<T: Number>() -> Vec<Case<T>> {
         ("index_select", |f| f.select()),
         ("gather", |f| f.gather()),
         ("sort", |f| f.sorted()),
+        ("search_sorted", |f| f.searched()),
+        ("nonzero", |f| f.nonzero()),
+        ("masked_select", |f| f.masked()),
         ("one_hot", |f| f.one_hot()),
     ]
 }
@@ -741,6 +744,47 @@ impl<T: Number> Fuzz<'_, T> {
             lane.assign(&ArrayView1::from(&line));
         }
         self.check("sort", &a, &a.tensor.sort(axis, order)?, &want)
+    }
+
+    fn searched(&mut self) -> Result<()> {
+        let rows = self.rng.between(1, 9);
+        let [size, columns] = [40, 9].map(|most| self.rng.between(1, most));
+        let lines = self.draw(&[rows, size])?;
+        let values = self.draw(&[rows, columns])?;
+        let sorted = lines.tensor.sort(1, SortOrder::Ascending)?;
+        let side = *self.rng.pick(&[SearchSide::Left, SearchSide::Right]);
+        let got = sorted
+            .search_sorted(&values.tensor, side)?
+            .to_vec::<u32>()?;
+        for ((at, &value), got) in values.array.indexed_iter().zip(got) {
+            let line = lines.array.index_axis(Axis(0), at[0]);
+            let is_before = |x: f64| x < value || (side == SearchSide::Right && x == value);
+            let want = line.iter().filter(|&&x| is_before(x)).count();
+            assert_eq!(got as usize, want, "search of {}", lines.operand.story());
+        }
+        Ok(())
+    }
+
+    fn nonzero(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let named = a.array.indexed_iter().filter(|(_, x)| **x != 0.0);
+        let want = named.flat_map(|(at, _)| ndarray::Dimension::slice(&at).to_vec());
+        let want: Vec<u32> = want.map(|at| at as u32).collect();
+        let got = a.tensor.nonzero()?.to_vec::<u32>()?;
+        assert_eq!(got, want, "nonzero of {}", a.operand.story());
+        Ok(())
+    }
+
+    fn masked(&mut self) -> Result<()> {
+        let a = self.any(6)?;
+        let shape = a.array.shape();
+        let mask =
+            Operand::<bool>::view_of(self.context.device(), self.rng, shape, |rng| rng.one_in(3))?;
+        let all = a.array.iter().zip(mask.values());
+        let want = all.filter(|(_, named)| *named).map(|(&x, _)| x);
+        let want = ndarray::Array1::from_iter(want).into_dyn();
+        let got = a.tensor.masked_select(&mask.tensor)?;
+        self.check("masked_select", &a, &got, &want)
     }
 
     fn running(&mut self) -> Result<()> {

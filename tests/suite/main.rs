@@ -41,6 +41,7 @@ mod ledger;
 mod linear;
 mod matmul;
 mod memory;
+mod nonzero;
 mod normalise;
 mod number;
 mod onnx;
@@ -54,6 +55,7 @@ mod rng;
 mod scan;
 mod scopes;
 mod scratch;
+mod search;
 mod shapes;
 mod snapshots;
 mod sort;
@@ -175,7 +177,9 @@ fn tests() -> Vec<Vec<Test>> {
         reduce::tests(),
         scan::tests(),
         sort::tests(),
+        search::tests(),
         decisive::tests(),
+        nonzero::tests(),
         normalise::tests(),
         cast::tests(),
         create::tests(),

@@ -3,7 +3,8 @@
 
 use orlop::{
     Activation, Capabilities, DType, Device, DeviceKind, Epilogue, Kernel, MatmulPlan, Result,
-    SliceRange, SortOrder, Tensor, explain_matmuls, fused, with_hardware_plans, with_matmul_split,
+    SearchSide, SliceRange, SortOrder, Tensor, explain_matmuls, fused, with_hardware_plans,
+    with_matmul_split,
 };
 
 use crate::adapters::{Context, Variant, full};
@@ -95,13 +96,15 @@ struct Operands {
     row: Tensor,
     /// `[60]`, from 0 to 59 in some order.
     index: Tensor,
-    /// `[60, 64]`, bool.
+    /// `[60, 64]`, bool, and how many are true.
     mask: Tensor,
+    selected: usize,
 }
 
 impl Operands {
     fn new(device: &Device, dtype: DType) -> Result<Self> {
         let a = Tensor::randn(device, [60, 64], dtype, 1)?;
+        let mask = a.gt(&Tensor::zeros(device, (), dtype)?)?;
         Ok(Self {
             dtype,
             turned: Tensor::randn(device, [64, 60], dtype, 2)?.transpose(0, 1)?,
@@ -112,7 +115,8 @@ impl Operands {
                 (0..60).map(|x| x * 7 % 60).collect::<Vec<i32>>(),
                 60,
             )?,
-            mask: a.gt(&Tensor::zeros(device, (), dtype)?)?,
+            selected: mask.sum(..)?.item::<u32>()? as usize,
+            mask,
             a,
         })
     }
@@ -234,6 +238,40 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
         },
         0,
         |o| o.turned.argsort(1, SortOrder::Ascending),
+    ),
+    // Marks are two rows of 128 words; their counts, of fewer, are gone before there is a result of more.
+    ("nonzero", |_| 1024, 0, |o| o.a.nonzero()),
+    ("nonzero of turned", |_| 1024, 0, |o| o.turned.nonzero()),
+    (
+        "masked_select",
+        // What takes more than marks: places of what is selected.
+        |o| match o.a.device().is_cpu() {
+            true => 1024,
+            false => rounded(4 * o.selected),
+        },
+        0,
+        |o| o.a.masked_select(&o.mask),
+    ),
+    (
+        "masked_select of turned",
+        |o| match o.a.device().is_cpu() {
+            true => 1024,
+            false => rounded(4 * o.selected) + rounded(size(&o.turned)),
+        },
+        0,
+        |o| o.turned.masked_select(&o.mask),
+    ),
+    ("search_sorted", NONE, 0, |o| {
+        o.row.search_sorted(&o.a, SearchSide::Left)
+    }),
+    (
+        "search_sorted of turned",
+        |o| match o.a.device().is_cpu() {
+            true => 0,
+            false => rounded(size(&o.turned)),
+        },
+        0,
+        |o| o.a.search_sorted(&o.turned, SearchSide::Right),
     ),
     ("index_copy", NONE, 0, |o| {
         o.a.index_copy(0, &o.index, &o.turned)

@@ -35,7 +35,7 @@ pub fn tests() -> Vec<Test> {
 const ORDERS: [SortOrder; 2] = [SortOrder::Ascending, SortOrder::Descending];
 
 /// NaN is the largest.
-fn compared<T: Number>(x: T, y: T) -> Ordering {
+pub fn compared<T: Number>(x: T, y: T) -> Ordering {
     match [x.value(), y.value()] {
         [Value::Integer(x), Value::Integer(y)] => x.cmp(&y),
         [x, y] => {
@@ -125,7 +125,7 @@ fn check<T: Number>(x: &Operand<T>, axis: usize) -> Result<()> {
 }
 
 /// Equal ones, special ones and others.
-fn sample<T: Number>(rng: &mut Rng) -> T {
+pub fn sample<T: Number>(rng: &mut Rng) -> T {
     match rng.below(4) {
         0 => *rng.pick(&T::specials()),
         1 => T::from_value(Value::Integer(rng.below(5) as i64 - 2)),

@@ -346,6 +346,7 @@ fn from_the_end(context: &Context) -> Result<()> {
     alike(whole.sum(keepdim([-3isize]))?, whole.sum(keepdim([0]))?)?;
     let floats = whole.cast(DType::F32)?;
     same(&floats.softmax(-2)?, &floats.softmax(1)?.to_vec::<f32>()?)?;
+    same(&floats.median(-3)?, &floats.median(0)?.to_vec::<f32>()?)?;
     let index = Tensor::from_slice(context.device(), &[1i32, 0], [2])?;
     alike(
         whole.index_select(-2, &index)?,
@@ -385,6 +386,7 @@ fn from_the_end(context: &Context) -> Result<()> {
         whole.cumsum(-4).map(drop),
         whole.argsort(-4, up).map(drop),
         whole.softmax(-4).map(drop),
+        whole.quantile(0.5, -4).map(drop),
         Tensor::concat(&two, -4).map(drop),
         whole.index_select(-4, &index).map(drop),
         whole.slice((.., -6)).map(drop),

@@ -241,6 +241,16 @@ fn first<T: Copy + Into<i64>>(numbers: &[T], is_so: impl Fn(i64) -> bool) -> Opt
     numbers.find(|&(_, x)| is_so(x))
 }
 
+/// The entries of an axis that `index` names, for the op that is named.
+pub(super) fn entries(
+    op: &'static str,
+    axis: usize,
+    table: &Tensor,
+    index: &Tensor,
+) -> Result<Tensor> {
+    take(Take::select(op, axis), table, index)
+}
+
 fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     let launches = |limit| op.launches(table.layout(), index.layout(), limit);
     let apart = apart(&op, &[table, index], (index, table), launches)?;

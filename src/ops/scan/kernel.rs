@@ -13,7 +13,7 @@ use crate::launch::{
 };
 use crate::layout::{Layout, SliceRange, Strides, merge};
 use crate::ops::plan::{self, ENOUGH_INVOCATIONS, HARD_INVOCATIONS};
-use crate::ops::ranges;
+use crate::ops::ranges::{self, Area};
 use crate::road::Problem;
 use crate::road::window::Limits;
 use crate::shape::Dims;
@@ -159,18 +159,18 @@ pub(super) fn launches(
     Ok(planner.launches)
 }
 
-/// Running sums of `[lines, size]` counts (u32) in scratch, for another op: from there to there, with what follows to work in.
+/// Running sums of `[lines, size]` counts (u32), for another op: from there to there, with what follows in scratch to work in.
 pub(in crate::ops) fn running(
     op: &'static str,
     capabilities: &Capabilities,
-    scratch: usize,
     dims: [usize; 2],
-    [from, to, free]: [u64; 3],
+    [from, to]: [Area; 2],
+    scratch: Area,
 ) -> Result<Launches> {
-    let side = |area: u64| Side {
-        operand: scratch,
+    let side = |area: Area| Side {
+        operand: area.operand,
         dtype: DType::U32,
-        offset: area as usize / size_of::<u32>(),
+        offset: area.offset as usize / size_of::<u32>(),
         strides: Layout::contiguous(&dims[..]).strides().into(),
     };
     let scan = Scan {
@@ -182,8 +182,8 @@ pub(in crate::ops) fn running(
     let mut planner = Planner {
         op,
         capabilities,
-        scratch,
-        taken: free,
+        scratch: scratch.operand,
+        taken: scratch.offset,
         launches: Launches::new(),
     };
     planner.scan(&scan)?;

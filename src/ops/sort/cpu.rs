@@ -47,21 +47,8 @@ fn typed<T: Keyed>(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) 
     if count == 0 || kept == 0 {
         return Ok(());
     }
-    let elements = x.elements::<T>();
-    let mut copied: Vec<T>;
-    let x = match layout.is_contiguous() {
-        true => &elements[layout.offset()..][..count],
-        false => {
-            copied = host_vec(sort.op, count)?;
-            copied.resize(count, T::zeroed());
-            let lines = Layout::contiguous(layout.shape());
-            by_size!(x.dtype, Bits => cpu::copy::<Bits>(
-                (layout, bytemuck::cast_slice(elements)),
-                (&lines, bytemuck::cast_slice_mut(&mut copied)),
-            ));
-            &copied
-        }
-    };
+    let mut copied = Vec::new();
+    let x = lines_of::<T>(sort.op, x, &mut copied)?;
     let outs = count / size * kept;
     let lines = Lines {
         op: sort.op,
@@ -85,6 +72,27 @@ fn typed<T: Keyed>(sort: &Sort, x: &HostInput<'_>, output: &mut HostOutput<'_>) 
             }
         }
     }
+}
+
+/// A tensor's elements by rows: as they lie or, into what is given, copied together.
+pub(super) fn lines_of<'a, T: Keyed>(
+    op: &'static str,
+    x: &'a HostInput<'_>,
+    copied: &'a mut Vec<T>,
+) -> Result<&'a [T]> {
+    let (layout, elements) = (x.layout, x.elements::<T>());
+    let count = layout.elements();
+    if layout.is_contiguous() {
+        return Ok(&elements[layout.offset()..][..count]);
+    }
+    *copied = host_vec(op, count)?;
+    copied.resize(count, T::zeroed());
+    let lines = Layout::contiguous(layout.shape());
+    by_size!(x.dtype, Bits => cpu::copy::<Bits>(
+        (layout, bytemuck::cast_slice(elements)),
+        (&lines, bytemuck::cast_slice_mut(copied)),
+    ));
+    Ok(copied)
 }
 
 /// What is put in order: a key or, above a place, one; equal ones are the same.

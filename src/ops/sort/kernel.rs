@@ -10,11 +10,9 @@ use super::{Sort, Wanted};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::launch::{
-    Bound, KernelKey, Launch, Launches, WINDOW_ALIGNMENT, Window, Words, check_count,
-};
+use crate::launch::{KernelKey, Launches, WINDOW_ALIGNMENT, Window, Words, check_count};
 use crate::ops::plan;
-use crate::ops::ranges;
+use crate::ops::ranges::{self, Area, written};
 use crate::ops::scan;
 use crate::road::window::Limits;
 use crate::road::{Operand, Problem};
@@ -35,8 +33,6 @@ const WORKGROUPS: usize = 2048;
 /// Invocations of a workgroup that compares, and of one of software adapters in passes.
 const WORKGROUP: usize = 256;
 const SOFT_WORKGROUP: usize = 16;
-/// Elements of what is written that windows begin and end at.
-const WINDOW_ELEMENTS: usize = WINDOW_ALIGNMENT as usize / 4;
 /// Operations of an element, about: of a workgroup's line for each bit, of the walks of a pass.
 const STEPS_OF_BIT: f64 = 32.0;
 const COUNT_STEPS: f64 = 24.0;
@@ -129,28 +125,6 @@ pub(super) fn missing(sort: &Sort, x: &Operand<'_>, capabilities: &Capabilities)
     let bytes = counted_bytes(capabilities);
     (blocks.count_bytes().max(wide) > bytes)
         .then(|| format!("bindings of {bytes} bytes are too small for lines of {size} elements"))
-}
-
-/// A part of the operands' memory.
-#[derive(Clone, Copy)]
-struct Area {
-    operand: usize,
-    /// In bytes.
-    offset: u64,
-}
-
-impl Area {
-    /// Of elements, or lines, of so many bytes each.
-    fn window(&self, range: &Range<usize>, bytes: usize) -> Window {
-        let [start, end] = [range.start, range.end].map(|at| self.offset + (at * bytes) as u64);
-        Window::around(start..end)
-    }
-
-    /// Of line 0 in a window, in elements.
-    fn place(&self, window: &Window, element_bytes: usize) -> u32 {
-        let bytes = element_bytes as u64;
-        ((self.offset / bytes) as u32).wrapping_sub((window.offset / bytes) as u32)
-    }
 }
 
 struct Planner<'a> {
@@ -295,11 +269,14 @@ impl Planner<'_> {
             });
         }
         let dims = [self.lines, DIGITS * blocks.count];
-        let areas = [counts.offset, sums.offset, self.taken];
+        let scratch = Area {
+            operand: self.scratch,
+            offset: self.taken,
+        };
         for pass in &all {
             self.walk(pass, Walk::Count, counts)?;
             let (op, capabilities) = (self.sort.op, self.capabilities);
-            let scanned = scan::running(op, capabilities, self.scratch, dims, areas)?;
+            let scanned = scan::running(op, capabilities, dims, [counts, sums], scratch)?;
             self.launches.extend(scanned);
             self.walk(pass, Walk::Move, sums)?;
         }
@@ -433,34 +410,15 @@ impl Planner<'_> {
     fn launch(&mut self, launched: Launched<'_>) -> Result<()> {
         let op = self.sort.op;
         check_count(op, self.launches.len() + 1)?;
-        let most = self.capabilities.max_workgroups;
-        let (steps, per_workgroup) = (launched.steps as u64, launched.per_workgroup as u64);
-        let dispatch = plan::dispatch(op, launched.words, steps, per_workgroup, most)?;
-        let operands = launched.bound.iter().map(|&(area, window)| Bound {
-            operand: area.operand,
-            window: Some(window),
-        });
-        let [flops, bytes] = launched.cost;
-        self.launches.push(Launch {
-            kernel: launched.key,
-            operands: operands.collect(),
-            texels: smallvec![],
-            dispatches: smallvec![dispatch],
-            flops,
-            bytes,
-        });
+        self.launches.push(ranges::launch(
+            (op, launched.key, self.capabilities),
+            launched.bound.iter().copied(),
+            launched.words,
+            (launched.steps as u64, launched.per_workgroup as u64),
+            launched.cost,
+        )?);
         Ok(())
     }
-}
-
-/// Elements that are written, in ranges of so many that are bound each, from the beginning of a window on.
-fn written(all: &Range<usize>, most: usize) -> SmallVec<[Range<usize>; 1]> {
-    let first = all.start - all.start % WINDOW_ELEMENTS;
-    let most = most / WINDOW_ELEMENTS * WINDOW_ELEMENTS;
-    let starts = (first..all.end).step_by(most);
-    starts
-        .map(|start| start..(start + most).min(all.end))
-        .collect()
 }
 
 /// What a launch is made of.

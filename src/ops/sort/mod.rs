@@ -4,6 +4,8 @@ mod cpu;
 mod first;
 mod kernel;
 mod keys;
+mod quantile;
+mod search;
 mod steps;
 
 use std::borrow::Cow;
@@ -18,7 +20,15 @@ use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 
-pub(super) use steps::specialisations;
+pub use search::SearchSide;
+
+use crate::launch::KernelKey;
+
+pub(super) fn specialisations() -> Vec<KernelKey> {
+    let mut all = steps::specialisations();
+    all.extend(search::specialisations());
+    all
+}
 
 /// Which elements come first: [`Tensor::sort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,27 +60,8 @@ impl Tensor {
     /// [`Error::InvalidArgument`] when there is no such axis, and for 2^32 elements along it or more; what any op can meet
     /// ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn sort(&self, axis: impl Into<Axis>, order: SortOrder) -> Result<Tensor> {
-        let sort = |wanted| Sort {
-            op: "sort",
-            order,
-            wanted,
-            kept: None,
-        };
         let axis = axis.into().of("sort", self.shape())?;
-        match self.dtype() {
-            // Their keys are two words, and places one.
-            DType::F64 => {
-                let places = along(
-                    self,
-                    axis,
-                    &sort(Wanted::Places {
-                        of_equal_zeros: false,
-                    }),
-                )?;
-                self.gather(axis, &places)
-            }
-            dtype => along(self, axis, &sort(Wanted::Values))?.cast(dtype),
-        }
+        sorted("sort", self, axis, order)
     }
 
     /// Where the elements along `axis` are that come first, second and so on (PyTorch's and NumPy's `argsort`), as u32: with
@@ -122,6 +113,26 @@ impl Tensor {
         let axis = axis.into();
         let places = first_places("top_k", self, axis, Some(count), order)?;
         Ok((self.gather(axis, &places)?, places))
+    }
+}
+
+/// [`Tensor::sort`] for the op that is named.
+fn sorted(op: &'static str, x: &Tensor, axis: usize, order: SortOrder) -> Result<Tensor> {
+    let sort = |wanted| Sort {
+        op,
+        order,
+        wanted,
+        kept: None,
+    };
+    match x.dtype() {
+        // Their keys are two words, and places one.
+        DType::F64 => {
+            let wanted = Wanted::Places {
+                of_equal_zeros: false,
+            };
+            x.gather(axis, &along(x, axis, &sort(wanted))?)
+        }
+        dtype => along(x, axis, &sort(Wanted::Values))?.cast(dtype),
     }
 }
 

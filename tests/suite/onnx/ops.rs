@@ -226,6 +226,20 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
                 _ => one(tensor.triu(diagonal)),
             }
         }
+        "NonZero" => {
+            let places = call.tensor(0)?.nonzero()?.transpose(0, 1)?;
+            Ok(vec![Value::made(places, INT64)])
+        }
+        "Compress" => {
+            let tensor = call.tensor(0)?;
+            let places = call.tensor(1)?.nonzero()?.squeeze(1)?;
+            match call.attribute("axis") {
+                Some(at) => one(tensor.index_select(axis(at.int, tensor.rank()), &places)),
+                None => one(tensor
+                    .reshape([tensor.elements()])?
+                    .index_select(0, &places)),
+            }
+        }
         "CumSum" => cumsum(call),
         "TopK" => top_k(call),
         "OneHot" => one_hot(call),
