@@ -241,7 +241,16 @@ const OPS: &[(&str, Bytes, usize, Op)] = &[
     ),
     // Marks are two rows of 128 words; their counts, of fewer, are gone before there is a result of more.
     ("nonzero", |_| 1024, 0, |o| o.a.nonzero()),
-    ("nonzero of turned", |_| 1024, 0, |o| o.turned.nonzero()),
+    (
+        "nonzero of turned",
+        // What no binding reaches is copied, and gone before there is a result of as much.
+        |o| match o.dtype == DType::F64 && o.a.device().capabilities().max_binding_bytes < 30_720 {
+            true => 2048,
+            false => 1024,
+        },
+        0,
+        |o| o.turned.nonzero(),
+    ),
     (
         "masked_select",
         // What takes more than marks: places of what is selected.

@@ -1,12 +1,14 @@
 //! The CPU twins: marks by words, then what is marked by bytes of marks, eight elements at once.
 
+use std::cell::Cell;
 use std::ops::{BitAnd, Range};
 
 use super::kernel::bits;
 use super::{WORD, words};
-use crate::cpu::{self, parallel, vectorised};
+use crate::cpu::transpose::Transposed;
+use crate::cpu::{self, host_vec, parallel, vectorised};
 use crate::dtype::by_size;
-use crate::layout::Layout;
+use crate::error::Result;
 use crate::road::{HostInput, HostOutput};
 use crate::shape::Dims;
 
@@ -37,12 +39,17 @@ fn is_much(words: usize) -> bool {
     words * WORD > parallel::PARALLEL
 }
 
-pub(super) fn mark(x: &HostInput<'_>, output: &mut HostOutput<'_>) {
+pub(super) fn mark(op: &'static str, x: &HostInput<'_>, output: &mut HostOutput<'_>) -> Result<()> {
     let mask = bits(x.dtype);
-    by_size!(x.dtype, Bits => mark_bits::<Bits>(x, mask as Bits, output));
+    by_size!(x.dtype, Bits => mark_bits::<Bits>(op, x, mask as Bits, output))
 }
 
-fn mark_bits<T>(x: &HostInput<'_>, mask: T, output: &mut HostOutput<'_>)
+fn mark_bits<T>(
+    op: &'static str,
+    x: &HostInput<'_>,
+    mask: T,
+    output: &mut HostOutput<'_>,
+) -> Result<()>
 where
     T: bytemuck::Pod + Send + Sync + PartialEq + BitAnd<Output = T>,
 {
@@ -50,26 +57,21 @@ where
     let row = output.layout.shape()[1];
     let (marks, sums) = output.elements::<u32>().split_at_mut(row);
     let (Some(marks), Some(sums)) = (marks.get_mut(..all), sums.get_mut(..all)) else {
-        return;
+        return Ok(());
     };
-    let elements = Elements::<T>::new(x);
+    let elements = Elements::<T>::new(op, x)?;
     let parts = marks.chunks_mut(PART).zip(sums.chunks_mut(PART));
     parallel::share(is_much(all), parts.enumerate(), |(at, (marks, sums))| {
         elements.part(at * PART..at * PART + marks.len(), |given| {
             vectorised(|| {
                 let mut sum = 0;
-                let words = given
-                    .chunks(WORD)
-                    .zip(marks.iter_mut().zip(sums.iter_mut()));
-                for (given, (marks, to)) in words {
+                let given = given.chunks(WORD);
+                for (given, (marks, to)) in given.zip(marks.iter_mut().zip(sums.iter_mut())) {
                     *marks = match given.first_chunk() {
                         Some(given) => word::<T, WORD>(given, mask),
                         None => {
-                            let mut bits = 0;
-                            for (at, &x) in given.iter().enumerate() {
-                                bits |= word(&[x], mask) << at;
-                            }
-                            bits
+                            let each = given.iter().enumerate();
+                            each.fold(0, |bits, (at, &x)| bits | word(&[x], mask) << at)
                         }
                     };
                     sum += marks.count_ones();
@@ -86,6 +88,7 @@ where
             *sum += base;
         }
     }
+    Ok(())
 }
 
 /// Marks of a few elements, without a branch.
@@ -103,33 +106,58 @@ fn word<T: bytemuck::Pod + PartialEq + BitAnd<Output = T>, const COUNT: usize>(
 
 /// A tensor's elements in row-major order.
 struct Elements<'a, T> {
-    layout: &'a Layout,
+    count: usize,
     elements: &'a [T],
-    walk: parallel::Walk,
+    way: Way<T>,
 }
 
-impl<'a, T: bytemuck::Pod> Elements<'a, T> {
-    fn new(x: &HostInput<'a>) -> Self {
-        Self {
-            layout: x.layout,
-            elements: bytemuck::cast_slice(x.bytes),
-            walk: parallel::Walk::new(&[x.layout]),
-        }
+/// How they lie.
+enum Way<T> {
+    /// One behind the other, from there on.
+    Run(usize),
+    /// Some steps apart.
+    Steps(Box<parallel::Walk>),
+    /// With rows turned: here is a copy.
+    Turned(Vec<T>),
+}
+
+impl<'a, T: bytemuck::Pod + Send + Sync> Elements<'a, T> {
+    fn new(op: &'static str, x: &HostInput<'a>) -> Result<Self> {
+        let (layout, elements) = (x.layout, bytemuck::cast_slice(x.bytes));
+        let count = layout.elements();
+        let way = match Transposed::by_rows(layout) {
+            _ if layout.is_contiguous() => Way::Run(layout.offset()),
+            Some(transposed) => {
+                let mut turned = host_vec(op, count)?;
+                turned.resize(count, T::zeroed());
+                transposed.copy(elements, &mut turned);
+                Way::Turned(turned)
+            }
+            None => Way::Steps(Box::new(parallel::Walk::new(&[layout]))),
+        };
+        Ok(Self {
+            count,
+            elements,
+            way,
+        })
     }
 
-    /// Calls `work` with the elements of some words, as they lie or copied together.
+    /// Calls `work` with the elements of some words.
     fn part(&self, words: Range<usize>, work: impl FnOnce(&[T])) {
         let first = words.start * WORD;
-        let count = (words.end * WORD).min(self.layout.elements()) - first;
-        if self.layout.is_contiguous() {
-            return work(&self.elements[self.layout.offset() + first..][..count]);
+        let count = (words.end * WORD).min(self.count) - first;
+        match &self.way {
+            Way::Run(start) => work(&self.elements[start + first..][..count]),
+            Way::Turned(elements) => work(&elements[first..][..count]),
+            Way::Steps(walk) => {
+                let mut copied = vec![T::zeroed(); count];
+                walk.blocks(first, count, &mut |block| {
+                    let to = (&mut copied[..], block.in_order());
+                    cpu::copy_block(block, (self.elements, block.grids[0]), to);
+                });
+                work(&copied);
+            }
         }
-        let mut copied = vec![T::zeroed(); count];
-        self.walk.blocks(first, count, &mut |block| {
-            let to = (&mut copied[..], block.in_order());
-            cpu::copy_block(block, (self.elements, block.grids[0]), to);
-        });
-        work(&copied);
     }
 }
 
@@ -175,43 +203,36 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// Writes what `told` says of the places of marks from 0 on, in order.
+/// Writes something for each place of marks from 0 on, in order: what `one` says or, of those in eight neighbours from a first one
+/// on, what `eight` writes, whose rest comes to lie where the next ones go.
 #[inline(always)]
-fn tell<T: Copy>(marks: &[u32], out: &mut [T], told: impl Fn(usize) -> T) {
+fn tell<T: Copy>(
+    marks: &[u32],
+    out: &mut [T],
+    one: impl Fn(usize) -> T,
+    eight: impl Fn(usize, &[u8; 8], &mut [T; 8]),
+) {
     let mut next = 0;
     for (at, &marks) in marks.iter().enumerate() {
         let first = at * WORD;
         let count = marks.count_ones();
         let end = next + count as usize;
-        if count <= SPARSE {
-            let mut left = marks;
-            for out in &mut out[next..end] {
-                *out = told(first + left.trailing_zeros() as usize);
-                left &= left.wrapping_sub(1);
-            }
-        } else if count == u32::BITS {
-            for (place, out) in (first..).zip(&mut out[next..end]) {
-                *out = told(place);
-            }
-        } else {
-            for (byte, marks) in marks.to_le_bytes().into_iter().enumerate() {
-                let first = first + 8 * byte;
-                let count = marks.count_ones() as usize;
-                let places = &PLACES[usize::from(marks)];
-                // All eight, where there is room for those that come to lie over the next ones' places.
-                match out[next..].first_chunk_mut::<8>() {
-                    Some(out) => {
-                        for (out, &place) in out.iter_mut().zip(places) {
-                            *out = told(first + usize::from(place));
-                        }
+        match out.get_mut(next..next + WORD) {
+            Some(out) if count > SPARSE => {
+                let mut to = 0;
+                for (byte, marks) in marks.to_le_bytes().into_iter().enumerate() {
+                    if let Some(out) = out[to..].first_chunk_mut() {
+                        eight(first + 8 * byte, &PLACES[usize::from(marks)], out);
                     }
-                    None => {
-                        for (out, &place) in out[next..][..count].iter_mut().zip(places) {
-                            *out = told(first + usize::from(place));
-                        }
-                    }
+                    to += marks.count_ones() as usize;
                 }
-                next += count;
+            }
+            _ => {
+                let mut left = marks;
+                for out in &mut out[next..end] {
+                    *out = one(first + left.trailing_zeros() as usize);
+                    left &= left.wrapping_sub(1);
+                }
             }
         }
         next = end;
@@ -227,69 +248,136 @@ pub(super) fn places(
     let marks = Marks::new(marks, dims.iter().product());
     let rank = dims.len();
     let out = &mut output.elements::<u32>()[..count * rank];
-    if rank <= 1 {
-        return marks.share(1, out, |words, marks, out| {
-            let first = (words.start * WORD) as u32;
-            vectorised(|| tell(marks, out, |place| first + place as u32));
-        });
-    }
     marks.share(rank, out, |words, marks, out| {
-        rows(dims, words.start * WORD, marks, out);
+        let first = words.start * WORD;
+        match rank {
+            1 => few::<1>(dims, first, marks, out),
+            2 => few::<2>(dims, first, marks, out),
+            3 => few::<3>(dims, first, marks, out),
+            4 => few::<4>(dims, first, marks, out),
+            _ => many(dims, first, marks, out),
+        }
     });
 }
 
-/// An index along each axis for each mark, from the `first`th element on.
-fn rows(dims: &Dims, first: usize, marks: &[u32], out: &mut [u32]) {
-    let (mut index, columns) = (vec![0u32; dims.len()], dims[dims.len() - 1]);
-    let outer = dims.len() - 1;
-    // Of the row that is gone through.
-    let mut row = first..first;
+/// The index along each axis of marks from the `first`th element on.
+fn few<const RANK: usize>(dims: &[usize], first: usize, marks: &[u32], out: &mut [u32]) {
+    let rows = Rows::<RANK> {
+        dims,
+        start: Cell::new(0),
+        end: Cell::new(0),
+        index: Cell::new([0; RANK]),
+    };
+    vectorised(|| {
+        let out = out.as_chunks_mut().0;
+        let one = |place: usize| rows.index_of(first + place);
+        tell(marks, out, one, |place, places, out| {
+            let index = one(place);
+            if first + place + 8 <= rows.end.get() {
+                for (out, &after) in out.iter_mut().zip(places) {
+                    *out = index;
+                    out[RANK - 1] += u32::from(after);
+                }
+                return;
+            }
+            for (out, &after) in out.iter_mut().zip(places) {
+                *out = one(place + usize::from(after));
+            }
+        });
+    });
+}
+
+/// Elements by their index, most of them in the row of the one before.
+struct Rows<'a, const RANK: usize> {
+    dims: &'a [usize],
+    /// The elements of that row, and the index of its first one.
+    start: Cell<usize>,
+    end: Cell<usize>,
+    index: Cell<[u32; RANK]>,
+}
+
+impl<const RANK: usize> Rows<'_, RANK> {
+    #[inline(always)]
+    fn index_of(&self, place: usize) -> [u32; RANK] {
+        if place < self.start.get() || place >= self.end.get() {
+            self.enter(place);
+        }
+        let mut index = self.index.get();
+        index[RANK - 1] = (place - self.start.get()) as u32;
+        index
+    }
+
+    #[inline(never)]
+    fn enter(&self, place: usize) {
+        let columns = self.dims[RANK - 1];
+        let mut rest = place / columns;
+        self.start.set(rest * columns);
+        self.end.set((rest + 1) * columns);
+        let mut index = [0; RANK];
+        for (index, size) in index.iter_mut().zip(self.dims).take(RANK - 1).rev() {
+            (*index, rest) = ((rest % size) as u32, rest / size);
+        }
+        self.index.set(index);
+    }
+}
+
+/// The same of more axes.
+fn many(dims: &[usize], first: usize, marks: &[u32], out: &mut [u32]) {
     let mut out = out.chunks_exact_mut(dims.len());
     for (at, &marks) in marks.iter().enumerate() {
         let mut left = marks;
-        while left != 0 {
-            let place = first + at * WORD + left.trailing_zeros() as usize;
-            left &= left - 1;
-            if place >= row.end {
-                let mut rest = place / columns;
-                row = rest * columns..(rest + 1) * columns;
-                for (index, size) in index[..outer].iter_mut().zip(dims).rev() {
-                    (*index, rest) = ((rest % size) as u32, rest / size);
-                }
-            }
-            index[outer] = (place - row.start) as u32;
-            if let Some(out) = out.next() {
-                out.copy_from_slice(&index);
+        for _ in 0..marks.count_ones() {
+            let mut rest = first + at * WORD + left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            let out = out.next().unwrap_or_default();
+            for (index, size) in out.iter_mut().zip(dims).rev() {
+                (*index, rest) = ((rest % size) as u32, rest / size);
             }
         }
     }
 }
 
 pub(super) fn select(
+    op: &'static str,
     count: usize,
-    x: &HostInput<'_>,
-    marks: &HostInput<'_>,
+    [x, marks]: [&HostInput<'_>; 2],
     output: &mut HostOutput<'_>,
-) {
-    by_size!(x.dtype, Bits => select_bits::<Bits>(count, x, marks, output));
+) -> Result<()> {
+    by_size!(x.dtype, Bits => select_bits::<Bits>(op, count, [x, marks], output))
 }
 
 fn select_bits<T: bytemuck::Pod + Send + Sync>(
+    op: &'static str,
     count: usize,
-    x: &HostInput<'_>,
-    marks: &HostInput<'_>,
+    [x, marks]: [&HostInput<'_>; 2],
     output: &mut HostOutput<'_>,
-) {
-    let elements = Elements::<T>::new(x);
+) -> Result<()> {
+    let elements = Elements::<T>::new(op, x)?;
     let marks = Marks::new(marks, x.layout.elements());
     let out = &mut bytemuck::cast_slice_mut::<u8, T>(output.bytes)[..count];
     marks.share(1, out, |words, marks, out| {
         elements.part(words, |given| {
             vectorised(|| {
-                tell(marks, out, |place| {
-                    given.get(place).copied().unwrap_or(T::zeroed())
-                })
+                let one = |place: usize| given.get(place).copied().unwrap_or(T::zeroed());
+                tell(marks, out, one, |place, places, out| {
+                    let eight = given
+                        .get(place..)
+                        .and_then(|given| given.first_chunk::<8>());
+                    match eight {
+                        Some(eight) => {
+                            for (out, &after) in out.iter_mut().zip(places) {
+                                *out = eight[usize::from(after % 8)];
+                            }
+                        }
+                        None => {
+                            for (out, &after) in out.iter_mut().zip(places) {
+                                *out = one(place + usize::from(after));
+                            }
+                        }
+                    }
+                });
             });
         });
     });
+    Ok(())
 }

@@ -189,8 +189,7 @@ impl Op for Mark {
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let [x] = inputs else { return Ok(()) };
-        cpu::mark(x, output);
-        Ok(())
+        cpu::mark(self.op, x, output)
     }
 }
 
@@ -259,7 +258,6 @@ impl Op for Select {
 
     fn twin(&self, inputs: &[HostInput<'_>], output: &mut HostOutput<'_>) -> Result<()> {
         let [x, marks] = inputs else { return Ok(()) };
-        cpu::select(self.count, x, marks, output);
-        Ok(())
+        cpu::select(self.op, self.count, [x, marks], output)
     }
 }

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::launch::Launches;
+use crate::launch::{KernelKey, Launches};
 use crate::layout::Axis;
 use crate::ops::ranges;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
@@ -21,8 +21,6 @@ use crate::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 
 pub use search::SearchSide;
-
-use crate::launch::KernelKey;
 
 pub(super) fn specialisations() -> Vec<KernelKey> {
     let mut all = steps::specialisations();

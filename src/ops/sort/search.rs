@@ -299,12 +299,15 @@ fn search<T: Keyed>(line: &[T], values: &[T], out: &mut [u32], end: impl Fn(T) -
     let mut left = line.len();
     while left > 0 {
         let half = left.div_ceil(2);
-        for (before, &end) in before.iter_mut().zip(&ends) {
-            // What is left begins there, and both halves may be as long as the longer one.
-            let next = *before + half;
-            let is_before = line.get(next - 1).is_some_and(|&x| x.key(true) < end);
-            *before = if is_before { next } else { *before };
+        // Loads by themselves, then what vectors compute.
+        let mut given = [T::zeroed(); TOGETHER];
+        for (given, &before) in given.iter_mut().zip(&before) {
+            *given = line.get(before + half - 1).copied().unwrap_or(T::zeroed());
         }
+        for ((before, &end), x) in before.iter_mut().zip(&ends).zip(given) {
+            *before += half & usize::from(x.key(true) < end).wrapping_neg();
+        }
+        // As much as the longer part: behind the shorter one is nothing that comes before.
         left -= half;
     }
     for (out, before) in out.iter_mut().zip(before) {
