@@ -251,7 +251,16 @@ pub(super) fn places(
     marks.share(rank, out, |words, marks, out| {
         let first = words.start * WORD;
         match rank {
-            1 => few::<1>(dims, first, marks, out),
+            // Without looking at rows: half the time.
+            1 => vectorised(|| {
+                let one = |place: usize| (first + place) as u32;
+                tell(marks, out, one, |place, places, out| {
+                    let base = one(place);
+                    for (out, &after) in out.iter_mut().zip(places) {
+                        *out = base + u32::from(after);
+                    }
+                });
+            }),
             2 => few::<2>(dims, first, marks, out),
             3 => few::<3>(dims, first, marks, out),
             4 => few::<4>(dims, first, marks, out),
