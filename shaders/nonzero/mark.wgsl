@@ -99,7 +99,7 @@ fn main(
 ) {
     // The grid is folded into two dimensions.
     let first = params.first + (workgroup.x + workgroup.y * workgroups.x) * 64u;
-    // None leaves before the barrier.
+    // None leaves before the barrier. Elements are fewer than 3 * 2^30 (`ranges::missing`), so this does not wrap.
     let last = min(min(params.end, first + 64u) * 32u, params.elements);
     for (var i = local_index; i < 2048u; i += 256u) {
         var flag = 0u;

@@ -1,6 +1,6 @@
 //! The elements of matrices that are as far down as across.
 
-use super::{Axis, Layout};
+use super::{Axis, Layout, signed};
 use crate::error::{Error, Result};
 
 impl Layout {
@@ -38,8 +38,10 @@ impl Layout {
             // Without elements it means nothing.
             0 => 0,
             _ => {
-                let start = |axis: usize, skipped: usize| self.strides[axis] * skipped as isize;
-                let start = start(first, down) + start(second, across);
+                let start = |axis: usize, skipped: usize| {
+                    self.strides[axis].saturating_mul(signed(skipped))
+                };
+                let start = start(first, down).saturating_add(start(second, across));
                 self.offset.saturating_add_signed(start)
             }
         };
@@ -96,6 +98,8 @@ mod tests {
         assert!(base.diagonal(0, 0, 0).is_err() && base.diagonal(0, 0, -2).is_err());
         assert!(base.diagonal(0, 0, 2).is_err());
         assert!(Layout::contiguous([3]).diagonal(0, 0, 1).is_err());
+        let huge = Layout::contiguous([4, 1 << 40, 1 << 40]);
+        assert!(huge.diagonal(-2, 0, 1).is_ok() && huge.diagonal(1 << 39, 0, 1).is_ok());
         for offset in [isize::MIN, isize::MAX] {
             assert_eq!(base.diagonal(offset, 0, 1).unwrap().elements(), 0);
         }

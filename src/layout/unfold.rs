@@ -51,8 +51,8 @@ impl Layout {
     }
 
     /// True when no element is at two places, as far as strides tell: each steps over all that shorter ones reach.
-    /// (A layout that is so and of which they do not tell it would have to be made by hand: the question in general is
-    /// NP-hard, and NumPy's `shares_memory` bounds how long it looks.)
+    /// Of what slices and turns make they tell it; of some windows that are dilated, and whose elements mesh, they do not (0 2 4
+    /// and 3 5 7). The question in general is NP-hard, and NumPy's `shares_memory` bounds how long it looks.
     pub(crate) fn is_distinct(&self) -> bool {
         if self.elements() <= 1 {
             return true;
@@ -167,6 +167,11 @@ mod tests {
             let is_distinct = all.windows(2).all(|pair| pair[0] != pair[1]);
             assert_eq!(layout.is_distinct(), is_distinct, "{layout:?}");
         }
+        // Elements that mesh.
+        let dilated = Layout::contiguous([8]).unfold(0, 5, 3)?;
+        let dilated = dilated.slice(&[every(1), every(2)])?;
+        assert_eq!(places(&dilated), [0, 2, 4, 3, 5, 7]);
+        assert!(!dilated.is_distinct());
         Ok(())
     }
 }

@@ -128,7 +128,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] when the other tensor does not broadcast to this shape,
     /// [`Error::DTypeMismatch`], [`Error::InvalidArgument`] when this one repeats elements (a broadcast
-    /// view); as [`Tensor::copy`]. Nothing is written then.
+    /// view, windows that overlap); as [`Tensor::copy`]. Nothing is written then.
     pub fn assign(&self, source: &Tensor) -> Result<()> {
         self.assign_for("assign", source)
     }
@@ -163,7 +163,9 @@ impl Tensor {
         if self.layout().is_distinct() {
             return Ok(());
         }
-        let problem = format!("{self:?} has one element at several places: copy it first");
+        let problem = format!(
+            "{self:?} has one element at several places, as far as its strides tell: copy it first"
+        );
         Err(Error::invalid(op, problem))
     }
 }

@@ -40,8 +40,8 @@ thread_local! {
     static AS_HARDWARE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` with reductions, norms, sums by an index and turned inputs of this thread planned on software adapters as on
-/// hardware, by trees and squares in workgroup memory: for tests of those kernels.
+/// Runs `work` with reductions, norms, running sums, sums by an index, sorts, marks and turned inputs of this thread planned on
+/// software adapters as on hardware, by trees and squares in workgroup memory: for tests of those kernels.
 #[doc(hidden)]
 pub fn with_hardware_plans<R>(work: impl FnOnce() -> R) -> R {
     with_local(&AS_HARDWARE, true, work)

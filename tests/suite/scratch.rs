@@ -632,7 +632,7 @@ fn first_ones(dtype: DType, is_hard: bool, [lines, size, kept]: [usize; 3]) -> u
     if !is_hard || size <= most {
         return result + in_order(dtype, is_hard, [lines, size, kept], true);
     }
-    let mut counts = size.div_ceil(most)..=2 * size / most;
+    let mut counts = (size.div_ceil(most)..=2 * size / most).take(64);
     let (count, tile) = match counts.find(|count| size % count == 0) {
         Some(count) => (count, size / count),
         None => (size / most, most),

@@ -214,6 +214,9 @@ fn arguments(context: &Context) -> Result<()> {
     let long = line.slice(..1)?.broadcast_to([1 << 32])?;
     let error = long.search_sorted(&line, left).unwrap_err();
     assert!(error.to_string().contains("4294967296"), "{error}");
+    let long = line.slice(..1)?.broadcast_to([1 << 62])?;
+    let error = long.search_sorted(&line, left).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     Ok(())
 }
 
@@ -284,7 +287,32 @@ fn specials(context: &Context) -> Result<()> {
     assert!(least[0].is_nan());
     assert_eq!(least[1..], [inf, -inf, -inf, 0.1]);
     let sorted = x.sort(1, SortOrder::Ascending)?.slice((1.., 3))?;
-    same(&x.slice(1..)?.quantile(1.0, 1)?, &sorted.to_vec::<f32>()?)
+    same(&x.slice(1..)?.quantile(1.0, 1)?, &sorted.to_vec::<f32>()?)?;
+    // Places that f64 has a little beside an entry, where the next one is infinite: parts that f16 has not.
+    let count = |at: i32| if at > 55 { f32::INFINITY } else { at as f32 };
+    let high: Vec<f32> = (0..101).map(count).collect();
+    let low: Vec<f32> = (0..101).map(|at| -count(100 - at)).collect();
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let [high, low] = [&high, &low].map(|line| -> Result<Tensor> {
+            Tensor::from_slice(context.device(), line, [101])?.cast(dtype)
+        });
+        let (high, low) = (high?, low?);
+        for q in [0.55, 0.45, 0.29, 0.07, 1e-50] {
+            for (line, is_high) in [(&high, true), (&low, false)] {
+                let got = line.quantile(q, 0)?.cast(DType::F32)?.item::<f32>()?;
+                let place = q * 100.0;
+                let is_infinite = match is_high {
+                    true => place > 55.0,
+                    false => place < 45.0,
+                };
+                assert!(
+                    !got.is_nan() && got.is_infinite() == is_infinite,
+                    "{q} of {dtype}: {got}"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 fn quantile_arguments(context: &Context) -> Result<()> {

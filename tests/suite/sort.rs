@@ -361,6 +361,15 @@ fn arguments(context: &Context) -> Result<()> {
         many.contains("4 elements") && many.contains("of 3"),
         "{many}"
     );
+    // Nobody waits for what no memory holds.
+    let line = x.slice((0, ..1))?;
+    let huge = line.broadcast_to([(1 << 61) - 1])?;
+    let long = line.broadcast_to([5000])?;
+    let refused = |top: Result<(Tensor, Tensor)>| matches!(top, Err(Error::InvalidArgument(_)));
+    with_hardware_plans(|| {
+        assert!(refused(huge.top_k(1, 0, up)));
+        assert!(refused(long.top_k(usize::MAX, 0, up)));
+    });
     let scalar = Tensor::ones(device, (), DType::F32)?;
     assert!(matches!(scalar.sort(0, up), Err(Error::InvalidArgument(_))));
     assert_eq!(

@@ -145,7 +145,11 @@ impl Mark {
         let home = road::home(self.op, &[x])?;
         let bytes = x.layout().span().len() as u64 * x.dtype().size() as u64;
         let is_bound = bytes + WINDOW_ALIGNMENT <= home.capabilities().indexed_bytes();
-        if home.is_cpu() || is_bound || x.is_contiguous() {
+        let is_twins = || {
+            let missing = self.missing(home.capabilities(), &[road::operand(x)], DType::U32);
+            home.is_cpu() || missing.is_some()
+        };
+        if is_bound || x.is_contiguous() || is_twins() {
             return Ok(Cow::Borrowed(x));
         }
         road::check(self, &[x], None)?;

@@ -108,11 +108,10 @@ impl Lanes {
     /// The same where their elements are not neighbours: the lines that they lie on stay in the first cache for the rows
     /// that come next.
     pub const APART: usize = 256;
-    /// Outputs whose elements lie evenly that are enough without those after them; and those whose elements are neighbours
-    /// (6 Mi of f32 by 9 rows of 32 to 63 columns, ms: `max` 7.6 looked up together and 3.6 to 4.4 so, `sum` 7.3 and
-    /// 3.2, `softmax` 11.3 and 5.3 to 6.6, `argmax` 8.7 and 6 to 9; of 16 columns most are slower so).
-    const ENOUGH: usize = 64;
-    const ENOUGH_BESIDE: usize = 32;
+    /// Outputs whose elements lie evenly that are enough without those after them (6 Mi of f32 by 9 rows of 32 to 63
+    /// columns, ms: `max` 7.6 looked up together and 3.6 to 4.4 so, `sum` 7.3 and 3.2, `softmax` 11.3 and 5.3 to 6.6,
+    /// `argmax` 8.7 and 6 to 9; of 16 columns most are slower so; of every second column the same).
+    const ENOUGH: usize = 32;
     /// Bytes of a row up to which its outputs go one by one, whose rows are near then: loops for vectors begin with more
     /// (2 M of f32 in 8 columns, ms: `argmax` 8.0 and 1.2, `logsumexp` 8.0 and 1.4, `max` 4.7 and 1.0; in 16 3.1 and 2.2, 8.0 and 2.2,
     /// 2.5 and 1.9; of f64 `sum` in 16 columns 1.0 and 4.0).
@@ -135,8 +134,9 @@ impl Lanes {
         let run = space.reduced.last().map_or(1, |&size| size);
         // Short, and either all there is or with the next one beyond the other outputs.
         let are_short = run < enough && (space.length() < enough || across < outer);
-        // Equally near are windows that overlap.
-        let are_columns = across <= last && across < usize::MAX;
+        // Equally near are windows that overlap: columns unless they are longer than rows.
+        let row = space.kept.last().map_or(1, |&size| size);
+        let are_columns = across < last || across == last && last < usize::MAX && run <= row;
         (outputs > 1 && are_short) || (outputs > Self::FEW_BYTES / bytes.max(4) && are_columns)
     }
 
@@ -151,11 +151,7 @@ impl Lanes {
             1 => run.min(Self::MOST),
             _ => run.min(Self::APART),
         };
-        let enough = match self.stride {
-            1 => Self::ENOUGH_BESIDE,
-            _ => Self::ENOUGH,
-        };
-        if run < left.min(enough) {
+        if run < left.min(Self::ENOUGH) {
             self.count = left.min(Self::APART);
             self.places.reserve(self.count);
             while self.places.len() < self.count {

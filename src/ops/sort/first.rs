@@ -12,6 +12,9 @@ use crate::tensor::Tensor;
 /// Of a tile at most one in so many is kept: what is left is sorted again.
 const SPARSE: usize = 4;
 
+/// Ways to cut a line that are tried for one without a rest.
+const TRIED: usize = 64;
+
 /// How lines are cut: so many tiles of a size, and what is left behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiles {
@@ -23,13 +26,13 @@ struct Tiles {
 impl Tiles {
     /// `None` where a line is no longer than a tile of `most` elements, or too much of a tile is kept.
     fn of(size: usize, kept: usize, most: usize) -> Option<Self> {
-        if size <= most || kept == 0 || kept * SPARSE > most {
+        if size <= most || kept == 0 || kept > most / SPARSE {
             return None;
         }
         // Without a rest lines are read as they lie.
         let least = size.div_ceil(most);
-        let counts = least..=2 * size / most;
-        let even = counts.into_iter().find(|&count| size.is_multiple_of(count));
+        let mut counts = (least..=2 * size / most).take(TRIED);
+        let even = counts.find(|&count| size.is_multiple_of(count));
         let count = even.unwrap_or(size / most);
         let tile = even.map_or(most, |count| size / count);
         Some(Self {
@@ -42,10 +45,10 @@ impl Tiles {
 
 /// Where the first elements of lines are, which lie along the last axis.
 pub(super) fn places(sort: &Sort, lines: &Tensor) -> Result<Tensor> {
+    road::check(sort, &[lines], None)?;
     let Some(tiles) = tiles(sort, lines)? else {
         return road::run(sort, &[lines]);
     };
-    road::check(sort, &[lines], None)?;
     let last = lines.rank() - 1;
     let candidates = candidates(sort, lines, tiles)?;
     let again = places(sort, &lines.gather(last, &candidates)?)?;

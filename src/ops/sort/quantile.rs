@@ -64,15 +64,17 @@ fn quantile(op: &'static str, x: &Tensor, q: f64, axis: Axis) -> Result<Tensor> 
     let low = (place.floor() as usize).min(last);
     let part = place - low as f64;
     let (lower, largest) = (at(low)?, at(last)?);
-    if low == last || part <= 0.0 {
+    // Of a part that is none in f32 infinities would make NaN.
+    if low == last || part < f64::from(f32::MIN_POSITIVE) {
         return lower.minimum(&largest);
     }
     let upper = at(low + 1)?;
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     // The largest is NaN where one is, and so is the lesser of it and another.
     fused(|e| {
-        let (lower, upper) = (e.input(&lower), e.input(&upper));
+        let [lower, upper] = [&lower, &upper].map(|entry| e.input(entry).cast(wide));
         let between = lower * (1.0 - part) + upper * part;
         let value = lower.eq(upper).select(lower, between);
-        value.minimum(e.input(&largest))
+        value.cast(dtype).minimum(e.input(&largest))
     })
 }

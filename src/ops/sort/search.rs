@@ -163,7 +163,7 @@ impl Op for Search {
             let [size, _] = sizes(lines.layout.shape(), values.layout.shape());
             let is_kernels = capabilities.kind != DeviceKind::Cpu;
             let bytes = capabilities.indexed_bytes() - 2 * WINDOW_ALIGNMENT;
-            (is_kernels && (size * dtype.size()) as u64 > bytes).then(|| {
+            (is_kernels && size as u64 > bytes / dtype.size() as u64).then(|| {
                 format!("bindings of {bytes} bytes are too small for lines of {size} elements")
             })
         })
