@@ -207,6 +207,9 @@ pub(crate) const TEXEL_LAYERS: u32 = 8;
 /// An op's work on a GPU: run in order, with nothing else between them.
 pub(crate) type Launches = SmallVec<[Launch; 1]>;
 
+/// What is counted where there would be too many.
+pub(crate) const LAUNCHES: &str = "launches";
+
 /// What is said of more launches than there may be, and at least how many they are.
 pub(crate) fn too_many(op: &'static str, what: impl Into<String>, launches: usize) -> Error {
     Error::too_large(
@@ -214,7 +217,7 @@ pub(crate) fn too_many(op: &'static str, what: impl Into<String>, launches: usiz
         what,
         launches as u128,
         MAX_LAUNCHES as u64,
-        "launches",
+        LAUNCHES,
         "of one op",
         "work on parts of the operands, on copies whose rows lie close together, or on the CPU",
     )

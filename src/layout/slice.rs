@@ -139,6 +139,8 @@ slice_ranges_tuple!(A 0, B 1, C 2);
 slice_ranges_tuple!(A 0, B 1, C 2, D 3);
 slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4);
 slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+slice_ranges_tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 
 impl Layout {
     /// Turns dimensions round: their last element comes first.

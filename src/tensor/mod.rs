@@ -140,7 +140,9 @@ impl Tensor {
     /// every op, but not written to.
     ///
     /// Reduced along the new axes they are pooled; multiplied with weights they are convolved. Zeros around are those of
-    /// [`Tensor::pad`]; a slice with steps of a new axis dilates.
+    /// [`Tensor::pad`]; windows of `d * (k - 1) + 1` whose new axis is sliced by steps of `d` are `k` elements, `d` apart. What
+    /// belongs to windows goes back to what they show (a gradient, "fold") by as many
+    /// `sum.slice(..)?.add_assign(&windows.slice(..)?)` as a window has places, each of all windows.
     ///
     /// ```
     /// use orlop::{Device, Tensor};

@@ -108,7 +108,12 @@ fn random<T: Number>(context: &Context) -> Result<()> {
         let lines = in_order::<T>(context, rng, &[rows, size])?;
         let columns = rng.between(1, 40);
         let wanted = Operand::view_of(context.device(), rng, &[rows, columns], sample)?;
-        check(&lines, &wanted)
+        check(&lines, &wanted)?;
+        // One line for all.
+        check(
+            &lines.slice(&[0..1, 0..size])?.broadcast(&[rows, size])?,
+            &wanted,
+        )
     })
 }
 

@@ -444,7 +444,7 @@ impl Product {
         if count > MAX_LAUNCHES {
             let whole = self.nest.sizes();
             let what = format!(
-                "the work of sizes {whole:?} (batches, m, n, k) in launches of at most {sizes:?}"
+                "the work of sizes {whole:?} (batches, then m, n, k) in launches of at most {sizes:?}"
             );
             return Err(too_many(OP, what, count));
         }

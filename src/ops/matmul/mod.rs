@@ -38,8 +38,8 @@ use smallvec::SmallVec;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::device::{Device, Placement};
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::launch::Launches;
+use crate::error::{Error, Result};
+use crate::launch::{LAUNCHES, Launches};
 use crate::layout::Layout;
 use crate::ops::create::filled;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
@@ -102,7 +102,7 @@ impl Tensor {
         let finish = Finish::of(epilogue);
         let plain = !self.layout().goes_back() && !other.layout().goes_back();
         if plain && finish == Finish::NONE && rule::is_plain(self, other) {
-            return road::run(&Matmul(finish), &[self, other]);
+            return product(finish, &[self, other]);
         }
         let mut form = rule::form(self, other, epilogue)?;
         if form.inner == 0 {
@@ -134,18 +134,44 @@ impl Tensor {
     }
 }
 
+/// A product in one op. Operands whose rows lie so far apart that there would be more launches than there may be are
+/// copied, to lie close together.
+fn product(finish: Finish, inputs: &[&Tensor]) -> Result<Tensor> {
+    let op = Matmul(finish);
+    let is_near = |input: &Tensor| input.is_contiguous();
+    match road::run(&op, inputs) {
+        Err(Error::TooLarge(limit))
+            if limit.unit == LAUNCHES && !inputs.iter().copied().all(is_near) =>
+        {
+            let near = inputs.iter().map(|&input| match is_near(input) {
+                true => Ok(Cow::Borrowed(input)),
+                false => input.copy_once().map(Cow::Owned),
+            });
+            let near = near.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
+            road::run(
+                &op,
+                &near
+                    .iter()
+                    .map(|input| &**input)
+                    .collect::<SmallVec<[&Tensor; 4]>>(),
+            )
+        }
+        done => done,
+    }
+}
+
 /// A product of matrices and what is done to its entries: in one op, but for f64 on devices that multiply it, whose kernels
 /// have no epilogue. There it is an elementwise op of its own, in the product's memory.
 fn multiply(finish: Finish, inputs: &[&Tensor]) -> Result<Tensor> {
     let [left, right, added @ ..] = inputs else {
-        return road::run(&Matmul(finish), inputs);
+        return product(finish, inputs);
     };
     let Some(home) = finished_apart(finish, inputs)? else {
-        return road::run(&Matmul(finish), inputs);
+        return product(finish, inputs);
     };
     // Both at the home of all: what is added may be elsewhere.
     home.scope(|| {
-        let sums = road::run(&Matmul(Finish::NONE), &[left, right])?;
+        let sums = product(Finish::NONE, &[left, right])?;
         sums.into_fused_as(NAME, |e, sums| {
             let scaled = match finish.scale == 1.0 {
                 true => sums,

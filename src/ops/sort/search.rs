@@ -12,6 +12,7 @@ use crate::cpu::{parallel, vectorised};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Launches, WINDOW_ALIGNMENT, Words, check_count};
+use crate::layout::SliceRange;
 use crate::ops::create::filled;
 use crate::ops::plan::{PER_THREAD, WORKGROUP};
 use crate::ops::ranges::{self, Area};
@@ -75,7 +76,9 @@ impl Tensor {
             let shape = values.shape().clone();
             return filled(OP, &home, shape, Scalar::Integer(0), DType::U32);
         }
-        let lines = search.near(operands, self, self.is_contiguous())?;
+        let only = search.only_line(operands)?;
+        let operands = [only.as_ref().unwrap_or(self), values];
+        let lines = search.near(operands, operands[0], operands[0].is_contiguous())?;
         // No binding has what another one has.
         let is_apart = values.is_contiguous() && !values.shares_storage(&lines);
         let values = search.near(operands, values, is_apart)?;
@@ -88,6 +91,22 @@ struct Search {
 }
 
 impl Search {
+    /// The line that all are where one is repeated: it is neither copied nor bound so often.
+    fn only_line(&self, operands: [&Tensor; 2]) -> Result<Option<Tensor>> {
+        let [lines, _] = operands;
+        let outer = lines.rank().saturating_sub(1);
+        let sizes = lines.shape().iter().zip(lines.layout().strides());
+        let is_one = sizes
+            .take(outer)
+            .all(|(&size, &stride)| size == 1 || stride == 0);
+        if outer == 0 || !is_one || lines.elements() == 0 {
+            return Ok(None);
+        }
+        road::check(self, &operands, None)?;
+        let first = vec![SliceRange::from(0); outer];
+        lines.slice(&first[..]).map(Some)
+    }
+
     /// An operand for kernels: itself if it is near, else a copy by rows.
     fn near<'a>(
         &self,
