@@ -91,7 +91,7 @@ impl From<std::ops::RangeFull> for SliceRange {
     }
 }
 
-/// The argument of `slice`: one range or index, a tuple of up to six, or a slice, an array or a `Vec` of [`SliceRange`].
+/// The argument of `slice`: one range or index, a tuple of up to eight, or a slice, an array or a `Vec` of [`SliceRange`].
 /// Dimensions that are not named are kept whole.
 pub trait SliceRanges: Ranges {}
 
