@@ -107,8 +107,8 @@ mod tests {
         let windows = image.unfold(1, 3, 2)?.unfold(2, 2, 1)?;
         assert_eq!(windows.shape(), &Shape::from([2, 2, 3, 3, 2]));
         let mut want = Vec::new();
-        for (image, row, column) in itertools([2, 2, 3]) {
-            for (below, beside, _) in itertools([3, 2, 1]) {
+        for (image, row, column) in indices_of([2, 2, 3]) {
+            for (below, beside, _) in indices_of([3, 2, 1]) {
                 want.push(image * 20 + (row * 2 + below) * 4 + column + beside);
             }
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     /// All indices of a shape in row-major order.
-    fn itertools([a, b, c]: [usize; 3]) -> impl Iterator<Item = (usize, usize, usize)> {
+    fn indices_of([a, b, c]: [usize; 3]) -> impl Iterator<Item = (usize, usize, usize)> {
         (0..a * b * c).map(move |at| (at / (b * c), at / c % b, at % c))
     }
 

@@ -281,14 +281,13 @@ impl Search {
         let steps = 1 + size.checked_ilog2().map_or(0, |steps| steps as usize);
         let is_much = values.len().saturating_mul(steps) > parallel::PARALLEL;
         let of_lines = values.chunks(of_line).zip(out.chunks_mut(of_line));
-        let parts = of_lines.enumerate().flat_map(|(at, (values, out))| {
+        let mut parts = of_lines.enumerate().flat_map(|(at, (values, out))| {
             let line = &lines[at * size..][..size];
             let parts = values.chunks(PART).zip(out.chunks_mut(PART));
             parts.map(move |(values, out)| (line, values, out))
         });
         // Short lines' values together.
         let together = (PART / of_line).max(1);
-        let mut parts = parts;
         let parts = std::iter::from_fn(|| {
             let several: Vec<_> = parts.by_ref().take(together).collect();
             (!several.is_empty()).then_some(several)

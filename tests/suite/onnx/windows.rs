@@ -267,9 +267,8 @@ fn transposed(call: &Call<'_>) -> Answer<Vec<Value>> {
 
 fn folded(call: &Call<'_>) -> Answer<Vec<Value>> {
     let x = call.tensor(0)?;
-    let [image, kernel] = [1, 2].map(|at| Ok(sizes(&call.value(at)?.integers()?)));
-    let (image, kernel) = (image as Answer<Vec<usize>>, kernel as Answer<Vec<usize>>);
-    let (image, kernel) = (image?, kernel?);
+    let list = |at: usize| -> Answer<Vec<usize>> { Ok(sizes(&call.value(at)?.integers()?)) };
+    let (image, kernel) = (list(1)?, list(2)?);
     let axes = axes(call, &image, &kernel)?;
     let channels = x.shape()[1] / kernel.iter().product::<usize>();
     let counts = axes.iter().map(|along| along.count);
