@@ -44,6 +44,15 @@ fn signed(size: usize) -> isize {
     isize::try_from(size).unwrap_or(isize::MAX)
 }
 
+/// The stride of a dimension: what is not stepped along does not go backwards.
+fn stepped(size: usize, stride: isize) -> isize {
+    if size > 1 {
+        stride
+    } else {
+        stride.saturating_abs()
+    }
+}
+
 impl Layout {
     /// Row-major, without gaps, from the start of the storage.
     pub fn contiguous(shape: impl Into<Shape>) -> Self {
@@ -313,7 +322,7 @@ impl Layout {
                 if left % new_size != 0 {
                     return None;
                 }
-                strides[new_axis] = if new_size > 1 { step } else { step.abs() };
+                strides[new_axis] = stepped(new_size, step);
                 step = step.saturating_mul(signed(new_size));
                 left /= new_size;
             }

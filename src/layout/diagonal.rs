@@ -1,6 +1,6 @@
 //! The elements of matrices that are as far down as across.
 
-use super::{Axis, Layout, signed};
+use super::{Axis, Layout, signed, stepped};
 use crate::error::{Error, Result};
 
 impl Layout {
@@ -28,12 +28,7 @@ impl Layout {
         let mut diagonal = self.without(|axis| axis == first || axis == second);
         let step = self.strides[first].saturating_add(self.strides[second]);
         diagonal.shape = diagonal.shape.iter().copied().chain([length]).collect();
-        // Of one element nothing is stepped along, so neither backwards.
-        diagonal.strides.push(if length > 1 {
-            step
-        } else {
-            step.saturating_abs()
-        });
+        diagonal.strides.push(stepped(length, step));
         diagonal.offset = match diagonal.elements() {
             // Without elements it means nothing.
             0 => 0,

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Axis, Layout, signed};
+use super::{Axis, Layout, signed, stepped};
 use crate::error::{Error, Result};
 use crate::shape::Dims;
 
@@ -34,15 +34,10 @@ impl Layout {
         let mut dims: Dims = SmallVec::from_slice(&self.shape);
         let mut strides = self.strides.clone();
         let along = strides[axis];
-        // What is not stepped along does not go backwards.
-        let stride = |size: usize, stride: isize| match size {
-            1 => stride.saturating_abs(),
-            _ => stride,
-        };
         dims[axis] = count;
-        strides[axis] = stride(count, along.saturating_mul(signed(step)));
+        strides[axis] = stepped(count, along.saturating_mul(signed(step)));
         dims.push(size);
-        strides.push(stride(size, along));
+        strides.push(stepped(size, along));
         Ok(Self {
             shape: dims.into_iter().collect(),
             strides,

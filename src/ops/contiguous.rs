@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::elementwise::{Body, Cost};
 use super::order::AxisOrder;
 use crate::capabilities::Capabilities;
@@ -77,6 +79,31 @@ pub(super) fn is_far(
     }
     road::check(op, operands, None)?;
     Ok(launches(limit)? > MANY_LAUNCHES)
+}
+
+/// An operand of an op whose kernels take it by rows, but where it `is_near` for a device's: itself then, or where the
+/// CPU's twin takes it, else a copy.
+///
+/// # Errors
+/// As [`near`].
+pub(super) fn by_rows<'a>(
+    op: &dyn Op,
+    operands: &[&Tensor],
+    operand: &'a Tensor,
+    is_near: impl FnOnce(&Capabilities) -> bool,
+) -> Result<Cow<'a, Tensor>> {
+    let home = road::home(op.name(), operands)?;
+    let capabilities = home.capabilities();
+    if home.is_cpu() || is_near(capabilities) {
+        return Ok(Cow::Borrowed(operand));
+    }
+    // Whether the op's arguments are right comes before memory for a copy.
+    let given: SmallVec<[Operand<'_>; 4]> = operands.iter().copied().map(road::operand).collect();
+    let (_, output) = op.infer(&given)?;
+    match op.missing(capabilities, &given, output) {
+        Some(_) => Ok(Cow::Borrowed(operand)),
+        None => operand.copy_at_home().map(Cow::Owned),
+    }
 }
 
 impl Tensor {

@@ -31,6 +31,14 @@ pub(super) fn bits(dtype: DType) -> u64 {
     }
 }
 
+/// An operand from a word of it on.
+fn words_at(operand: usize, offset: usize) -> Area {
+    Area {
+        operand,
+        offset: (offset * size_of::<u32>()) as u64,
+    }
+}
+
 /// Marks in the output's first row, running sums in its second one.
 pub(super) fn marks(
     op: &'static str,
@@ -42,12 +50,8 @@ pub(super) fn marks(
     };
     let (count, size) = (x.layout.elements(), x.dtype.size());
     let all = words(count);
-    let area = |operand: usize, offset: usize| Area {
-        operand,
-        offset: (offset * size_of::<u32>()) as u64,
-    };
     let row = problem.output.layout.shape()[1];
-    let (marks, sums, counts) = (area(1, 0), area(1, row), area(2, 0));
+    let (marks, sums, counts) = (words_at(1, 0), words_at(1, row), words_at(2, 0));
     let merged = plan::merged(&[x.layout]);
     let (dims, strides) = (&merged.dims[..], &merged.strides[0]);
     let is_shared = !plan::is_software(capabilities);
@@ -103,7 +107,7 @@ pub(super) fn marks(
             [flops, bytes].map(|of_word| of_word * range.len() as f64),
         )?);
     }
-    let free = area(2, row);
+    let free = words_at(2, row);
     let running = scan::running(op, capabilities, [1, all], [counts, sums], free)?;
     launches.extend(running);
     Ok(launches)
@@ -121,13 +125,9 @@ pub(super) fn places(
     let (op, dims) = (places.op, &places.dims[..]);
     let count: usize = dims.iter().product();
     let all = words(count);
-    let area = |operand: usize, offset: usize| Area {
-        operand,
-        offset: (offset * size_of::<u32>()) as u64,
-    };
     let first = given.layout.offset();
-    let (marks, out) = (area(0, first), area(1, 0));
-    let sums = area(0, first + given.layout.shape()[1]);
+    let (marks, out) = (words_at(0, first), words_at(1, 0));
+    let sums = words_at(0, first + given.layout.shape()[1]);
     let rank = dims.len();
     let is_shared = !plan::is_software(capabilities);
     let flops = (WORD * rank) as f64 * STEPS;

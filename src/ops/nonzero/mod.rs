@@ -12,6 +12,7 @@ use crate::capabilities::Capabilities;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{Launches, WINDOW_ALIGNMENT};
+use crate::ops::contiguous::by_rows;
 use crate::ops::{index, ranges};
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::{Dims, Shape};
@@ -142,18 +143,10 @@ struct Mark {
 impl Mark {
     /// A tensor that kernels read: one that reaches further than a binding lies together for them.
     fn near<'a>(&self, x: &'a Tensor) -> Result<Cow<'a, Tensor>> {
-        let home = road::home(self.op, &[x])?;
         let bytes = x.layout().span().len() as u64 * x.dtype().size() as u64;
-        let is_bound = bytes + WINDOW_ALIGNMENT <= home.capabilities().indexed_bytes();
-        let is_twins = || {
-            let missing = self.missing(home.capabilities(), &[road::operand(x)], DType::U32);
-            home.is_cpu() || missing.is_some()
-        };
-        if is_bound || x.is_contiguous() || is_twins() {
-            return Ok(Cow::Borrowed(x));
-        }
-        road::check(self, &[x], None)?;
-        x.contiguous().map(Cow::Owned)
+        by_rows(self, &[x], x, |capabilities| {
+            bytes + WINDOW_ALIGNMENT <= capabilities.indexed_bytes() || x.is_contiguous()
+        })
     }
 }
 

@@ -45,7 +45,6 @@ impl Tiles {
 
 /// Where the first elements of lines are, which lie along the last axis.
 pub(super) fn places(sort: &Sort, lines: &Tensor) -> Result<Tensor> {
-    road::check(sort, &[lines], None)?;
     let Some(tiles) = tiles(sort, lines)? else {
         return road::run(sort, &[lines]);
     };
@@ -91,13 +90,15 @@ fn candidates(sort: &Sort, lines: &Tensor, tiles: Tiles) -> Result<Tensor> {
 
 /// The tiles that lines are cut into, where kernels sort what is kept of them.
 fn tiles(sort: &Sort, lines: &Tensor) -> Result<Option<Tiles>> {
-    let home = road::home(sort.op, &[lines])?;
     let (Some(kept), Some(&size)) = (sort.kept, lines.shape().last()) else {
         return Ok(None);
     };
+    let home = road::home(sort.op, &[lines])?;
     if home.is_cpu() || lines.elements() == 0 || lines.device() != &home {
         return Ok(None);
     }
+    // Before sizes are reckoned with.
+    road::check(sort, &[lines], None)?;
     let most = kernel::tile(lines.dtype(), home.capabilities());
     Ok(most.and_then(|most| Tiles::of(size, kept, most)))
 }

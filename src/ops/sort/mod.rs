@@ -15,6 +15,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Launches};
 use crate::layout::Axis;
+use crate::ops::contiguous::by_rows;
 use crate::ops::ranges;
 use crate::road::{self, HostInput, HostOutput, Op, Operand, Problem};
 use crate::shape::{Dims, Shape};
@@ -186,18 +187,9 @@ struct Sort {
 impl Sort {
     /// Lines one behind the other, where kernels read them: the CPU's twin does without, and nothing is read for nothing.
     fn near<'a>(&self, lines: &'a Tensor) -> Result<Cow<'a, Tensor>> {
-        let home = road::home(self.op, &[lines])?;
-        let operand = road::operand(lines);
-        let is_twins = home.is_cpu()
-            || self
-                .missing(home.capabilities(), &[operand], DType::U32)
-                .is_some();
-        if is_twins || self.kept == Some(0) || lines.is_contiguous() {
-            return Ok(Cow::Borrowed(lines));
-        }
-        // Whether the op's arguments are right comes before memory for a copy.
-        road::check(self, &[lines], None)?;
-        lines.contiguous().map(Cow::Owned)
+        by_rows(self, &[lines], lines, |_| {
+            self.kept == Some(0) || lines.is_contiguous()
+        })
     }
 
     /// Whether -0 and 0 have one key.

@@ -55,8 +55,8 @@ fn quantile(op: &'static str, x: &Tensor, q: f64, axis: Axis) -> Result<Tensor> 
     let lines = sorted(op, x, axis, SortOrder::Ascending)?;
     let at = |place: usize| -> Result<Tensor> {
         let mut ranges = vec![SliceRange::from(..); x.rank()];
-        ranges[axis] = SliceRange::from(place..place + 1);
-        lines.slice(&ranges[..])?.squeeze(axis)
+        ranges[axis] = SliceRange::from(place);
+        lines.slice(&ranges[..])
     };
     let last = size - 1;
     let place = q * last as f64;

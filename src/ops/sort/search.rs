@@ -1,6 +1,5 @@
 //! Where values belong in sorted lines, by halves: each alone on GPUs, a few side by side on the CPU.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use smallvec::smallvec;
@@ -13,6 +12,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::launch::{KernelKey, Launches, WINDOW_ALIGNMENT, Words, check_count};
 use crate::layout::SliceRange;
+use crate::ops::contiguous::by_rows;
 use crate::ops::create::filled;
 use crate::ops::plan::{PER_THREAD, WORKGROUP};
 use crate::ops::ranges::{self, Area};
@@ -78,10 +78,12 @@ impl Tensor {
         }
         let only = search.only_line(operands)?;
         let operands = [only.as_ref().unwrap_or(self), values];
-        let lines = search.near(operands, operands[0], operands[0].is_contiguous())?;
+        let lines = by_rows(&search, &operands, operands[0], |_| {
+            operands[0].is_contiguous()
+        })?;
         // No binding has what another one has.
         let is_apart = values.is_contiguous() && !values.shares_storage(&lines);
-        let values = search.near(operands, values, is_apart)?;
+        let values = by_rows(&search, &operands, values, |_| is_apart)?;
         road::run(&search, &[&lines, &values])
     }
 }
@@ -105,24 +107,6 @@ impl Search {
         road::check(self, &operands, None)?;
         let first = vec![SliceRange::from(0); outer];
         lines.slice(&first[..]).map(Some)
-    }
-
-    /// An operand for kernels: itself if it is near, else a copy by rows.
-    fn near<'a>(
-        &self,
-        operands: [&Tensor; 2],
-        operand: &'a Tensor,
-        is_near: bool,
-    ) -> Result<Cow<'a, Tensor>> {
-        let home = road::home(OP, &operands)?;
-        let given = operands.map(road::operand);
-        let capabilities = home.capabilities();
-        let is_twins = home.is_cpu() || self.missing(capabilities, &given, DType::U32).is_some();
-        if is_twins || is_near {
-            return Ok(Cow::Borrowed(operand));
-        }
-        road::check(self, &operands, None)?;
-        operand.copy_at_home().map(Cow::Owned)
     }
 }
 
