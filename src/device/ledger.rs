@@ -133,7 +133,7 @@ pub(super) fn join_adapter(
     };
     let claim = ledger
         .claim(total, asked, most.unwrap_or(u64::MAX))
-        .map_err(|refused| overcommitted(info.to_string(), &refused))?;
+        .map_err(|refused| overcommitted(None, info.to_string(), &refused))?;
     Ok(enter(ledger, |_| claim))
 }
 
@@ -143,8 +143,9 @@ fn enter(ledger: Arc<Ledger>, claim: impl FnOnce(&Arc<Ledger>) -> Claim) -> (Cla
     (claim, Standing { ledger, number })
 }
 
-fn overcommitted(device: String, refused: &Overcommitted) -> Error {
+fn overcommitted(op: Option<&'static str>, device: String, refused: &Overcommitted) -> Error {
     Error::OutOfMemory(Box::new(OutOfMemory {
+        op,
         device,
         asked: refused.asked.unwrap_or(0),
         limit: Some(refused.total),
@@ -157,27 +158,35 @@ fn overcommitted(device: String, refused: &Overcommitted) -> Error {
 
 impl Device {
     /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
-    /// sets it when it is opened: where memory is divided it is a promise from now on. Idle regions beyond it go back first, then
+    /// sets it when it is opened: where memory is divided it is a promise from now on. `None` takes it away: the device has what one
+    /// has that is opened without. Idle regions beyond it go back first, then
     /// those whose tensors find room in others, or in smaller ones (unless the device has
     /// [`WhenFull::Fail`](crate::memory::WhenFull::Fail)): where the old budget leaves no room for such a one beside theirs, one
     /// region after the other, and for that moment as much more is reserved as its tensors have. What
     /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
-    /// was opened. Nothing is spilled for it. On
+    /// was opened. With [`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost) tensors that a lower budget has no room for go
+    /// to the host, those that were used least recently first. On
     /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have
-    /// more, which could not be moved together: the budget is what it was. [`Error::DeviceLost`].
-    pub fn set_memory_limit(&self, bytes: u64) -> Result<()> {
+    /// more, which could not be moved together or spilled: the budget is what it was. [`Error::TimedOut`], where it spills;
+    /// [`Error::DeviceLost`].
+    pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) -> Result<()> {
+        const OP: &str = "set_memory_limit";
+        let bytes = bytes.into();
         let changed = match &self.0.backend {
             Backend::Cpu(pool) => pool.set_limit(bytes),
             Backend::Gpu(gpu) => gpu.set_limit(bytes)?,
         };
         changed.map_err(|refused| match refused {
-            LimitRefused::Overcommitted(refused) => overcommitted(self.to_string(), &refused),
-            LimitRefused::Held(memory) => Error::OutOfMemory(Box::new(OutOfMemory {
+            LimitRefused::Overcommitted(refused) => {
+                overcommitted(Some(OP), self.to_string(), &refused)
+            }
+            LimitRefused::Held { limit, memory } => Error::OutOfMemory(Box::new(OutOfMemory {
+                op: Some(OP),
                 device: self.to_string(),
-                asked: bytes,
+                asked: limit,
                 limit: memory.limit,
                 allocated: memory.allocated,
                 reserved: memory.reserved,
@@ -186,7 +195,7 @@ impl Device {
                     "a budget of {} was asked for, but regions with tensors in them have {} (regions: {}), of which {} are in use; \
                      what would help: freeing tensors, moving them together (`WhenFull::Relocate`, the default) where that was not tried, \
                      or a budget of as much",
-                    Bytes(bytes),
+                    Bytes(limit),
                     Bytes(memory.reserved),
                     memory.regions,
                     Bytes(memory.allocated),

@@ -177,10 +177,11 @@ pub struct DeviceFailure {
 /// [`memory_limit`](crate::DeviceBuilder::memory_limit)), `limit` the adapter's memory, `reserved` what the others hold, and
 /// `largest_free` what they leave; so where [`Device::set_memory_limit`](crate::Device::set_memory_limit) does. Where that finds more reserved than it is
 /// to be, `asked` is the new budget, `limit` the old one.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("device {device}: {diagnosis}")]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {
+    /// The operation that asked, or the one that it is made of which did; `None` where a device was opened.
+    pub op: Option<&'static str>,
     /// The device's selector and name; `host` where the host has no memory.
     pub device: String,
     /// Bytes asked for; 0 where it was memory for staging, which is beside the budget, or a thread.
@@ -195,6 +196,17 @@ pub struct OutOfMemory {
     pub largest_free: u64,
     /// What was asked, the budget, what is in use, the largest hole, what would help.
     pub diagnosis: String,
+}
+
+impl std::error::Error for OutOfMemory {}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(op) = self.op {
+            write!(f, "{op}: ")?;
+        }
+        write!(f, "device {}: {}", self.device, self.diagnosis)
+    }
 }
 
 /// Details of [`Error::Unsupported`].
@@ -363,9 +375,10 @@ impl Error {
     /// The host has no room for what an op needs there.
     pub(crate) fn host_memory(op: &'static str, asked: u64) -> Self {
         Self::of_host(
+            op,
             asked,
             format!(
-                "{op}: the system gives no {asked} bytes on the host; smaller pieces, one after the other, take less"
+                "the system gives no {asked} bytes on the host; smaller pieces, one after the other, take less"
             ),
         )
     }
@@ -373,13 +386,14 @@ impl Error {
     /// The host has no thread for what an op does there.
     pub(crate) fn no_thread(op: &'static str, error: &std::io::Error) -> Self {
         let problem = format!(
-            "{op}: the system gives no thread: {error}; fewer threads, or a higher limit of them, would help"
+            "the system gives no thread: {error}; fewer threads, or a higher limit of them, would help"
         );
-        Self::of_host(0, problem)
+        Self::of_host(op, 0, problem)
     }
 
-    fn of_host(asked: u64, diagnosis: String) -> Self {
+    fn of_host(op: &'static str, asked: u64, diagnosis: String) -> Self {
         Error::OutOfMemory(Box::new(OutOfMemory {
+            op: Some(op),
             device: HOST.to_owned(),
             asked,
             limit: None,
@@ -388,6 +402,26 @@ impl Error {
             largest_free: 0,
             diagnosis,
         }))
+    }
+
+    /// Says of memory that there is not which op asked for it, where nothing says so yet.
+    pub(crate) fn asked_by(mut self, op: &'static str) -> Self {
+        if let Error::OutOfMemory(full) = &mut self {
+            full.op.get_or_insert(op);
+        }
+        self
+    }
+
+    /// Says of memory that there is not that it was no result.
+    pub(crate) fn of_scratch(mut self) -> Self {
+        if let Error::OutOfMemory(full) = &mut self
+            // What nobody reads stays nothing.
+            && !full.diagnosis.is_empty()
+        {
+            full.diagnosis
+                .push_str("; it was for scratch, beside the result");
+        }
+        self
     }
 
     /// A thread of the host ended before it had done its work.
@@ -451,7 +485,7 @@ mod tests {
         let refused = std::io::Error::from(std::io::ErrorKind::WouldBlock);
         let text = Error::no_thread("to_vec_async", &refused).to_string();
         assert!(
-            text.starts_with("device host: to_vec_async: the system gives no thread"),
+            text.starts_with("to_vec_async: device host: the system gives no thread"),
             "{text}"
         );
         let ended = Error::thread_ended("build_async");

@@ -1,9 +1,8 @@
 //! Memory for blocks: the ladder of the pool, and above it the rungs that wait for the device.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::spill::{self, Spilled};
+use super::spill::{Patience, Spilled};
 use super::{Access, Gpu, GpuBlock, out_of_memory};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::memory::{BlockId, FullReason, Request};
@@ -84,7 +83,7 @@ impl Gpu {
     ) -> Result<BlockId> {
         self.begins()?;
         let (mut has_waited, mut in_use) = (false, u64::MAX);
-        let (mut busy_since, mut spilled) = (None, 0);
+        let (mut patience, mut spilled) = (Patience::default(), 0);
         let reason = loop {
             let reason = match self.attempt(request, back)? {
                 Ok(id) => return Ok(id),
@@ -117,15 +116,12 @@ impl Gpu {
                             spilled += bytes;
                             // Regions that are idle now may go back, in their time.
                             has_waited &= !self.memory.lock().has_idle_region();
-                            busy_since = None;
+                            patience = Patience::default();
                         }
                         Spilled::Busy => {
-                            let (since, deadline) = *busy_since
-                                .get_or_insert_with(|| (Instant::now(), self.deadline()));
-                            if since.elapsed() > spill::PATIENCE {
+                            if !patience.lasts(self, "allocation")? {
                                 break reason;
                             }
-                            self.look_again("allocation", deadline)?;
                         }
                         Spilled::Nothing => {
                             // What was in the way may have been dropped since: by others, who take nothing meanwhile.
@@ -150,7 +146,7 @@ impl Gpu {
         let mut error = out_of_memory(&self.name, &full);
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
             details.diagnosis.push_str(&spill.diagnosis(access));
-            if busy_since.is_some() {
+            if patience.is_tried() {
                 let held = "; reads that are under way kept tensors where they are";
                 details.diagnosis.push_str(held);
             }
@@ -172,6 +168,7 @@ impl Gpu {
 /// What nobody reads: the op is tried again with the device's memory to itself.
 fn full_for_now(device: &str, request: Request) -> Error {
     Error::OutOfMemory(Box::new(OutOfMemory {
+        op: None,
         device: device.to_owned(),
         asked: request.bytes,
         limit: None,

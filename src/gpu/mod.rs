@@ -16,6 +16,7 @@ mod hal;
 pub(crate) mod halves;
 mod health;
 mod lent;
+mod limit;
 mod pipelines;
 pub(crate) mod program_text;
 mod progress;
@@ -28,6 +29,7 @@ mod stream;
 pub(crate) mod templates;
 mod texels;
 mod transfer;
+mod victims;
 mod wait;
 
 use std::sync::Arc;
@@ -47,8 +49,8 @@ use crate::error::{DeviceFailure, Error, OutOfMemory, Result};
 use crate::faults::FaultHook;
 use crate::matmul_table::MatmulChoice;
 use crate::memory::{
-    BlockId, CallSite, Claim, Full, LimitRefused, MemorySnapshot, MemoryStatistics, Mover,
-    OwnedPool, Pool, PoolConfig, TagStatistics, WhenFull,
+    BlockId, CallSite, Claim, Full, MemorySnapshot, MemoryStatistics, Mover, OwnedPool, Pool,
+    PoolConfig, TagStatistics, WhenFull,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -350,19 +352,6 @@ impl Gpu {
         Ok(())
     }
 
-    /// Changes the budget. Live blocks that move for it are recorded.
-    ///
-    /// # Errors
-    /// `DeviceLost`.
-    pub(crate) fn set_limit(&self, limit: u64) -> Result<Result<(), LimitRefused>> {
-        self.health.check()?;
-        let _hold = self.hold();
-        self.giving_back(&mut self.stream.lock(), |pool, mover| {
-            pool.release_dying();
-            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
-        })
-    }
-
     /// Lets regions go, and those that went before.
     fn giving_back<T>(
         &self,
@@ -450,6 +439,7 @@ impl Drop for Gpu {
 /// What a full pool says, as an error of a device.
 pub(crate) fn out_of_memory(device: &str, full: &Full) -> Error {
     Error::OutOfMemory(Box::new(OutOfMemory {
+        op: None,
         device: device.to_owned(),
         asked: full.asked,
         limit: full.statistics.limit,

@@ -9,41 +9,68 @@
 //! always be one.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::Gpu;
 use super::block::{GpuBlock, Held, Source};
+use super::deadline::Deadline;
 use super::wait::WriteOrder;
 use crate::error::{Error, Result};
+use crate::memory::Bytes;
 use crate::memory::order;
-use crate::memory::{Bytes, QUANTUM, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long one that needs room waits for downloads that keep blocks where they are.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is left of it.
+#[derive(Default)]
+pub(super) struct Patience(Option<(Instant, Deadline)>);
+
+impl Patience {
+    /// Looks once more at what downloads keep; false once they have been waited for long enough.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `TimedOut`.
+    pub(super) fn lasts(&mut self, gpu: &Gpu, what: &'static str) -> Result<bool> {
+        let (since, deadline) = *self
+            .0
+            .get_or_insert_with(|| (Instant::now(), gpu.deadline()));
+        if since.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        gpu.look_again(what, deadline)?;
+        Ok(true)
+    }
+
+    /// Whether anything is waited for.
+    pub(super) fn is_tried(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// Who may use the device's memory, and how much of it is on the host.
 pub(crate) struct Spill {
     /// Most bytes on the host.
     most: u64,
-    bytes: AtomicU64,
+    pub(super) bytes: AtomicU64,
     ops: RwLock<()>,
     /// Blocks by when they were used last, the oldest at the end, as they were when all were looked at: those that
     /// were used or made since are younger than all of these. Those that had to stay at some moment, for anything but the host's room, are missing until all
     /// are looked at again, which is once the others are not enough. Locked within access, by an op that is alone, which
     /// downloads what goes: so its holder may wait for the device.
-    oldest: Mutex<Vec<Candidate>>,
+    pub(super) oldest: Mutex<Vec<Candidate>>,
 }
 
 /// A block that may be spilled as long as it was used at that time last. Weak: a tensor that is dropped meanwhile frees
 /// its memory at once.
-struct Candidate {
-    last_used: u64,
-    block: Weak<GpuBlock>,
+pub(super) struct Candidate {
+    pub(super) last_used: u64,
+    pub(super) block: Weak<GpuBlock>,
 }
 
 /// The right to find operands, take memory and record, as one op. Its holder may wait for the device. Turns at
@@ -78,7 +105,7 @@ impl Access<'_> {
     }
 
     /// Most bytes on the host at this moment: those of the op's blocks that are there will be in device memory.
-    fn most_on_host(&self) -> u64 {
+    pub(super) fn most_on_host(&self) -> u64 {
         match self {
             Access::Free | Access::Shared(_) => 0,
             Access::Alone(_, blocks, beside) => distinct(blocks)
@@ -107,7 +134,7 @@ impl Spill {
     }
 
     /// Gives candidates back that were not needed, the oldest first.
-    fn put_back(
+    pub(super) fn put_back(
         &self,
         oldest: &mut Vec<Candidate>,
         candidates: impl DoubleEndedIterator<Item = Candidate>,
@@ -150,7 +177,7 @@ impl Spill {
     }
 }
 
-/// What [`Gpu::spill_for`] found.
+/// What [`Gpu::spill_until`] found.
 pub(super) enum Spilled {
     /// There may be room now: so many bytes went.
     Some(u64),
@@ -211,6 +238,23 @@ impl Gpu {
                 }
             }
         }
+        let access = self.alone(spill, blocks)?;
+        let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
+        for block in blocks {
+            self.bring_back(block, &access)?;
+        }
+        step(&access)
+    }
+
+    /// Access to all of the device's memory, for an op with such blocks: once no other op is at it.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub(super) fn alone<'a>(
+        &self,
+        spill: &'a Spill,
+        blocks: &'a [&'a Arc<GpuBlock>],
+    ) -> Result<Access<'a>> {
         let alone = match self.wait_timeout {
             None => spill.ops.write(),
             Some(limit) => spill
@@ -220,12 +264,7 @@ impl Gpu {
         };
         // There is more where a block could not come back after others had made room for it: these change places with it yet.
         let beside = spill.most.max(spill.bytes());
-        let access = Access::Alone(alone, blocks, beside);
-        let _held: SmallVec<[Held; 4]> = blocks.iter().map(|block| Held::new(block)).collect();
-        for block in blocks {
-            self.bring_back(block, &access)?;
-        }
-        step(&access)
+        Ok(Access::Alone(alone, blocks, beside))
     }
 
     /// Access beside others, behind an op that has the device's memory to itself.
@@ -280,166 +319,6 @@ impl Gpu {
             let place = spill.most.saturating_sub(spill.bytes());
             self.memory.lock().unpinned().min(place)
         })
-    }
-
-    /// Spills blocks, those that were used least recently first, until there may be room for a request, and `least` bytes
-    /// if there are so many; none where all that may go would not be enough. `refused`: the adapter gives no more, so that
-    /// only freed bytes count.
-    ///
-    /// # Errors
-    /// `DeviceLost`, `TimedOut`.
-    pub(super) fn spill_for(
-        &self,
-        access: &Access<'_>,
-        request: Request,
-        refused: bool,
-        least: u64,
-    ) -> Result<Spilled> {
-        let Some(spill) = &self.spill else {
-            return Ok(Spilled::Nothing);
-        };
-        let most = access.most_on_host();
-        let place = || most.saturating_sub(spill.bytes());
-        let bytes = request.bytes.max(1).next_multiple_of(QUANTUM);
-        let needed = || bytes.saturating_sub(self.memory.lock().room(refused));
-        if !self.memory.lock().could_hold(bytes) {
-            // What is pinned stays in the way, whatever goes.
-            return Ok(Spilled::Nothing);
-        }
-        let mut oldest = spill.oldest.lock();
-        let (mut busy, mut is_leaving, mut has_looked) = (0, false, false);
-        let mut spilled = 0;
-        loop {
-            let needs = needed();
-            let wanted = needs.max(least.saturating_sub(spilled));
-            let (victims, yields) = self.victims(&mut oldest, wanted, place());
-            if victims.is_empty() || yields < needs {
-                spill.put_back(&mut oldest, victims.into_iter());
-                if !has_looked {
-                    busy = self.look_at_all(&mut oldest, place());
-                    has_looked = true;
-                    continue;
-                }
-                let is_busy = is_leaving || busy > 0 && yields.saturating_add(busy) >= needs;
-                return Ok(match spilled {
-                    0 if is_busy => Spilled::Busy,
-                    0 => Spilled::Nothing,
-                    spilled => Spilled::Some(spilled),
-                });
-            }
-            let mut victims = victims.into_iter();
-            while let Some(candidate) = victims.next() {
-                let block = candidate.block.upgrade();
-                // It may have been dropped meanwhile.
-                let done = block.as_ref().map(|block| self.spill_block(spill, block));
-                match done.unwrap_or(Ok(true)) {
-                    Ok(true) => spilled += block.map_or(1, |block| block.bytes()),
-                    // It has to stay: the next one.
-                    Ok(false) => {
-                        is_leaving |= block.is_some_and(|block| block.is_leaving());
-                        continue;
-                    }
-                    Err(error) => {
-                        spill.put_back(&mut oldest, victims);
-                        return Err(error);
-                    }
-                }
-                if needed() == 0 && spilled >= least {
-                    spill.put_back(&mut oldest, victims);
-                    return Ok(Spilled::Some(spilled));
-                }
-            }
-        }
-    }
-
-    /// Takes those that go first from the candidates, one at least, until they yield `needed` bytes, `room` at most:
-    /// the oldest first, and what they yield.
-    fn victims(
-        &self,
-        oldest: &mut Vec<Candidate>,
-        needed: u64,
-        room: u64,
-    ) -> (Vec<Candidate>, u64) {
-        let (mut victims, mut yields) = (Vec::new(), 0u64);
-        // The host may have room for them another time.
-        let mut larger = Vec::new();
-        while victims.is_empty() || yields < needed {
-            let Some(candidate) = oldest.pop() else {
-                break;
-            };
-            let Some(block) = candidate.block.upgrade() else {
-                continue;
-            };
-            if block.last_used() != candidate.last_used || !block.may_be_spilled() {
-                continue;
-            }
-            if yields.saturating_add(block.bytes()) > room {
-                larger.push(candidate);
-            } else if !self.memory.lock().is_pinned(block.id()) {
-                yields += block.bytes();
-                victims.push(candidate);
-            }
-        }
-        oldest.extend(larger.into_iter().rev());
-        (victims, yields)
-    }
-
-    /// Finds the candidates anew; the bytes of blocks that only downloads keep where they are, of those that `room` has
-    /// place for.
-    fn look_at_all(&self, oldest: &mut Vec<Candidate>, room: u64) -> u64 {
-        let (residents, are_pinned) = {
-            let memory = self.memory.lock();
-            let residents = memory.residents();
-            let are_pinned = residents.iter().map(|block| memory.is_pinned(block.id()));
-            let are_pinned: Vec<bool> = are_pinned.collect();
-            (residents, are_pinned)
-        };
-        let mut busy = 0u64;
-        oldest.clear();
-        for (block, is_pinned) in residents.into_iter().zip(are_pinned) {
-            if is_pinned {
-                continue;
-            }
-            if block.may_be_spilled() {
-                oldest.push(Candidate {
-                    last_used: block.last_used(),
-                    block: Arc::downgrade(&block),
-                });
-            } else if block.is_leaving() && block.bytes() <= room {
-                busy += block.bytes();
-            }
-        }
-        order::sort(oldest, |candidate| (!candidate.last_used, 0));
-        busy
-    }
-
-    /// Copies a block to the host and frees its chunk; false when it has to stay.
-    fn spill_block(&self, spill: &Spill, block: &Arc<GpuBlock>) -> Result<bool> {
-        let bytes = block.bytes();
-        let mut copy = Vec::new();
-        if copy.try_reserve_exact(bytes as usize).is_err() {
-            return Ok(false);
-        }
-        // Its turn need not have come: nobody writes beside this op.
-        let turn = block.turns().to_read();
-        match self
-            .in_time(|| Ok(block.source()))
-            .and_then(|source| self.download_from(source, block, turn, 0, bytes))
-            .and_then(|download| download.finish(&mut |piece| copy.extend_from_slice(piece)))
-        {
-            Ok(()) => {}
-            Err(error @ (Error::DeviceLost(_) | Error::TimedOut(_))) => return Err(error),
-            // Staging, or contents that were never there.
-            Err(_) => return Ok(false),
-        }
-        let mut memory = self.memory.lock();
-        if !block.may_be_spilled() || memory.is_pinned(block.id()) {
-            return Ok(false);
-        }
-        let number = memory.set_aside(block.id());
-        block.spill(copy, number);
-        spill.bytes.fetch_add(bytes, Ordering::AcqRel);
-        Ok(true)
     }
 
     /// Gives a spilled block a chunk with its contents.

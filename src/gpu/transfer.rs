@@ -187,6 +187,7 @@ impl Gpu {
             Error::Execution(failed) if is_full => {
                 let statistics = self.memory.lock().statistics();
                 Error::OutOfMemory(Box::new(OutOfMemory {
+                    op: None,
                     device: self.name.clone(),
                     asked: 0,
                     limit: statistics.limit,

@@ -184,7 +184,7 @@ impl Tensor {
                 format!("the buffer has no COPY_SRC, only {:?}", buffer.usage()),
             ));
         }
-        let storage = device.allocate(bytes)?;
+        let storage = device.allocate(bytes).map_err(|error| error.asked_by(OP))?;
         if let Storage::Gpu(block) = &storage {
             gpu.copy_in(OP, buffer, offset, block, copied)?;
         }

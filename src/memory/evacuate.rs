@@ -210,10 +210,12 @@ mod tests {
     }
 
     fn lowered(pool: &mut Pool<Bytes>, limit: u64) -> bool {
-        let changed = pool.change_limit(limit * QUANTUM, Some(&mut Copies), |_| Ok(()));
+        let changed = pool.change_limit(Some(limit * QUANTUM), Some(&mut Copies), |_| {
+            Ok(Some(limit * QUANTUM))
+        });
         match changed {
             Ok(()) => assert!(pool.statistics().reserved <= limit * QUANTUM),
-            Err(refused) => assert!(matches!(refused, LimitRefused::Held(_))),
+            Err(refused) => assert!(matches!(refused, LimitRefused::Held { .. })),
         }
         pool.statistics().limit == Some(limit * QUANTUM)
     }
@@ -282,7 +284,8 @@ mod tests {
         assert_eq!(pool.statistics(), before);
         check(&pool, &live);
         // Nor without somebody who moves them.
-        assert!(pool.change_limit(16 * QUANTUM, None, |_| Ok(())).is_err());
+        let limit = Some(16 * QUANTUM);
+        assert!(pool.change_limit(limit, None, |_| Ok(limit)).is_err());
         assert_eq!(pool.statistics(), before);
     }
 }

@@ -175,7 +175,7 @@ pub enum WhenFull {
     Relocate,
     /// As `Relocate`; when that is not enough, the tensors that were used least recently go to host
     /// memory, and come back when they are used. So a program that goes through more than fits in one order, time after time,
-    /// has nearly all of it copied each time, however much of it would fit.
+    /// has nearly all of it copied each time, however much of it would fit. On the CPU, whose memory is the host's, it is `Relocate`.
     SpillToHost {
         /// Most bytes of host memory for them; `None` for as many as the system gives. For the moment
         /// in which tensors change places it may be as much more as those that come back (and stays so where one

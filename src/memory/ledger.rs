@@ -91,8 +91,17 @@ impl fmt::Display for Overcommitted {
 #[derive(Clone, Debug)]
 pub(crate) enum LimitRefused {
     Overcommitted(Overcommitted),
-    /// More is reserved in regions with blocks in them.
-    Held(Box<MemoryStatistics>),
+    /// More is reserved in regions with blocks in them than the budget that it would be.
+    Held {
+        limit: u64,
+        memory: Box<MemoryStatistics>,
+    },
+}
+
+impl From<Overcommitted> for LimitRefused {
+    fn from(refused: Overcommitted) -> Self {
+        LimitRefused::Overcommitted(refused)
+    }
 }
 
 /// What of the adapter is spoken for, of the seats that count.
@@ -247,24 +256,43 @@ impl Claim {
         own.and_then(|seat| seat.entry.budget)
     }
 
-    /// Promises the device another budget.
+    /// Promises the device another budget, or none any more: then it has what one has that enters without.
     ///
     /// # Errors
     /// When the others leave less: nothing has changed.
-    pub(crate) fn change_budget(&self, asked: u64) -> Result<(), Overcommitted> {
+    pub(crate) fn change_budget(&self, asked: Option<u64>) -> Result<Option<u64>, Overcommitted> {
+        self.budget_for(asked, |seat, budget| {
+            seat.entry.budget = budget;
+            seat.entry.promised = asked.is_some();
+        })
+    }
+
+    /// The budget that [`Claim::change_budget`] would give now.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn would_have(&self, asked: Option<u64>) -> Result<Option<u64>, Overcommitted> {
+        self.budget_for(asked, |_, _| {})
+    }
+
+    fn budget_for(
+        &self,
+        asked: Option<u64>,
+        change: impl FnOnce(&mut Seat, Option<u64>),
+    ) -> Result<Option<u64>, Overcommitted> {
         let mut seats = self.ledger.seats();
         let others = counted(&seats).filter(|entry| entry.number != self.number);
         let others: Vec<Entry> = others.collect();
         let own = seats.iter_mut().find(|s| s.entry.number == self.number);
         let Some(seat) = own else {
-            return Ok(());
+            return Ok(asked);
         };
-        if let Some(total) = seat.divided {
-            divided(others, total, Some(asked), u64::MAX)?;
-        }
-        seat.entry.budget = Some(asked);
-        seat.entry.promised = true;
-        Ok(())
+        let budget = match seat.divided {
+            Some(total) => Some(divided(others, total, asked, seat.most)?),
+            None => asked,
+        };
+        change(seat, budget);
+        Ok(budget)
     }
 
     /// The budget that the device has from now on, where it was promised none and others were promised more than now.
@@ -426,21 +454,21 @@ mod tests {
         b.take(2 * GIB).unwrap();
         // Beside what the other holds, and no more than that; its own bytes do not stand in its way.
         let before = ledger.entries();
-        let refused = a.change_budget(9 * GIB).unwrap_err();
+        let refused = a.change_budget(Some(9 * GIB)).unwrap_err();
         assert_eq!((refused.asked, refused.left), (Some(9 * GIB), 8 * GIB));
         assert_eq!(refused.others, before[1..]);
         assert_eq!(ledger.entries(), before, "a refusal changes nothing");
-        a.change_budget(8 * GIB).unwrap();
+        a.change_budget(Some(8 * GIB)).unwrap();
         assert_eq!((a.budget(), b.budget()), (Some(8 * GIB), Some(9 * GIB)));
         // A promise is kept free from then on, and what a lower one leaves is the others'.
         assert!(ledger.entries()[0].promised && b.take(1).is_err());
-        a.change_budget(4 * GIB).unwrap();
+        a.change_budget(Some(4 * GIB)).unwrap();
         b.take(3 * GIB).unwrap();
-        assert_eq!(a.change_budget(8 * GIB).unwrap_err().left, 5 * GIB);
-        assert_eq!(a.change_budget(u64::MAX).unwrap_err().left, 5 * GIB);
+        assert_eq!(a.change_budget(Some(8 * GIB)).unwrap_err().left, 5 * GIB);
+        assert_eq!(a.change_budget(Some(u64::MAX)).unwrap_err().left, 5 * GIB);
         // Where nothing is divided a budget is a bound.
         let bound = self::ledger().join(None);
-        bound.change_budget(u64::MAX).unwrap();
+        bound.change_budget(Some(u64::MAX)).unwrap();
         assert_eq!(bound.budget(), Some(u64::MAX));
     }
 
@@ -452,7 +480,7 @@ mod tests {
         let lent = ledger.claim(TOTAL, None, most).unwrap();
         assert_eq!(shared.budget(), Some(3 * GIB));
         assert_eq!((shared.grown_share(), promised.grown_share()), (None, None));
-        promised.change_budget(5 * GIB).unwrap();
+        promised.change_budget(Some(5 * GIB)).unwrap();
         assert_eq!(shared.grown_share(), Some(4 * GIB));
         assert_eq!(
             (shared.grown_share(), shared.budget()),

@@ -359,21 +359,26 @@ impl<S: RegionSource> Pool<S> {
     /// When more is in regions that hold blocks, or the source does not promise it: the budget is what it was.
     pub(crate) fn change_limit(
         &mut self,
-        limit: u64,
+        limit: Option<u64>,
         mover: Option<&mut dyn Mover<S::Region>>,
-        promise: impl FnOnce(&S) -> Result<(), Overcommitted>,
+        promise: impl FnOnce(&S) -> Result<Option<u64>, Overcommitted>,
     ) -> Result<(), LimitRefused> {
-        self.trim_to(limit);
-        if let Some(mover) = mover {
-            self.shrink_to(limit, mover);
+        if let Some(limit) = limit {
             self.trim_to(limit);
+            if let Some(mover) = mover {
+                self.shrink_to(limit, mover);
+                self.trim_to(limit);
+            }
+            let statistics = self.statistics();
+            if statistics.reserved > limit {
+                return Err(LimitRefused::Held {
+                    limit,
+                    memory: Box::new(statistics),
+                });
+            }
         }
-        let statistics = self.statistics();
-        if statistics.reserved > limit {
-            return Err(LimitRefused::Held(Box::new(statistics)));
-        }
-        promise(&self.source).map_err(LimitRefused::Overcommitted)?;
-        self.set_limit(Some(limit));
+        let promised = promise(&self.source)?;
+        self.set_limit(promised);
         Ok(())
     }
 

@@ -46,6 +46,16 @@ impl<S: RegionSource> Pool<S> {
         longest
     }
 
+    /// Bytes in regions that hold pinned blocks.
+    pub(crate) fn under_pins(&self) -> u64 {
+        let regions = self.best_fit.regions();
+        let pinned = regions.filter(|&(region, _)| {
+            let mut pieces = self.best_fit.pieces(region);
+            pieces.any(|piece| piece.pinned)
+        });
+        pinned.map(|(_, bytes)| bytes).sum()
+    }
+
     /// Bytes in blocks that are not pinned.
     pub(crate) fn unpinned(&self) -> u64 {
         let regions = self.best_fit.regions();

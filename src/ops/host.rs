@@ -21,9 +21,9 @@ impl Tensor {
         self.check_dtype::<T>("to_vec")?;
         let source = self.dense("to_vec", || self.storage().turn_to_read())?;
         let mut data = host_vec("to_vec", source.elements())?;
-        source.storage().read(source.byte_range(), &mut |piece| {
-            dtype::extend(&mut data, piece)
-        })?;
+        let mut sink = |piece: &[u8]| dtype::extend(&mut data, piece);
+        let read = source.storage().read(source.byte_range(), &mut sink);
+        read.map_err(|error| error.asked_by("to_vec"))?;
         Ok(data)
     }
 
@@ -47,13 +47,14 @@ impl Tensor {
         }
         let source = self.dense("read_into", || self.storage().turn_to_read())?;
         let mut at = 0;
-        source.storage().read(source.byte_range(), &mut |piece| {
+        let read = source.storage().read(source.byte_range(), &mut |piece| {
             let count = piece.len() / size_of::<T>();
             if let Some(place) = target.get_mut(at..at + count) {
                 dtype::read(place, piece);
             }
             at += count;
-        })
+        });
+        read.map_err(|error| error.asked_by("read_into"))
     }
 
     /// [`Tensor::to_vec`] without blocking: the elements as they are at the call, whatever is
@@ -129,7 +130,8 @@ impl Tensor {
         let mut data = host_vec(op, source.elements())?;
         let range = source.byte_range();
         let mut sink = |piece: &[u8]| dtype::extend(&mut data, piece);
-        source.storage().read_in_turn(turn, range, &mut sink)?;
+        let read = source.storage().read_in_turn(turn, range, &mut sink);
+        read.map_err(|error| error.asked_by(op))?;
         Ok(data)
     }
 

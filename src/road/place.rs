@@ -109,11 +109,11 @@ pub(crate) fn place_new(
     make: impl FnOnce(Device) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if device.capabilities().holds(dtype) {
-        return make(device.clone());
+        return make(device.clone()).map_err(|error| error.asked_by(op));
     }
     let reason = lacks(dtype);
     let cpu = fallback(op, device, &reason)?;
-    let made = make(cpu.clone())?;
+    let made = make(cpu.clone()).map_err(|error| error.asked_by(op))?;
     log_placement(
         &PlacementEvent {
             op,
@@ -215,7 +215,7 @@ pub(super) fn bring(op: &'static str, inputs: &[&Tensor], target: &Device) -> Re
     let mut moved: SmallVec<[Tensor; 3]> = SmallVec::new();
     for (tensor, part) in &parts {
         let turn = tensor.storage().turn_to_read();
-        let copy = copy_of(op, tensor, part, target, turn)?;
+        let copy = copy_of(op, tensor, part, target, turn).map_err(|error| error.asked_by(op))?;
         arrivals.bytes += copy.bytes();
         moved.push(copy);
     }
@@ -263,7 +263,7 @@ fn part_of(
     device: &Device,
     turn: Option<Turn>,
 ) -> Result<Tensor> {
-    let copy = copy_of(op, tensor, &part, device, turn)?;
+    let copy = copy_of(op, tensor, &part, device, turn).map_err(|error| error.asked_by(op))?;
     Ok(seen_through(&copy, tensor.layout(), part.start))
 }
 

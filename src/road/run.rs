@@ -45,6 +45,15 @@ fn travel(
     inputs: &[&Tensor],
     write: Option<(&Tensor, &dyn Op)>,
 ) -> Result<Tensor> {
+    steps(op, named, inputs, write).map_err(|error| error.asked_by(op.name()))
+}
+
+fn steps(
+    op: &dyn Op,
+    named: Option<&Device>,
+    inputs: &[&Tensor],
+    write: Option<(&Tensor, &dyn Op)>,
+) -> Result<Tensor> {
     let name = op.name();
     let into = write.map(|(into, _)| into);
 
@@ -392,7 +401,7 @@ fn launch(
         };
         let scratch = match scratch {
             0 => None,
-            bytes => Some(allocate(bytes, is_spare)?),
+            bytes => Some(allocate(bytes, is_spare).map_err(Error::of_scratch)?),
         };
         let taken = output.as_ref().map(Held::block);
         let blocks: Blocks<'_> = operands

@@ -260,7 +260,7 @@ impl Tensor {
     /// [`Error::TimedOut`](crate::Error::TimedOut); [`Error::DeviceLost`](crate::Error::DeviceLost).
     pub fn pin(&self) -> Result<Pinned> {
         Ok(Pinned {
-            _pin: self.storage.pin()?,
+            _pin: self.storage.pin().map_err(|error| error.asked_by("pin"))?,
             tensor: self.clone(),
         })
     }

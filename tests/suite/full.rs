@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use orlop::memory::{EventKind, Growth, WhenFull, tagged};
-use orlop::{DType, Device, Error, Result, SliceRange, Tensor};
+use orlop::{DType, Device, Error, Result, SliceRange, SortOrder, Tensor};
 
 use crate::adapters::Context;
 use crate::operand::same;
@@ -398,7 +398,7 @@ fn a_spilled_tensor_is_the_same_one(context: &Context) -> Result<()> {
 fn the_error_says_it_all(context: &Context) -> Result<()> {
     let device = one_region(context, 2 * MIB, WhenFull::Relocate)?;
     let keys = tagged("decoder.keys", || tensor(&device, 900 * KIB, 1))?;
-    let _values = tagged("decoder.values", || tensor(&device, 700 * KIB, 2))?;
+    let values = tagged("decoder.values", || tensor(&device, 700 * KIB, 2))?;
     let _pinned = keys.pin()?;
     let full = tensor(&device, MIB, 3).expect_err("not enough");
     let text = full.to_string();
@@ -417,6 +417,35 @@ fn the_error_says_it_all(context: &Context) -> Result<()> {
     // The CPU's memory is the host's.
     let spills = text.contains("700.0 KiB not pinned, which spilling could free");
     assert_eq!(spills, !context.is_cpu(), "{text}");
+    // And who asked: the op, or the one that it is made of which did.
+    let asked = |refused: Result<Tensor>| match refused {
+        Err(Error::OutOfMemory(full)) => (full.op, full.to_string()),
+        other => panic!("{other:?}"),
+    };
+    let (op, text) = asked(keys.slice(..(700 * KIB / 4) as usize)?.add(&values));
+    assert_eq!(op, Some("add"), "{text}");
+    assert!(
+        text.starts_with("add: device ") && !text.contains("scratch"),
+        "{text}"
+    );
+    assert_eq!(
+        asked(Tensor::zeros(&device, MIB as usize, DType::I32)).0,
+        Some("zeros")
+    );
+    let elsewhere = Tensor::zeros(&Device::cpu(), MIB as usize, DType::I32)?;
+    assert_eq!(asked(elsewhere.to(&device)).0, Some("to"));
+    if !context.is_cpu() {
+        // The sorted numbers have room, what they pass through has none.
+        let (op, text) = asked(
+            keys.slice(..(300 * KIB / 4) as usize)?
+                .sort(0, SortOrder::Ascending),
+        );
+        assert_eq!(op, Some("sort"), "{text}");
+        assert!(
+            text.ends_with("it was for scratch, beside the result"),
+            "{text}"
+        );
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("ledger::promises", Scope::Device, promises),
         Test::new("ledger::budgets_change", Scope::Device, budgets_change),
         Test::new("ledger::lowered_budgets", Scope::Device, lowered_budgets),
+        Test::new("ledger::spilled_budgets", Scope::Device, spilled_budgets),
     ]
 }
 
@@ -227,6 +228,72 @@ fn budgets_change(context: &Context) -> Result<()> {
         assert_eq!(device.memory().limit, Some(8 * MIB));
     }
     make()?;
+    device.set_memory_limit(None)?;
+    let (budget, promised) = (own(device).budget, own(device).promised);
+    assert_eq!((budget, promised), (device.memory().limit, false));
+    match device.info().memory_total {
+        Some(total) if device.info().kind().is_gpu() => assert!(budget.unwrap() < total),
+        _ => assert_eq!(budget, None),
+    }
+    let many: Vec<Tensor> = (0..6).map(|_| make()).collect::<Result<_>>()?;
+    same(&many[5], &[1.0f32; 512 << 10])
+}
+
+/// Where the device spills, tensors go to the host for a lower budget: those that were used least recently, and only where that helps.
+fn spilled_budgets(context: &Context) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let numbers = |first: u32| (first..first + (256 << 10)).collect::<Vec<u32>>();
+    for (growth, most) in [
+        (Growth::Budget, None),
+        (Growth::Step { bytes: 4 * MIB }, None),
+        (Growth::Step { bytes: 4 * MIB }, Some(13 * MIB)),
+    ] {
+        let builder = context.builder().growth(growth).memory_limit(16 * MIB);
+        let device = &builder.when_full(WhenFull::SpillToHost { most }).build()?;
+        let make = |first: u32| Tensor::arange(device, first, first + (256 << 10), 1, DType::U32);
+        let all: Vec<Tensor> = (0..16).map(make).collect::<Result<_>>()?;
+        // Used last.
+        all[0].fill(7)?;
+        let before = device.memory();
+        assert_eq!((before.allocated, before.spilled), (16 * MIB, 0));
+        if !context.is_cpu() {
+            // Not where pinned ones stay in the way, or the host may not hold it: nothing goes.
+            let pinned: Vec<_> = all.iter().skip(9).map(Tensor::pin).collect::<Result<_>>()?;
+            let error = device.set_memory_limit(6 * MIB).expect_err("pinned");
+            assert!(error.to_string().contains("freeing tensors"), "{error}");
+            assert_eq!(device.memory(), before);
+            drop(pinned);
+            if most.is_some() {
+                let refused = device.set_memory_limit(2 * MIB);
+                assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+                assert_eq!(device.memory().spilled, 0);
+            }
+        }
+        let lowered = device.set_memory_limit(6 * MIB);
+        if context.is_cpu() {
+            assert!(matches!(lowered, Err(Error::OutOfMemory(_))), "{lowered:?}");
+            continue;
+        }
+        lowered?;
+        let after = device.memory();
+        assert!(after.reserved <= 6 * MIB, "{after:?}");
+        assert_eq!(after.spilled + after.allocated, 16 * MIB);
+        assert!((10..=13).contains(&(after.spilled / MIB)), "{after:?}");
+        // What was used last is there still: to use it brings nothing back.
+        all[0].fill(8)?;
+        assert_eq!(device.memory().spilled, after.spilled);
+        same(&all[0], &vec![8u32; 256 << 10])?;
+        for (first, tensor) in all.iter().enumerate().skip(1) {
+            same(tensor, &numbers(first as u32))?;
+        }
+        device.set_memory_limit(None)?;
+        for (first, tensor) in all.iter().enumerate().skip(1) {
+            let sum = tensor.add(tensor)?;
+            let twice: Vec<u32> = numbers(first as u32).iter().map(|x| 2 * x).collect();
+            same(&sum, &twice)?;
+        }
+        assert_eq!(device.memory().spilled, 0);
+    }
     Ok(())
 }
 

@@ -100,10 +100,11 @@ impl HostPool {
         self.pool.lock().trim_to(bytes);
     }
 
-    pub(crate) fn set_limit(&self, limit: u64) -> Result<(), LimitRefused> {
+    pub(crate) fn set_limit(&self, asked: Option<u64>) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
         self.changing(&mut pool, |pool, mover| {
-            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(limit))
+            let limit = pool.source().claim().would_have(asked)?;
+            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(asked))
         })
     }
 

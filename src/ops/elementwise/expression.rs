@@ -142,10 +142,9 @@ impl Expression {
                     if let Some(other) = dtypes.find(|&other| other != first) {
                         return Err(Error::dtype_mismatch(op, first, other));
                     }
-                    let result = function.result(first).ok_or_else(|| {
-                        let (name, takes) = (function.name(), function.takes());
-                        Error::invalid(op, format!("{name} takes {takes}, not {first}: cast first"))
-                    })?;
+                    let result = function
+                        .result(first)
+                        .ok_or_else(|| not_taken(op, function, first))?;
                     for &at in alike {
                         known[usize::from(at)].get_or_insert(first);
                     }
@@ -258,6 +257,20 @@ impl Expression {
         let _ = write!(body, "    return {last};\n}}");
         body
     }
+}
+
+/// A function of an expression does not take a dtype.
+fn not_taken(op: &'static str, function: Function, dtype: DType) -> Error {
+    let (name, takes) = (function.name(), function.takes());
+    let who = match name == op {
+        true => String::new(),
+        false => format!("{name} "),
+    };
+    let help = match (takes, dtype) {
+        ("integers", DType::Bool) => "`logical_and` and its like take it",
+        _ => "cast first",
+    };
+    Error::invalid(op, format!("{who}takes {takes}, not {dtype}: {help}"))
 }
 
 fn numbers_alone(op: &'static str) -> Error {
