@@ -37,7 +37,7 @@
 //! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
 //! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `sort`, `argsort`, `top_k`, `search_sorted`, `nonzero`,
-//! `masked_select`, `scatter` and `index_copy` (the last two also in place) only move or compare elements by their bits: they run wherever the dtype lives.
+//! `masked_select`, `scatter`, `index_copy`, and, but for bool, `scatter_max`, `scatter_min`, `index_max` and `index_min` (these six also in place) only move or compare elements by their bits: they run wherever the dtype lives.
 //! `quantile` and `median` of floats are a `sort` and a little arithmetic. `randint` makes i32 and u32.
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
 //! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an

@@ -1,21 +1,25 @@
 {{ enables }}
-// out[place of line + index[line, j] * axis_stride] += source[line, j], or =, for j in order: one after the
-// other, so that the same bits come out of every run.
+// out[place of line + index[line, j] * axis_stride] += source[line, j], or = or the larger or smaller one, for j in order: one
+// after the other, so that the same bits come out of every run.
 //
 // A line is what is left of the source without its axis. Each is walked by `parts` invocations, each of
 // which changes every `parts`th entry of the output's axis; neighbours walk neighbouring lines, to the same entries.
 //
 // shared    1: all lines have one index (hardware). A workgroup has 256 lines and a part, looks through 256 entries of the
 //           index at once and walks those of its part alone; 0: each invocation looks through all of it
-// sets      0: adds; 1: sets
-// element   what is added: "f32", "i32", "u32", "f64"; what is set at once: "vec4<u32>", "vec2<u32>", "u32", or "u16"
-//           and "u8", which lie in words whose other elements are others' to set
+// change    "add", "set", "max" or "min"
+// element   what is added or compared: "f32", "i32", "u32", "f64"; what is set at once: "vec4<u32>", "vec2<u32>", "u32", or
+//           "u16" and "u8", which lie in words whose other elements are others' to set
 // signed    1: negative indices count from the end of the axis
 // rank      dimensions of the lines after merging; the outermost size is not needed
 //
 // All positions count in elements of that kind; they wrap, so strides may be negative.
 {% set lanes = 4 if element == "u8" else 2 if element == "u16" else 1 -%}
 {% set bits = 32 // lanes -%}
+{# Numbers are compared by their bits: no adapter loses a NaN, a subnormal or the sign of a zero so, and f64 needs no kernels. -#}
+{% set is_extreme = change in ["max", "min"] -%}
+{% set compared = "vec2<u32>" if element == "f64" else "u32" -%}
+{% set kind = "u32" if lanes > 1 else compared if is_extreme else element -%}
 struct Params {
     // The first line, one past the last; the first j, and how many there are.
     first: u32,
@@ -46,9 +50,9 @@ struct Params {
 {{ params_var }}
 
 @group(0) @binding(0) var<storage, read_write> indices: array<u32>;
-@group(0) @binding(1) var<storage, read_write> source: array<{{ "u32" if lanes > 1 else element }}>;
-@group(0) @binding(2) var<storage, read_write> out: array<{{ "atomic<u32>" if lanes > 1 else element }}>;
-{%- if sets == 1 %}
+@group(0) @binding(1) var<storage, read_write> source: array<{{ kind }}>;
+@group(0) @binding(2) var<storage, read_write> out: array<{{ "atomic<u32>" if lanes > 1 else kind }}>;
+{%- if change == "set" %}
 
 fn put(place: u32, at: u32) {
     {%- if lanes == 1 %}
@@ -61,7 +65,42 @@ fn put(place: u32, at: u32) {
     atomicOr(&out[place / {{ lanes }}u], given << shift);
     {%- endif %}
 }
+{%- elif is_extreme %}
+
+// A whole number in whose order numbers are taken, NaN before all.
+fn rank(bits: {{ kind }}) -> {{ kind }} {
+    {%- set turned = "~" if change == "min" else "" %}
+    {%- if element == "f64" %}
+    let size = vec2<u32>(bits.x, bits.y & 0x7fffffffu);
+    let is_nan = size.y > 0x7ff00000u || (size.y == 0x7ff00000u && size.x != 0u);
+    // The higher word first.
+    let order = select(vec2<u32>(bits.y | 0x80000000u, bits.x), ~bits.yx, bits.y >= 0x80000000u);
+    return select({{ turned }}order, vec2<u32>(0xffffffffu), is_nan);
+    {%- elif element == "f32" %}
+    let order = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    return select({{ turned }}order, 0xffffffffu, (bits & 0x7fffffffu) > 0x7f800000u);
+    {%- elif element == "i32" %}
+    return {{ turned }}(bits ^ 0x80000000u);
+    {%- else %}
+    return {{ turned }}bits;
+    {%- endif %}
+}
+
+fn better(old: {{ kind }}, given: {{ kind }}) -> {{ kind }} {
+    let a = rank(old);
+    let b = rank(given);
+    {%- if element == "f64" %}
+    return select(old, given, b.x > a.x || (b.x == a.x && b.y > a.y));
+    {%- else %}
+    return select(old, given, b > a);
+    {%- endif %}
+}
 {%- endif %}
+
+{# Two elements as one. -#}
+{% macro combined(old, given) -%}
+{{ "better(" ~ old ~ ", " ~ given ~ ")" if is_extreme else old ~ " + " ~ given }}
+{%- endmacro -%}
 
 {# Where a line starts in out, and its first j in the index and the source. -#}
 {% macro places_of_line() %}
@@ -138,7 +177,7 @@ fn main(
         }
         workgroupBarrier();
         if is_there {
-            {%- if sets == 1 %}
+            {%- if change == "set" %}
             for (var at = 0u; at < count; at++) {
                 let place = at_out + entries[at] * params.out_axis;
                 if place < params.out_count {
@@ -159,7 +198,7 @@ fn main(
                 {%- for earlier in range(i) %}
                 sum_{{ i }} = select(sum_{{ i }}, sum_{{ earlier }}, place_{{ earlier }} == place_{{ i }});
                 {%- endfor %}
-                sum_{{ i }} += given_{{ i }};
+                sum_{{ i }} = {{ combined("sum_" ~ i, "given_" ~ i) }};
                 {%- endfor %}
                 {%- for i in range(4) %}
                 if at + {{ i }}u < count && place_{{ i }} < params.out_count {
@@ -198,7 +237,11 @@ fn main(
         {%- endif %}
         let place = at_out + entry * params.out_axis;
         if entry < params.axis_size && (entry & (params.parts - 1u)) == part && place < params.out_count {
-            {{ "put(place, at_source);" if sets == 1 else "out[place] = out[place] + source[at_source];" }}
+            {%- if change == "set" %}
+            put(place, at_source);
+            {%- else %}
+            out[place] = {{ combined("out[place]", "source[at_source]") }};
+            {%- endif %}
         }
         at_index += params.index_axis;
         at_source += params.source_axis;

@@ -487,9 +487,18 @@ mod tests {
                     .collect()
             };
             let (a, b) = (values(m * k, 7), values(k * n, 3));
-            for turned in 0..4 {
+            // The last one has no neighbours, in rows or columns.
+            let apart: Vec<f32> = b.iter().flat_map(|&element| [element, 8.0]).collect();
+            for turned in 0..5 {
                 let left = whole(&a, m, k, turned & 1 == 1);
-                let right = whole(&b, k, n, turned & 2 == 2);
+                let right = match turned {
+                    4 => Matrix {
+                        elements: &apart,
+                        row: 2 * n as isize,
+                        column: 2,
+                    },
+                    _ => whole(&b, k, n, turned & 2 == 2),
+                };
                 let mut c = vec![9.0f32; m * n];
                 let size = Size { m, k, n };
                 multiply(&mut c, left, right, size, true);

@@ -158,19 +158,19 @@ fn overcommitted(op: Option<&'static str>, device: String, refused: &Overcommitt
 
 impl Device {
     /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
-    /// sets it when it is opened: where memory is divided it is a promise from now on. `None` takes it away: the device has what one
-    /// has that is opened without. Idle regions beyond it go back first, then
+    /// sets it when it is opened: where memory is divided it is a promise from now on. `None` takes it away: where memory is divided the
+    /// device shares what others leave, as one that is opened without a budget, and keeps what it has. For a lower one, idle regions beyond it go back first, then
     /// those whose tensors find room in others, or in smaller ones (unless the device has
     /// [`WhenFull::Fail`](crate::memory::WhenFull::Fail)): where the old budget leaves no room for such a one beside theirs, one
     /// region after the other, and for that moment as much more is reserved as its tensors have. What
     /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
-    /// was opened. With [`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost) tensors that a lower budget has no room for go
+    /// was opened (but [`Growth::Budget`](crate::memory::Growth::Budget) is in proportion without a budget). With [`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost) tensors that a lower budget has no room for go
     /// to the host, those that were used least recently first. On
     /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have
-    /// more, which could not be moved together or spilled: the budget is what it was. [`Error::TimedOut`], where it spills;
+    /// more, which could not be moved together or spilled (some may be on the host then): the budget is what it was. [`Error::TimedOut`], where it spills;
     /// [`Error::DeviceLost`].
     pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) -> Result<()> {
         const OP: &str = "set_memory_limit";
@@ -183,7 +183,11 @@ impl Device {
             LimitRefused::Overcommitted(refused) => {
                 overcommitted(Some(OP), self.to_string(), &refused)
             }
-            LimitRefused::Held { limit, memory } => Error::OutOfMemory(Box::new(OutOfMemory {
+            LimitRefused::Held {
+                limit,
+                memory,
+                spilling,
+            } => Error::OutOfMemory(Box::new(OutOfMemory {
                 op: Some(OP),
                 device: self.to_string(),
                 asked: limit,
@@ -193,8 +197,8 @@ impl Device {
                 largest_free: memory.largest_free,
                 diagnosis: format!(
                     "a budget of {} was asked for, but regions with tensors in them have {} (regions: {}), of which {} are in use; \
-                     what would help: freeing tensors, moving them together (`WhenFull::Relocate`, the default) where that was not tried, \
-                     or a budget of as much",
+                     what would help: freeing tensors, moving them together (`WhenFull::Relocate`, the default) or spilling them (`WhenFull::SpillToHost`) where that was not tried, \
+                     or a budget of as much{spilling}",
                     Bytes(limit),
                     Bytes(memory.reserved),
                     memory.regions,

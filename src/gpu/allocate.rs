@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::spill::{Patience, Spilled};
+use super::spill::{HELD_BY_READS, Patience, Spilled};
 use super::{Access, Gpu, GpuBlock, out_of_memory};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::memory::{BlockId, FullReason, Request};
@@ -147,8 +147,7 @@ impl Gpu {
         if let (Error::OutOfMemory(details), Some(spill)) = (&mut error, &self.spill) {
             details.diagnosis.push_str(&spill.diagnosis(access));
             if patience.is_tried() {
-                let held = "; reads that are under way kept tensors where they are";
-                details.diagnosis.push_str(held);
+                details.diagnosis.push_str(HELD_BY_READS);
             }
         }
         Err(error)
@@ -159,7 +158,7 @@ impl Gpu {
         let mut pool = self.memory.lock();
         let share = pool.source().claim().grown_share();
         if share.is_some() {
-            pool.set_limit(share);
+            pool.set_share(share);
         }
         share.is_some()
     }

@@ -1,9 +1,9 @@
 //! The budget of a device that is open.
 
 use super::Gpu;
-use super::spill::{Patience, Spill, Spilled};
+use super::spill::{HELD_BY_READS, Patience, Spill, Spilled};
 use crate::error::Result;
-use crate::memory::LimitRefused;
+use crate::memory::{Bytes, LimitRefused};
 
 impl Gpu {
     /// Changes the budget, or takes it away. Live blocks that move for it are recorded; where the device spills, those go to
@@ -23,8 +23,7 @@ impl Gpu {
         let _hold = self.hold();
         self.giving_back(&mut self.stream.lock(), |pool, mover| {
             pool.release_dying();
-            let limit = pool.source().claim().would_have(asked)?;
-            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(asked))
+            pool.change_limit(asked, mover, |regions| regions.claim().change_budget(asked))
         })
     }
 
@@ -38,13 +37,17 @@ impl Gpu {
         let (mut patience, mut spilled) = (Patience::default(), 0);
         loop {
             let (limit, memory) = match self.change_limit(asked)? {
-                Err(LimitRefused::Held { limit, memory }) => (limit, memory),
+                Err(LimitRefused::Held { limit, memory, .. }) => (limit, memory),
                 changed => return Ok(changed),
             };
-            let in_use = || self.memory.lock().statistics().allocated;
+            let in_use = || {
+                let mut memory = self.memory.lock();
+                memory.release_dying();
+                memory.statistics().allocated
+            };
             // Whatever goes, regions with pinned blocks stay.
-            let is_possible = self.memory.lock().under_pins() <= limit;
-            let found = match is_possible {
+            let under_pins = self.memory.lock().under_pins();
+            let found = match under_pins <= limit {
                 // Each round moves what stays, so there are few: the next one doubles what went.
                 true => {
                     let needed = || in_use().saturating_sub(limit);
@@ -58,8 +61,22 @@ impl Gpu {
                     patience = Patience::default();
                 }
                 Spilled::Busy if patience.lasts(self, "set_memory_limit")? => {}
+                // What was in the way may have been dropped since.
+                Spilled::Nothing if in_use() < memory.allocated => {}
                 Spilled::Busy | Spilled::Nothing => {
-                    return Ok(Err(LimitRefused::Held { limit, memory }));
+                    let mut spilling = spill.diagnosis(&access);
+                    if patience.is_tried() {
+                        spilling.push_str(HELD_BY_READS);
+                    }
+                    if under_pins > 0 {
+                        let pinned = Bytes(under_pins);
+                        spilling += &format!("; {pinned} are in regions with pinned tensors");
+                    }
+                    return Ok(Err(LimitRefused::Held {
+                        limit,
+                        memory,
+                        spilling,
+                    }));
                 }
             }
         }

@@ -231,7 +231,10 @@ impl Gpu {
                     })?)
                 }
             };
-            let pool = Pool::new(regions, options.pool);
+            let mut pool = Pool::new(regions, options.pool);
+            if !pool.source().claim().is_promised() {
+                pool.set_share(options.pool.limit);
+            }
             (pool, bounce, device, queue, health)
         };
         let crowded = Arc::clone(&pool.source().crowded);

@@ -27,6 +27,9 @@ use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// How long one that needs room waits for downloads that keep blocks where they are.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What errors say once it has ended.
+pub(super) const HELD_BY_READS: &str = "; reads that are under way kept tensors where they are";
+
 /// What is left of it.
 #[derive(Default)]
 pub(super) struct Patience(Option<(Instant, Deadline)>);

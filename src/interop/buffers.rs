@@ -117,7 +117,10 @@ impl Tensor {
                  `copy()` of it, or the binding of the whole tensor"
             ));
         }
-        let (buffer, place, pin) = block.gpu().submit_and_place(block)?;
+        let (buffer, place, pin) = block
+            .gpu()
+            .submit_and_place(block)
+            .map_err(|error| error.asked_by("wgpu_binding"))?;
         Ok(WgpuBinding {
             buffer,
             offset: place + start,
@@ -186,7 +189,8 @@ impl Tensor {
         }
         let storage = device.allocate(bytes).map_err(|error| error.asked_by(OP))?;
         if let Storage::Gpu(block) = &storage {
-            gpu.copy_in(OP, buffer, offset, block, copied)?;
+            gpu.copy_in(OP, buffer, offset, block, copied)
+                .map_err(|error| error.asked_by(OP))?;
         }
         let layout = Layout::contiguous(shape);
         Ok(Tensor::new(device.clone(), storage, layout, dtype))

@@ -77,7 +77,7 @@ pub(super) fn copy_in(
     big_endian: bool,
 ) -> Result<()> {
     let size = tensor.dtype().size();
-    tensor.storage().fill(tensor.bytes(), &mut |piece| {
+    let filled = tensor.storage().fill(tensor.bytes(), &mut |piece| {
         reader.read_exact(piece).map_err(failing.io())?;
         if big_endian != cfg!(target_endian = "big") {
             piece.chunks_exact_mut(size).for_each(<[u8]>::reverse);
@@ -87,7 +87,8 @@ pub(super) fn copy_in(
             plain_bools(piece);
         }
         Ok(())
-    })
+    });
+    filled.map_err(|error| error.asked_by(failing.op))
 }
 
 /// Zeros and ones out of any bytes: buffers of a program's own may hold others, too.
@@ -256,7 +257,8 @@ pub(super) fn copy_out(failing: &Failing, tensor: &Tensor, writer: &mut impl Wri
         piece.clear();
         tensor
             .storage()
-            .read(at..end, &mut |bytes| piece.extend_from_slice(bytes))?;
+            .read(at..end, &mut |bytes| piece.extend_from_slice(bytes))
+            .map_err(|error| error.asked_by(failing.op))?;
         if cfg!(target_endian = "big") {
             piece
                 .chunks_exact_mut(tensor.dtype().size())

@@ -306,7 +306,7 @@ impl<S: RegionSource> Pool<S> {
 
     /// The size of a region for a request of `bytes`, where the budget allows one.
     fn next_region(&self, bytes: u64) -> Option<u64> {
-        let demand = demand(&self.config, &self.account, bytes);
+        let demand = demand(&self.config, self.is_share, &self.account, bytes);
         self.config.growth.region_size(demand)
     }
 
@@ -339,7 +339,7 @@ impl<S: RegionSource> Pool<S> {
 
 /// What growth is asked with for a request of `bytes`.
 #[inline]
-pub(super) fn demand(config: &PoolConfig, account: &Account, bytes: u64) -> Demand {
+pub(super) fn demand(config: &PoolConfig, is_share: bool, account: &Account, bytes: u64) -> Demand {
     let held = account.reserved();
     Demand {
         held,
@@ -347,7 +347,7 @@ pub(super) fn demand(config: &PoolConfig, account: &Account, bytes: u64) -> Dema
         needed: bytes,
         max_region: config.max_region,
         headroom: config.headroom(held),
-        budget: config.limit,
+        budget: config.limit.filter(|_| !is_share),
     }
 }
 
@@ -386,6 +386,31 @@ pub(super) mod tests {
         assert!(pool.free(first));
         pool.allocate(2 * QUANTUM)?;
         Ok(pool.statistics().regions)
+    }
+
+    /// What others leave is no budget: they may want it too.
+    #[test]
+    fn a_share_grows_in_proportion() {
+        const MIB: u64 = 1 << 20;
+        let reserved = |is_share| {
+            let limit = Some(1 << 30);
+            let config = PoolConfig {
+                growth: Growth::Budget,
+                limit,
+                max_region: u64::MAX,
+            };
+            let mut pool = Pool::new(Capacity(u64::MAX), config);
+            if is_share {
+                pool.set_share(limit);
+            }
+            for _ in 0..40 {
+                pool.allocate(MIB).unwrap();
+            }
+            assert!(pool.allocate(1 << 30).is_err(), "the limit stays");
+            pool.statistics().reserved
+        };
+        assert_eq!(reserved(false), 1 << 30);
+        assert!(reserved(true) < 43 * MIB);
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub(crate) enum LimitRefused {
     Held {
         limit: u64,
         memory: Box<MemoryStatistics>,
+        /// What spilling did not do, for a text that goes on; empty where the device does not spill.
+        spilling: String,
     },
 }
 
@@ -256,30 +258,18 @@ impl Claim {
         own.and_then(|seat| seat.entry.budget)
     }
 
-    /// Promises the device another budget, or none any more: then it has what one has that enters without.
+    /// Whether the budget is the device's own, not what others leave.
+    pub(crate) fn is_promised(&self) -> bool {
+        let seats = self.ledger.seats();
+        let own = seats.iter().find(|s| s.entry.number == self.number);
+        own.is_some_and(|seat| seat.entry.promised)
+    }
+
+    /// Promises the device another budget, or none any more: then it has what others leave, and no less than it holds.
     ///
     /// # Errors
-    /// When the others leave less: nothing has changed.
+    /// When the others leave less than is asked for: nothing has changed.
     pub(crate) fn change_budget(&self, asked: Option<u64>) -> Result<Option<u64>, Overcommitted> {
-        self.budget_for(asked, |seat, budget| {
-            seat.entry.budget = budget;
-            seat.entry.promised = asked.is_some();
-        })
-    }
-
-    /// The budget that [`Claim::change_budget`] would give now.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn would_have(&self, asked: Option<u64>) -> Result<Option<u64>, Overcommitted> {
-        self.budget_for(asked, |_, _| {})
-    }
-
-    fn budget_for(
-        &self,
-        asked: Option<u64>,
-        change: impl FnOnce(&mut Seat, Option<u64>),
-    ) -> Result<Option<u64>, Overcommitted> {
         let mut seats = self.ledger.seats();
         let others = counted(&seats).filter(|entry| entry.number != self.number);
         let others: Vec<Entry> = others.collect();
@@ -287,11 +277,19 @@ impl Claim {
         let Some(seat) = own else {
             return Ok(asked);
         };
-        let budget = match seat.divided {
-            Some(total) => Some(divided(others, total, asked, seat.most)?),
-            None => asked,
+        let budget = match (seat.divided, asked) {
+            (Some(total), None) => {
+                let promised = spoken(others.into_iter()).promised;
+                let share = shareable(total).saturating_sub(promised).min(seat.most);
+                // A promise of another that came meanwhile takes nothing away.
+                let shared = seat.entry.budget.filter(|_| !seat.entry.promised);
+                Some(share.max(seat.entry.reserved).max(shared.unwrap_or(0)))
+            }
+            (Some(total), asked) => Some(divided(others, total, asked, u64::MAX)?),
+            (None, asked) => asked,
         };
-        change(seat, budget);
+        seat.entry.budget = budget;
+        seat.entry.promised = asked.is_some();
         Ok(budget)
     }
 
@@ -466,10 +464,24 @@ mod tests {
         b.take(3 * GIB).unwrap();
         assert_eq!(a.change_budget(Some(8 * GIB)).unwrap_err().left, 5 * GIB);
         assert_eq!(a.change_budget(Some(u64::MAX)).unwrap_err().left, 5 * GIB);
+        // Without a promise it has what others leave, and keeps what it has, whatever was promised since.
+        a.take(GIB).unwrap();
+        let _other = claim(&ledger, Some(GIB)).unwrap();
+        assert_eq!(a.change_budget(None).unwrap(), Some(8 * GIB));
+        assert!(!a.is_promised() && b.take(1).is_err());
+        b.give(3 * GIB);
+        let late = claim(&ledger, Some(3 * GIB)).unwrap();
+        assert_eq!(a.change_budget(None).unwrap(), Some(8 * GIB));
+        assert!(a.take(5 * GIB).is_err(), "to be refused is enough");
+        a.change_budget(Some(4 * GIB)).unwrap();
+        assert_eq!(a.change_budget(None).unwrap(), Some(5 * GIB));
+        drop(late);
+        assert_eq!(a.grown_share(), Some(8 * GIB));
         // Where nothing is divided a budget is a bound.
         let bound = self::ledger().join(None);
         bound.change_budget(Some(u64::MAX)).unwrap();
         assert_eq!(bound.budget(), Some(u64::MAX));
+        assert_eq!(bound.change_budget(None).unwrap(), None);
     }
 
     #[test]

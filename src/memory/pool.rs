@@ -75,6 +75,8 @@ pub struct Pool<S: RegionSource> {
     pub(super) remaking: Remaking,
     /// Most bytes that were ever reserved.
     pub(super) most_reserved: u64,
+    /// The limit is what others leave, who may want it too: growth knows of no budget.
+    pub(super) is_share: bool,
 }
 
 impl<S: RegionSource> Pool<S> {
@@ -92,6 +94,7 @@ impl<S: RegionSource> Pool<S> {
             account: Account::default(),
             remaking: Remaking::default(),
             most_reserved: 0,
+            is_share: false,
         };
         pool.preallocate();
         pool
@@ -144,7 +147,7 @@ impl<S: RegionSource> Pool<S> {
         let detail = self.account.detail(rounded, request);
         // Where no region ceases to be idle, there are fewer free bytes than before and no more chunks.
         let found = self.best_fit.allocate(rounded, detail, |region, idle| {
-            let demand = demand(&self.config, &self.account, rounded);
+            let demand = demand(&self.config, self.is_share, &self.account, rounded);
             self.remaking.keeps_whole()
                 && self.config.growth.keeps_whole(region, demand, idle.bytes)
         });
@@ -350,10 +353,17 @@ impl<S: RegionSource> Pool<S> {
     /// returned; no region is added until then.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.config.limit = limit;
+        self.is_share = false;
+    }
+
+    /// [`Pool::set_limit`] of what others leave, who may want it too: no budget that growth may take at once.
+    pub(crate) fn set_share(&mut self, share: Option<u64>) {
+        self.config.limit = share;
+        self.is_share = true;
     }
 
     /// [`Pool::set_limit`] of a device's pool, whose budget the source promises: what is idle beyond it goes back first, and
-    /// what moving blocks together makes idle.
+    /// what moving blocks together makes idle. Without a limit it is what the source leaves, and all stays that there is.
     ///
     /// # Errors
     /// When more is in regions that hold blocks, or the source does not promise it: the budget is what it was.
@@ -374,11 +384,15 @@ impl<S: RegionSource> Pool<S> {
                 return Err(LimitRefused::Held {
                     limit,
                     memory: Box::new(statistics),
+                    spilling: String::new(),
                 });
             }
         }
         let promised = promise(&self.source)?;
-        self.set_limit(promised);
+        match limit {
+            Some(_) => self.set_limit(promised),
+            None => self.set_share(promised),
+        }
         Ok(())
     }
 

@@ -269,6 +269,16 @@ fn arrays(context: &Context) -> Result<()> {
     let repeated = repeated.broadcast((3, 5, 6)).expect("it repeats");
     let tensor = Tensor::from_ndarray(device, &repeated)?;
     assert_eq!(tensor.to_ndarray::<f32>()?, repeated.into_dyn());
+    // Lanes that are taken whole, with their gaps and without.
+    let wide = Array::from_shape_fn((7, 120), |(i, j)| (1000 * i + j) as f32);
+    for view in [
+        wide.slice(s![..;2, 5..110]),
+        wide.slice(s![..;-1, ..;3]),
+        wide.slice(s![1..6, 3..]),
+    ] {
+        let tensor = Tensor::from_ndarray(device, &view)?;
+        assert_eq!(tensor.to_ndarray::<f32>()?, view.into_dyn());
+    }
     let scalar = ndarray::arr0(f16::from_f32(2.5));
     let tensor = Tensor::from_ndarray(device, &scalar)?;
     assert_eq!((tensor.rank(), tensor.item::<f16>()?.to_f32()), (0, 2.5));

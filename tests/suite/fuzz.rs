@@ -807,12 +807,17 @@ impl<T: Number> Fuzz<'_, T> {
         let source = self.draw(&shape)?;
         let (index, entries) = self.index(&shape, size)?;
         let (mut want, mut bound) = (a.array.clone(), a.array.mapv(f64::abs));
+        let mut largest = a.array.clone();
         for (at, &value) in source.array.indexed_iter() {
             let mut to = at.clone();
             to[axis] = entries[&at];
             want[&to] += value;
             bound[&to] += value.abs();
+            largest[&to] = largest[&to].max(value);
         }
+        let got = a.tensor.scatter_max(axis, &index, &source.tensor)?;
+        let none = largest.mapv(|_| 0.0);
+        self.check_within("scatter_max", &a, &got, &largest, &none)?;
         let got = a.tensor.scatter_add(axis, &index, &source.tensor)?;
         let bound = bound.mapv(|bound| 10.0 * epsilon(T::DTYPE) * bound);
         self.check_within("scatter_add", &a, &got, &want, &bound)

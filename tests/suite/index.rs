@@ -24,6 +24,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::halves_of_threads", Scope::Device, halves_of_threads),
         Test::new("index::hardware_sets", Scope::Gpu, hardware_sets),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
+        Test::new("index::hardware_extremes", Scope::Gpu, hardware_extremes),
+        Test::new("index::large_extremes", Scope::Device, large_extremes),
         Test::new("index::hardware_windows", Scope::Gpu, hardware_windows)
             .when(|context| !context.is_slow() || full()),
         Test::new(
@@ -40,6 +42,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "index::gather", gather);
     for_each_dtype!(all, Scope::Kernels, "index::sums", sums);
     for_each_dtype!(all, Scope::Kernels, "index::sets", sets);
+    for_each_dtype!(all, Scope::Kernels, "index::extremes", extremes);
     for (name, body) in [
         (
             "index::select::bool",
@@ -371,18 +374,61 @@ fn errors_of_sums(context: &Context) -> Result<()> {
 /// scatter_add and index_add: the same sums in the same order on the host.
 fn sums<T: Number>(context: &Context) -> Result<()> {
     cases(context.times(50), |rng| {
-        some_change::<T>(context, rng, true)
+        some_change::<T>(context, rng, Change::Sum)
     })
 }
 
 /// scatter and index_copy: bit for bit, the last of several.
 fn sets<T: Number>(context: &Context) -> Result<()> {
     cases(context.times(50), |rng| {
-        some_change::<T>(context, rng, false)
+        some_change::<T>(context, rng, Change::Set)
     })
 }
 
-fn some_change<T: Number>(context: &Context, rng: &mut Rng, adds: bool) -> Result<()> {
+/// scatter_max, index_max and those of the smallest: bit for bit, NaN but for its bits.
+fn extremes<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(40), |rng| {
+        let change = *rng.pick(&[Change::Max, Change::Min]);
+        some_change::<T>(context, rng, change)
+    })
+}
+
+/// What becomes of an entry that is named.
+#[derive(Clone, Copy, PartialEq)]
+enum Change {
+    Sum,
+    Set,
+    Max,
+    Min,
+}
+
+impl Change {
+    /// Of what is there, and what is given.
+    fn of<T: Number>(self, old: T, given: T) -> T {
+        let (a, b) = match (old.value(), given.value()) {
+            (Value::Float(a), Value::Float(b)) if a.is_nan() || b.is_nan() => {
+                return if a.is_nan() { old } else { given };
+            }
+            (Value::Float(a), Value::Float(b)) => {
+                let signed = |x: f64| (x, !x.is_sign_negative());
+                let takes = match self {
+                    Change::Max => signed(b) > signed(a),
+                    _ => signed(b) < signed(a),
+                };
+                return if takes { given } else { old };
+            }
+            (Value::Integer(a), Value::Integer(b)) => (a, b),
+            _ => unreachable!(),
+        };
+        let takes = match self {
+            Change::Max => b > a,
+            _ => b < a,
+        };
+        if takes { given } else { old }
+    }
+}
+
+fn some_change<T: Number>(context: &Context, rng: &mut Rng, what: Change) -> Result<()> {
     let shape = some_shape(context, rng, 4, 1500);
     let axis = rng.below(shape.len());
     let mut sizes = shape.clone();
@@ -404,7 +450,7 @@ fn some_change<T: Number>(context: &Context, rng: &mut Rng, adds: bool) -> Resul
         (&shape, axis),
         named.as_deref(),
         &sizes,
-        [adds, in_place],
+        (what, in_place),
     )
 }
 
@@ -414,14 +460,14 @@ fn large_sums<T: Number>(context: &Context) -> Result<()> {
 }
 
 fn large_sums_of<T: Number>(context: &Context, most: usize) -> Result<()> {
-    large_changes::<T>(context, most, true)
+    large_changes::<T>(context, most, Change::Sum)
 }
 
 /// Elements of several in a word, and rows that are moved in units of several.
 fn large_sets(context: &Context) -> Result<()> {
-    large_changes::<f16>(context, 9000, false)?;
-    large_changes::<bool>(context, 9000, false)?;
-    large_changes::<f32>(context, 9000, false)
+    large_changes::<f16>(context, 9000, Change::Set)?;
+    large_changes::<bool>(context, 9000, Change::Set)?;
+    large_changes::<f32>(context, 9000, Change::Set)
 }
 
 /// Those where hardware's workgroups share an index.
@@ -430,13 +476,13 @@ fn hardware_sets(context: &Context) -> Result<()> {
         sets::<u32>(context)?;
         sets::<bool>(context)?;
         match context.shares_kernels() {
-            true => large_changes::<f16>(context, 2500, false),
+            true => large_changes::<f16>(context, 2500, Change::Set),
             false => large_sets(context),
         }
     })
 }
 
-fn large_changes<T: Number>(context: &Context, most: usize, adds: bool) -> Result<()> {
+fn large_changes<T: Number>(context: &Context, most: usize, what: Change) -> Result<()> {
     cases(1, |rng| {
         for (shape, axis, count) in [
             (vec![90, 400], 0, 95),
@@ -459,9 +505,9 @@ fn large_changes<T: Number>(context: &Context, most: usize, adds: bool) -> Resul
             sizes[axis] = count;
             let of = (&shape[..], axis);
             let in_place = rng.one_in(2);
-            change::<T>(context, rng, of, None, &sizes, [adds, in_place])?;
+            change::<T>(context, rng, of, None, &sizes, (what, in_place))?;
             let named: Vec<usize> = sizes.iter().map(|&size| size.max(2) - 1).collect();
-            change::<T>(context, rng, of, Some(&named), &sizes, [adds, !in_place])?;
+            change::<T>(context, rng, of, Some(&named), &sizes, (what, !in_place))?;
         }
         Ok(())
     })
@@ -480,6 +526,25 @@ fn hardware_sums(context: &Context) -> Result<()> {
         large_sums_of::<u32>(context, most)?;
         large_sums_of::<f32>(context, most)
     })
+}
+
+/// Those where hardware's workgroups share an index.
+fn hardware_extremes(context: &Context) -> Result<()> {
+    let most = match context.shares_kernels() {
+        true => 2500,
+        false => 9000,
+    };
+    with_hardware_plans(|| {
+        extremes::<f64>(context)?;
+        extremes::<f16>(context)?;
+        large_changes::<f32>(context, most, Change::Max)
+    })
+}
+
+/// More than one thread of the CPU compares.
+fn large_extremes(context: &Context) -> Result<()> {
+    large_changes::<u32>(context, 9000, Change::Max)?;
+    large_changes::<f32>(context, 9000, Change::Min)
 }
 
 /// A view in which each element is once, and what it is a view of.
@@ -516,7 +581,7 @@ fn change<T: Number>(
     (shape, axis): (&[usize], usize),
     named: Option<&[usize]>,
     sizes: &[usize],
-    [adds, in_place]: [bool; 2],
+    (what, in_place): (Change, bool),
 ) -> Result<()> {
     let [whole, target] = match in_place {
         true => distinct_view::<T>(context, rng, shape)?,
@@ -531,16 +596,30 @@ fn change<T: Number>(
     let source = Operand::<T>::random_view(context.device(), rng, sizes)?;
     let index = indices(context, rng, named, shape[axis])?;
     let (to, by, from) = (&target.tensor, &index.tensor, &source.tensor);
-    let changed = match (in_place, along, adds) {
-        (false, true, true) => to.scatter_add(axis, by, from),
-        (false, false, true) => to.index_add(axis, by, from),
-        (false, true, false) => to.scatter(axis, by, from),
-        (false, false, false) => to.index_copy(axis, by, from),
-        (true, true, true) => to.scatter_add_assign(axis, by, from).map(|()| to.clone()),
-        (true, false, true) => to.index_add_assign(axis, by, from).map(|()| to.clone()),
-        (true, true, false) => to.scatter_assign(axis, by, from).map(|()| to.clone()),
-        (true, false, false) => to.index_copy_assign(axis, by, from).map(|()| to.clone()),
-    }?;
+    let changed = if in_place {
+        match (what, along) {
+            (Change::Sum, true) => to.scatter_add_assign(axis, by, from),
+            (Change::Sum, false) => to.index_add_assign(axis, by, from),
+            (Change::Set, true) => to.scatter_assign(axis, by, from),
+            (Change::Set, false) => to.index_copy_assign(axis, by, from),
+            (Change::Max, true) => to.scatter_max_assign(axis, by, from),
+            (Change::Max, false) => to.index_max_assign(axis, by, from),
+            (Change::Min, true) => to.scatter_min_assign(axis, by, from),
+            (Change::Min, false) => to.index_min_assign(axis, by, from),
+        }?;
+        to.clone()
+    } else {
+        match (what, along) {
+            (Change::Sum, true) => to.scatter_add(axis, by, from),
+            (Change::Sum, false) => to.index_add(axis, by, from),
+            (Change::Set, true) => to.scatter(axis, by, from),
+            (Change::Set, false) => to.index_copy(axis, by, from),
+            (Change::Max, true) => to.scatter_max(axis, by, from),
+            (Change::Max, false) => to.index_max(axis, by, from),
+            (Change::Min, true) => to.scatter_min(axis, by, from),
+            (Change::Min, false) => to.index_min(axis, by, from),
+        }?
+    };
     let values = source.values();
     let (mut sums, mut set) = (wide(&target.values()), target.values());
     let walked = if along { named } else { sizes };
@@ -561,22 +640,23 @@ fn change<T: Number>(
         let Some(entry) = entry else { continue };
         at[axis] = entry;
         let out = flat(shape, &at);
-        if adds {
-            sums[out] = plus::<T>(sums[out], wide(&[value])[0]);
+        match what {
+            Change::Sum => sums[out] = plus::<T>(sums[out], wide(&[value])[0]),
+            Change::Set => set[out] = value,
+            extreme => set[out] = extreme.of(set[out], value),
         }
-        set[out] = value;
     }
-    if adds {
+    if what == Change::Sum {
         set = sums.into_iter().map(T::from_value).collect();
     }
     assert_eq!(changed.shape().dims(), shape);
     stays(context, &changed);
-    let what = format!("{} + {}", target.story(), source.story());
+    let story = format!("{} + {}", target.story(), source.story());
     let alike = |got: &Tensor, want: &[T]| -> Result<()> {
         let got = got.to_vec::<T>()?;
         for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
-            let is_same = T::is_same(want, got, adds);
-            assert!(is_same, "{what}: element {at} is {got:?}, not {want:?}");
+            let is_same = T::is_same(want, got, what == Change::Sum);
+            assert!(is_same, "{story}: element {at} is {got:?}, not {want:?}");
         }
         Ok(())
     };

@@ -22,6 +22,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("sort::edges::bool", Scope::Kernels, edges::<bool>),
         Test::new("sort::hardware::bool", Scope::Gpu, hardware::<bool>)
             .when(runs_hardwares::<bool>),
+        Test::new("sort::long::bool", Scope::Device, long::<bool>).when(is_cpu::<bool>),
         Test::new("sort::tiles", Scope::Gpu, tiles).when(|context| !context.is_slow()),
         Test::new("sort::placed", Scope::Device, placed),
         Test::new("sort::huge", Scope::Large, huge),
@@ -29,6 +30,7 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "sort::random", random, in_turn);
     for_each_dtype!(all, Scope::Kernels, "sort::edges", edges, in_turn);
     for_each_dtype!(all, Scope::Gpu, "sort::hardware", hardware, runs_hardwares);
+    for_each_dtype!(all, Scope::Device, "sort::long", long, is_cpu);
     all
 }
 
@@ -175,6 +177,23 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         let row = line::<T>(context, rng, &[1, 90])?;
         check(&row.broadcast(&[7, 90])?, 0)?;
         check(&row.broadcast(&[7, 90])?, 1)
+    })
+}
+
+fn is_cpu<T: Number>(context: &Context) -> bool {
+    context.is_cpu()
+}
+
+/// Lines that the CPU's threads share: few, of 128 Ki elements and more; of all kinds, in order already, and all alike.
+fn long<T: Number>(context: &Context) -> Result<()> {
+    cases(1, |rng| {
+        for shape in [[1, (128 << 10) - 1], [1, 128 << 10], [3, 150_001]] {
+            check(&line::<T>(context, rng, &shape)?, 1)?;
+        }
+        let mut values: Vec<T> = (0..131_075).map(|_| sample(rng)).collect();
+        values.sort_by(|&x, &y| with_signs(x, y));
+        check(&Operand::new(context.device(), values, &[131_075])?, 0)?;
+        check(&line::<T>(context, rng, &[1])?.broadcast(&[140_000])?, 0)
     })
 }
 

@@ -437,6 +437,34 @@ fn files(context: &Context) -> Result<()> {
     let c = Tensor::load_npy(&cpu, &c_path)?;
     assert_eq!(c.shape().dims(), [m, n]);
     check([m, k, n], &a, &b, &c.to_vec::<f32>()?);
+    // Parts of rows, in both orders and both orders of bytes.
+    let parts = |path: &std::path::Path, [height, width]: [usize; 2], all: &[f32]| -> Result<()> {
+        let mut file = NpyMatrix::open(path)?;
+        for (rows, columns) in [
+            (0..height, 0..width),
+            (3..7, 0..width),
+            (5..40, 2..3),
+            (height - 1..height, width - 30..width),
+            (2..2, 4..9),
+            (2..9, 4..4),
+        ] {
+            let mut got = vec![0.0f32; rows.len() * columns.len()];
+            file.read(rows.clone(), columns.clone(), &mut got)?;
+            let want = rows.flat_map(|row| &all[row * width..][columns.clone()]);
+            assert!(got.iter().eq(want));
+        }
+        Ok(())
+    };
+    parts(&a_path, [m, k], &a)?;
+    parts(&b_path, [k, n], &b)?;
+    let mut bytes = std::fs::read(&a_path).expect("a");
+    let data = bytes.len() - 4 * m * k;
+    let order = bytes[..data].windows(3).position(|word| word == b"<f4");
+    bytes[order.expect("its dtype")] = b'>';
+    bytes[data..].chunks_mut(4).for_each(<[u8]>::reverse);
+    let turned_path = folder.join("turned");
+    std::fs::write(&turned_path, bytes).expect("a, turned");
+    parts(&turned_path, [m, k], &a)?;
     // Another dtype than the file's.
     let refused = matmul_streamed::<i32>(
         &device,

@@ -365,6 +365,14 @@ fn from_the_end(context: &Context) -> Result<()> {
         whole.scatter_add(2, &of_each, &one)?,
     )?;
     alike(
+        whole.index_max(-1, &index, &part)?,
+        whole.index_max(2, &index, &part)?,
+    )?;
+    alike(
+        whole.scatter_min(-1, &of_each, &one)?,
+        whole.scatter_min(2, &of_each, &one)?,
+    )?;
+    alike(
         whole.scatter(-1, &of_each, &one)?,
         whole.scatter(2, &of_each, &one)?,
     )?;

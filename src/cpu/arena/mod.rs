@@ -103,8 +103,7 @@ impl HostPool {
     pub(crate) fn set_limit(&self, asked: Option<u64>) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
         self.changing(&mut pool, |pool, mover| {
-            let limit = pool.source().claim().would_have(asked)?;
-            pool.change_limit(limit, mover, |regions| regions.claim().change_budget(asked))
+            pool.change_limit(asked, mover, |regions| regions.claim().change_budget(asked))
         })
     }
 

@@ -108,6 +108,76 @@ impl Tensor {
         INDEX_ADD.run(axis.into(), [self, index, source])
     }
 
+    /// A copy in which each entry of `axis` is the largest of itself and of the elements of `source` that `index` names it for
+    /// (PyTorch's `scatter_reduce` with `amax`, ONNX's `ScatterElements` with `max`): for axis 1 of three,
+    /// `out[i, index[i, j, k], k] = max(out[i, index[i, j, k], k], source[i, j, k])`. Sizes and indices as in
+    /// [`Tensor::scatter_add`]. NaN where one of them is, and -0 is below +0, on every device; f16 and bf16 go through f32 copies.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`].
+    pub fn scatter_max(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        SCATTER_MAX.run(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::scatter_max`] of the smallest.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`].
+    pub fn scatter_min(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        SCATTER_MIN.run(axis.into(), [self, index, source])
+    }
+
+    /// A copy in which each entry of `axis` is, element by element, the largest of itself and of the entries of `source` along
+    /// `axis` that `index`, of one dimension, names it for (PyTorch's `index_reduce` with `amax`): for axis 0 of two,
+    /// `out[index[i], j] = max(out[index[i], j], source[i, j])`, as [`Tensor::scatter_max`].
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let group = Tensor::from_slice(&device, &[0, 2, 0, 2, 2], [5])?;
+    /// let price = Tensor::from_slice(&device, &[4.0f32, 1.0, 9.0, 3.0, 2.0], [5])?;
+    /// // Of nothing: minus infinity.
+    /// let none = Tensor::full(&device, 3, f32::NEG_INFINITY, DType::F32)?;
+    /// let highest = none.index_max(0, &group, &price)?;
+    /// assert_eq!(highest.to_vec::<f32>()?, [9.0, f32::NEG_INFINITY, 3.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`].
+    pub fn index_max(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        INDEX_MAX.run(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::index_max`] of the smallest.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add`].
+    pub fn index_min(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<Tensor> {
+        INDEX_MIN.run(axis.into(), [self, index, source])
+    }
+
     /// A copy in which each element of `source` stands at the entry of `axis` that `index` names (PyTorch's `scatter`,
     /// ONNX's `ScatterElements`): for axis 1 of three, `out[i, index[i, j, k], k] = source[i, j, k]`. Sizes and indices
     /// as in [`Tensor::scatter_add`].
@@ -169,6 +239,58 @@ impl Tensor {
         source: &Tensor,
     ) -> Result<()> {
         INDEX_ADD.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::scatter_max`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`].
+    pub fn scatter_max_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        SCATTER_MAX.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::scatter_min`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`].
+    pub fn scatter_min_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        SCATTER_MIN.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::index_max`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`].
+    pub fn index_max_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        INDEX_MAX.assign(axis.into(), [self, index, source])
+    }
+
+    /// [`Tensor::index_min`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter_add_assign`].
+    pub fn index_min_assign(
+        &self,
+        axis: impl Into<Axis>,
+        index: &Tensor,
+        source: &Tensor,
+    ) -> Result<()> {
+        INDEX_MIN.assign(axis.into(), [self, index, source])
     }
 
     /// [`Tensor::scatter`] into this tensor's own memory, as [`Tensor::scatter_add_assign`]; nothing but what is
@@ -259,6 +381,10 @@ fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
 
 const SCATTER_ADD: Way = Way::new("scatter_add", true, Change::Add);
 const INDEX_ADD: Way = Way::new("index_add", false, Change::Add);
+const SCATTER_MAX: Way = Way::new("scatter_max", true, Change::Max);
+const SCATTER_MIN: Way = Way::new("scatter_min", true, Change::Min);
+const INDEX_MAX: Way = Way::new("index_max", false, Change::Max);
+const INDEX_MIN: Way = Way::new("index_min", false, Change::Min);
 const SCATTER: Way = Way::new("scatter", true, Change::Set);
 const INDEX_COPY: Way = Way::new("index_copy", false, Change::Set);
 
@@ -311,7 +437,7 @@ impl Way {
         }
     }
 
-    /// Sums that are kept in another dtype are made apart; what is named alone comes back.
+    /// What is kept in another dtype is made apart; what is named alone comes back.
     fn assign_sums(self, axis: usize, operands: [&Tensor; 3]) -> Result<()> {
         let [target, index, source] = operands;
         // Read once: others may write it meanwhile.
@@ -365,9 +491,9 @@ impl Way {
         write(op, &[&index, &source], target)
     }
 
-    /// Whether sums are kept in another dtype.
+    /// Whether what is made of elements is kept in another dtype.
     fn is_of_halves(self, dtype: DType) -> bool {
-        self.change == Change::Add && dtype != dtype.accumulator()
+        self.change != Change::Set && dtype != dtype.accumulator()
     }
 }
 

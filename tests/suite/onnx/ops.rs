@@ -212,6 +212,8 @@ pub fn run(call: &Call<'_>) -> Answer<Vec<Value>> {
             match call.text("reduction", "none").as_str() {
                 "none" => one(tensor.scatter(at, index, source)),
                 "add" => one(tensor.scatter_add(at, index, source)),
+                "max" => one(tensor.scatter_max(at, index, source)),
+                "min" => one(tensor.scatter_min(at, index, source)),
                 other => unsupported(format!("reduction {other}")),
             }
         }

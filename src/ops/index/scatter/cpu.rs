@@ -1,6 +1,6 @@
 //! The CPU twin: each core has outputs of its own.
 
-use super::Seen;
+use super::{Change, Seen};
 use crate::cpu::parallel;
 use crate::cpu::stores::LINE;
 use crate::ops::index::IndexReader;
@@ -13,7 +13,71 @@ const STRIP: usize = 512 << 10;
 /// Entries of which a thread writes the columns of strips back.
 const ROWS: usize = 64;
 
+/// Elements that may be combined with what they meet.
+pub(super) trait Combined: bytemuck::Pod + Send + Sync {
+    fn sum(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+}
+
+macro_rules! combined {
+    (floats: $($float:ty)*; integers: $($integer:ty)*) => {
+        $(impl Combined for $float {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                let is_better = other.is_nan() || other.total_cmp(&self).is_gt();
+                if is_better && !self.is_nan() { other } else { self }
+            }
+
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                let is_better = other.is_nan() || other.total_cmp(&self).is_lt();
+                if is_better && !self.is_nan() { other } else { self }
+            }
+        })*
+        $(impl Combined for $integer {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                self.min(other)
+            }
+        })*
+    };
+}
+combined!(floats: f32 f64; integers: i32 u32);
+
 impl Seen {
+    /// [`Seen::twin`] of numbers.
+    pub(super) fn combined<T: Combined>(
+        &self,
+        change: Change,
+        axis: usize,
+        index: &HostInput<'_>,
+        source: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+    ) {
+        match change {
+            Change::Add => self.twin(axis, index, source, output, T::sum),
+            Change::Max => self.twin(axis, index, source, output, T::larger),
+            Change::Min => self.twin(axis, index, source, output, T::smaller),
+            Change::Set => self.twin(axis, index, source, output, |_, b: T| b),
+        }
+    }
+
     /// Each core has outputs of its own: those at some places of the axes before the index's, or, where whole rows are
     /// taken, at some entries of that axis: then it goes through all of the index, and passes over the others. Outputs
     /// with gaps between them are changed by one core.

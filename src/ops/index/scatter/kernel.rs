@@ -254,6 +254,15 @@ impl Walk {
     }
 }
 
+fn name(change: Change) -> &'static str {
+    match change {
+        Change::Add => "add",
+        Change::Set => "set",
+        Change::Max => "max",
+        Change::Min => "min",
+    }
+}
+
 fn key(
     (element, change): (&'static str, Change),
     signed: bool,
@@ -263,7 +272,7 @@ fn key(
     let values = [
         ("shared", u32::from(shared).into()),
         ("element", element.into()),
-        ("sets", u32::from(change == Change::Set).into()),
+        ("change", name(change).into()),
         ("signed", u32::from(signed).into()),
         ("rank", rank.into()),
     ];
@@ -276,11 +285,12 @@ fn key(
 }
 
 pub(in crate::ops::index) fn specialisations(ranks: u32) -> Vec<KernelKey> {
-    let added = [DType::F32, DType::I32, DType::U32, DType::F64];
-    let added = added.map(|dtype| (dtype.name(), Change::Add));
+    let numbers = [DType::F32, DType::I32, DType::U32, DType::F64].map(DType::name);
+    let changes = [Change::Add, Change::Max, Change::Min];
+    let combined = changes.map(|change| numbers.map(|number| (number, change)));
     let set = ranges::MOVED.map(|element| (element, Change::Set));
     let mut all = Vec::new();
-    for of in added.into_iter().chain(set) {
+    for of in combined.into_iter().flatten().chain(set) {
         for rank in 1..=ranks {
             let ways = [(false, false), (false, true), (true, false), (true, true)];
             all.extend(ways.map(|(signed, shared)| key(of, signed, rank, shared)));

@@ -1,4 +1,4 @@
-//! What an index names in a tensor: added to, or written over.
+//! What an index names in a tensor: added to, compared with, or written over.
 
 mod cpu;
 mod kernel;
@@ -24,6 +24,10 @@ pub(super) enum Change {
     Add,
     /// It is the source's element, bit for bit; of several the last.
     Set,
+    /// It is the source's element where that is larger, or NaN; of NaN the first.
+    Max,
+    /// So where that is smaller.
+    Min,
 }
 
 /// How an op changes what an index names.
@@ -41,7 +45,7 @@ impl Way {
     }
 }
 
-/// `out[.., index[..], ..] += source[..]`, or `=`, in the order of the axis, where `out` is a copy of a tensor
+/// `out[.., index[..], ..] += source[..]`, or `=` or the larger or smaller one, in the order of the axis, where `out` is a copy of a tensor
 /// or the tensor itself.
 pub(super) struct Scatter {
     pub way: Way,
@@ -152,10 +156,10 @@ impl Op for Scatter {
         if source.dtype != dtype {
             return Err(Error::dtype_mismatch(self.way.op, dtype, source.dtype));
         }
-        if dtype == DType::Bool && self.way.change == Change::Add {
+        if dtype == DType::Bool && self.way.change != Change::Set {
             return Err(Error::invalid(
                 self.way.op,
-                "adds numbers, not bool: cast first",
+                "takes numbers, not bool: cast first",
             ));
         }
         if !matches!(index.dtype, DType::I32 | DType::U32) {
@@ -203,8 +207,8 @@ impl Op for Scatter {
     ) -> Option<String> {
         let lacking = match self.way.change {
             Change::Add => missing_dtype(capabilities, inputs, output),
-            // Moving bits needs no dtype in kernels.
-            Change::Set => None,
+            // Moving and comparing bits needs no dtype in kernels.
+            Change::Set | Change::Max | Change::Min => None,
         };
         let (target, _) = self.target(inputs).ok()?;
         let inputs = inputs.iter().map(|input| input.layout);
@@ -256,11 +260,11 @@ impl Op for Scatter {
             (Change::Set, dtype) => {
                 by_size!(dtype, Bits => seen.twin::<Bits>(of, index, source, output, |_, b| b));
             }
-            (_, DType::F32) => seen.twin::<f32>(of, index, source, output, |a, b| a + b),
-            (_, DType::F64) => seen.twin::<f64>(of, index, source, output, |a, b| a + b),
-            (_, DType::I32) => seen.twin::<i32>(of, index, source, output, i32::wrapping_add),
-            (_, DType::U32) => seen.twin::<u32>(of, index, source, output, u32::wrapping_add),
-            // Summed in f32, which the caller has seen to.
+            (change, DType::F32) => seen.combined::<f32>(change, of, index, source, output),
+            (change, DType::F64) => seen.combined::<f64>(change, of, index, source, output),
+            (change, DType::I32) => seen.combined::<i32>(change, of, index, source, output),
+            (change, DType::U32) => seen.combined::<u32>(change, of, index, source, output),
+            // Done in f32, which the caller has seen to.
             _ => {}
         }
         Ok(())
