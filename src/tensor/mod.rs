@@ -139,7 +139,8 @@ impl Tensor {
     /// goes along each. Nothing is copied: windows that overlap see the same elements. So they can be read by
     /// every op, but not written to.
     ///
-    /// Reduced along the new axes they are pooled; multiplied with weights they are convolved. Zeros around are those of
+    /// Reduced along the new axes they are pooled: where windows of several axes overlap, sooner one axis after the other
+    /// (`x.unfold(2, 3, 1)?.max(-1)?.unfold(3, 3, 1)?.max(-1)?`). Multiplied with weights they are convolved. Zeros around are those of
     /// [`Tensor::pad`]; windows of `d * (k - 1) + 1` whose new axis is sliced by steps of `d` are `k` elements, `d` apart. What
     /// belongs to windows goes back to what they show (a gradient, "fold") by as many
     /// `sum.slice(..)?.add_assign(&windows.slice(..)?)` as a window has places, each of all windows.

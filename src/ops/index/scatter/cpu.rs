@@ -20,9 +20,19 @@ pub(super) trait Combined: bytemuck::Pod + Send + Sync {
     fn smaller(self, other: Self) -> Self;
 }
 
-macro_rules! combined {
-    (floats: $($float:ty)*; integers: $($integer:ty)*) => {
-        $(impl Combined for $float {
+/// A whole number in the order of floats, NaN at its end, without a branch: rows are compared in vectors.
+macro_rules! ordered {
+    ($x:ident, $bits:ty, $nan:ident) => {{
+        let bits = $x.to_bits() as $bits;
+        match $x.is_nan() {
+            true => <$bits>::$nan,
+            false => bits ^ ((bits >> (<$bits>::BITS - 1)) & <$bits>::MAX),
+        }
+    }};
+}
+macro_rules! floats {
+    ($($float:ty, $bits:ty;)*) => {$(
+        impl Combined for $float {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
@@ -30,17 +40,27 @@ macro_rules! combined {
 
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
-                let is_better = other.is_nan() || other.total_cmp(&self).is_gt();
-                if is_better && !self.is_nan() { other } else { self }
+                let rank = |x: $float| ordered!(x, $bits, MAX);
+                if rank(other) > rank(self) { other } else { self }
             }
 
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
-                let is_better = other.is_nan() || other.total_cmp(&self).is_lt();
-                if is_better && !self.is_nan() { other } else { self }
+                let rank = |x: $float| ordered!(x, $bits, MIN);
+                if rank(other) < rank(self) { other } else { self }
             }
-        })*
-        $(impl Combined for $integer {
+        }
+    )*};
+}
+
+floats! {
+    f32, i32;
+    f64, i64;
+}
+
+macro_rules! integers {
+    ($($integer:ty)*) => {$(
+        impl Combined for $integer {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -55,10 +75,10 @@ macro_rules! combined {
             fn smaller(self, other: Self) -> Self {
                 self.min(other)
             }
-        })*
-    };
+        }
+    )*};
 }
-combined!(floats: f32 f64; integers: i32 u32);
+integers!(i32 u32);
 
 impl Seen {
     /// [`Seen::twin`] of numbers.
