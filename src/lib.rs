@@ -35,7 +35,7 @@
 //! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); of `add`,
 //! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
 //! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
-//! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `to_vec_async`, `item`, `display`.
+//! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `write_from`, `to_vec_async`, `item`, `display`.
 //! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `sort`, `argsort`, `top_k`, `search_sorted`, `nonzero`,
 //! `masked_select`, `scatter`, `index_copy`, and, but for bool, `scatter_max`, `scatter_min`, `index_max` and `index_min` (these six also in place) only move or compare elements by their bits: they run wherever the dtype lives.
 //! `quantile` and `median` of floats are a `sort` and a little arithmetic. `randint` makes i32 and u32.

@@ -19,7 +19,7 @@ use crate::sync::thread;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// It runs on the CPU and its result comes back, if the device can hold it; operands travel to
+    /// It runs on the CPU and its result comes back, if the device has its dtype (which then has to have room for it); operands travel to
     /// the first device that is not the CPU. The placement log says so.
     #[default]
     Soft,

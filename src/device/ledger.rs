@@ -158,15 +158,19 @@ fn overcommitted(op: Option<&'static str>, device: String, refused: &Overcommitt
 
 impl Device {
     /// Changes the budget of the open device to so many bytes, as [`DeviceBuilder::memory_limit`](crate::DeviceBuilder::memory_limit)
-    /// sets it when it is opened: where memory is divided it is a promise from now on. `None` takes it away: where memory is divided the
-    /// device shares what others leave, as one that is opened without a budget, and keeps what it has. For a lower one, idle regions beyond it go back first, then
-    /// those whose tensors find room in others, or in smaller ones (unless the device has
-    /// [`WhenFull::Fail`](crate::memory::WhenFull::Fail)): where the old budget leaves no room for such a one beside theirs, one
-    /// region after the other, and for that moment as much more is reserved as its tensors have. What
-    /// work in flight uses of them is the driver's until that is done. How regions grow stays as it was when the device
-    /// was opened (but [`Growth::Budget`](crate::memory::Growth::Budget) is in proportion without a budget). With [`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost) tensors that a lower budget has no room for go
-    /// to the host, those that were used least recently first. On
-    /// [`Device::cpu`] it is everybody's budget, and that of ops which other devices cannot do.
+    /// sets it when it is opened: where memory is divided it is a promise from now on. `None` takes it away: there the device shares
+    /// what others leave, as one that is opened without a budget, and keeps what it has.
+    ///
+    /// Before a budget is lower, idle regions beyond it go back. Then tensors move into the holes of other regions, or into smaller
+    /// ones (unless the device has [`WhenFull::Fail`](crate::memory::WhenFull::Fail)): where the old budget leaves no room for such a
+    /// one beside theirs, one region after the other, and for that moment as much more is reserved as the new one has. Then, with
+    /// [`WhenFull::SpillToHost`](crate::memory::WhenFull::SpillToHost), tensors go to the host, those that were used least recently
+    /// first. What work in flight uses of regions that went is the driver's until that is done.
+    ///
+    /// How regions grow stays as it was when the device was opened: [`Growth::Budget`](crate::memory::Growth::Budget) has a lower
+    /// budget in one region again, where the adapter has room for that beside the old one; what a higher one adds is another
+    /// region; without a budget it grows in proportion. On [`Device::cpu`] it is everybody's budget, and that of ops which other
+    /// devices cannot do.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when other devices on the adapter leave less, listing them, or when regions with tensors in them have

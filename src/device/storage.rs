@@ -85,6 +85,14 @@ impl Storage {
         }
     }
 
+    /// Bytes that were asked for on a GPU, behind which nobody's are; 0 elsewhere.
+    pub(crate) fn asked(&self) -> u64 {
+        match self {
+            Storage::Gpu(block) => block.request().bytes,
+            Storage::Host(_) | Storage::Empty => 0,
+        }
+    }
+
     /// Whether the bytes are on the host because the device had no room for them.
     pub(crate) fn is_spilled(&self) -> bool {
         matches!(self, Storage::Gpu(block) if !block.is_resident())
@@ -195,20 +203,43 @@ impl Storage {
     pub(crate) fn write(&self, data: &[u8]) -> Result<()> {
         match self {
             Storage::Empty => Ok(()),
-            Storage::Host(block) => {
-                let mut bytes = block.write();
-                let target = bytes
-                    .get_mut(..data.len())
-                    .ok_or_else(|| Error::invalid("write", "more bytes than the tensor has"))?;
-                let pieces = target.chunks_mut(SHARE).zip(data.chunks(SHARE));
-                parallel::share(data.len() > SHARED_FROM, pieces, |(target, data)| {
-                    target.copy_from_slice(data);
-                });
-                Ok(())
-            }
+            Storage::Host(block) => write_to(block, 0, data),
             Storage::Gpu(block) => block.gpu().upload(block, 0, data),
         }
     }
+
+    /// Copies `data` to `at` of a storage with contents, whole words of it on a GPU, in the device's order: all of it or, after
+    /// an error, nothing.
+    ///
+    /// # Errors
+    /// As [`Storage::write`]; `TimedOut`.
+    pub(crate) fn overwrite(&self, at: u64, data: &[u8]) -> Result<()> {
+        match self {
+            Storage::Empty => Ok(()),
+            Storage::Host(block) => {
+                // Before anything is locked: the reads before it may need what is locked here.
+                let turn = block.turns().to_write();
+                if let Some(turn) = &turn {
+                    turn.wait();
+                }
+                write_to(block, at as usize, data)
+            }
+            Storage::Gpu(block) => block.gpu().overwrite(block, at, data),
+        }
+    }
+}
+
+fn write_to(block: &HostBlock, at: usize, data: &[u8]) -> Result<()> {
+    let mut bytes = block.write();
+    let target = bytes
+        .get_mut(at..)
+        .and_then(|bytes| bytes.get_mut(..data.len()))
+        .ok_or_else(|| Error::invalid("write", "more bytes than the tensor has"))?;
+    let pieces = target.chunks_mut(SHARE).zip(data.chunks(SHARE));
+    parallel::share(data.len() > SHARED_FROM, pieces, |(target, data)| {
+        target.copy_from_slice(data);
+    });
+    Ok(())
 }
 
 impl Device {

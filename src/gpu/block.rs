@@ -99,7 +99,7 @@ impl GpuBlock {
     }
 
     /// What it was taken for.
-    pub(super) fn request(&self) -> Request {
+    pub(crate) fn request(&self) -> Request {
         self.request
     }
 

@@ -7,6 +7,7 @@
 //! thread's own variables, which is before any handler; a handler from the time of the first device; handlers
 //! that are put in while a thread waits for the first kernel.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, Weak};
@@ -39,6 +40,10 @@ thread_local! {
             of.file_name().is_some_and(|thread| *thread == *process)
         }),
     };
+}
+
+thread_local! {
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
 struct End {
@@ -76,8 +81,8 @@ impl Counted {
     }
 
     /// While a thread waits for the device: false once the process has seen a kernel run.
-    pub(super) fn is_first(&self) -> bool {
-        watch_thread();
+    pub(super) fn is_first(&self, gpu: &Gpu) -> bool {
+        watch_thread(gpu);
         !HAS_RUN.load(Ordering::Relaxed)
     }
 
@@ -114,7 +119,7 @@ pub(super) fn leave(left: Left) {
 pub(super) fn watch(gpu: &Arc<Gpu>) {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| at_exit(settle_at_exit));
-    watch_thread();
+    watch_thread(gpu);
     if gpu.serial.is_some() {
         GL.store(true, Ordering::Release);
         return;
@@ -124,8 +129,16 @@ pub(super) fn watch(gpu: &Arc<Gpu>) {
     open.push(Arc::downgrade(gpu));
 }
 
-fn watch_thread() {
+fn watch_thread(gpu: &Gpu) {
     // Gone in a thread that ends, and so is its chance.
+    let is_new = IS_WATCHED.try_with(|is_watched| !is_watched.replace(true));
+    if is_new != Ok(true) {
+        return;
+    }
+    if gpu.serial.is_none() {
+        // What wgpu has for a thread, in debug builds, comes with its first look: it goes after what comes later, which looks again.
+        gpu.poll_device(wgpu::PollType::Poll);
+    }
     let _ = END.try_with(|_| ());
 }
 

@@ -62,7 +62,10 @@ impl Gpu {
 
     /// Waits (on GL, on Metal, on a lent device and before a deadline: looks once); true when the submission has run.
     fn poll(&self, submission: &Submission, deadline: Deadline) -> bool {
-        let first = self.counted.as_ref().filter(|counted| counted.is_first());
+        let first = self
+            .counted
+            .as_ref()
+            .filter(|counted| counted.is_first(self));
         if self.waits_in_wgpu && deadline.is_endless() && first.is_none() {
             // Never wgpu's own timeout: it panics when one meets another thread's poll. A lost
             // device ends the wait, and drivers give up on work that hangs.

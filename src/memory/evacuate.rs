@@ -1,5 +1,7 @@
 //! Whole regions whose blocks move into others: so that one may be made in their place, or a lowered budget is kept.
 
+use super::best_fit::RegionId;
+use super::growth::{FRUGAL_SHARE, Growth};
 use super::holes::Mapped;
 use super::order;
 use super::plan::Map;
@@ -13,13 +15,15 @@ impl<S: RegionSource> Pool<S> {
         if bytes > self.config.max_region {
             return false;
         }
-        self.with_spares(mover, |pool, mover| pool.evacuate_regions(bytes, mover))
+        self.with_spares(mover, 0, |pool, mover| pool.evacuate_regions(bytes, mover))
     }
 
-    /// Evacuates regions until `evacuated` says that it has what it wants; false when that cannot be reached.
+    /// Evacuates regions until `evacuated` says that it has what it wants; false when that cannot be reached. `limit`: most bytes
+    /// reserved afterwards, where more than blocks take is wanted.
     fn with_spares(
         &mut self,
         mover: &mut dyn Mover<S::Region>,
+        limit: u64,
         evacuated: impl Fn(&mut Self, &mut dyn Mover<S::Region>) -> bool,
     ) -> bool {
         let mut before = u64::MAX;
@@ -34,26 +38,41 @@ impl<S: RegionSource> Pool<S> {
             before = reserved;
             // The holes elsewhere are too small one by one: what the budget still allows becomes one,
             // exactly as large as what several regions hold.
-            let room = self.packed(mover);
-            if self.open_spare(room).is_none() {
+            let (used, closing) = self.packed(mover);
+            let most = limit
+                .saturating_sub(reserved - closing)
+                .min(self.headroom());
+            if self.open_spare_for(used, most).is_none() {
                 return false;
             }
         }
     }
 
+    /// An empty region for `used` bytes, or as large as `most` where all of a budget is to be one region.
+    fn open_spare_for(&mut self, used: u64, most: u64) -> Option<(RegionId, u64)> {
+        let is_whole = self.config.growth == Growth::Budget && !self.is_share;
+        let wanted = most.min(self.config.max_region);
+        // Little of a large budget in use shall not hold much of it.
+        let is_more = is_whole && used > wanted / FRUGAL_SHARE && wanted > used;
+        // The adapter may have no room for more beside what is there.
+        let sizes = [if is_more { wanted } else { used }, used];
+        sizes
+            .into_iter()
+            .find_map(|bytes| Some((self.open_spare(bytes)?, bytes)))
+    }
+
     /// Bytes in use in those regions with the largest free share that fit together into one region
-    /// within the budget.
-    fn packed(&self, mover: &mut dyn Mover<S::Region>) -> u64 {
+    /// within the budget, and the bytes of these regions.
+    fn packed(&self, mover: &mut dyn Mover<S::Region>) -> (u64, u64) {
         let mut mapped = self.map(mover);
         mapped.retain(|region| !region.is_pinned() && region.free_share() > 0.0);
         order::sort(&mut mapped, Mapped::emptiest_first);
         let room = self.headroom().min(self.config.max_region);
         mapped
             .iter()
-            .map(Mapped::used)
-            .fold(0, |sum, used| match sum + used {
-                more if more <= room => more,
-                _ => sum,
+            .fold((0, 0), |(sum, regions), region| match sum + region.used() {
+                more if more <= room => (more, regions + region.bytes),
+                _ => (sum, regions),
             })
     }
 
@@ -115,7 +134,7 @@ impl<S: RegionSource> Pool<S> {
         if self.account.in_use() > limit {
             return;
         }
-        let is_done = self.with_spares(mover, |pool, mover| {
+        let is_done = self.with_spares(mover, limit, |pool, mover| {
             while pool.account.reserved() > limit
                 && pool.evacuate(|region| region.used() > 0, mover).is_some()
             {}
@@ -127,24 +146,27 @@ impl<S: RegionSource> Pool<S> {
         self.divided();
     }
 
-    /// What a budget that is used up has no room for: each region's blocks move into one as large as they are, which is there
-    /// beside theirs for that moment. Nothing moves where that would not be enough.
+    /// What a budget that is used up has no room for: each region's blocks move into one as large as they are (or, the first ones,
+    /// as the lower budget leaves, where all of that is to be one), which is there beside theirs for that moment. Nothing moves
+    /// where that would not be enough.
     fn shrink_one_by_one(&mut self, limit: u64, mover: &mut dyn Mover<S::Region>) {
         let mut mapped = self.map(mover);
         let least = |region: &Mapped| match region.is_pinned() {
             true => region.bytes,
             false => region.used(),
         };
-        if mapped.iter().map(least).sum::<u64>() > limit {
+        let Some(mut left) = limit.checked_sub(mapped.iter().map(least).sum()) else {
             return;
-        }
+        };
         mapped.retain(|region| least(region) < region.bytes);
         order::sort(&mut mapped, Mapped::emptiest_first);
         for region in mapped {
             if self.account.reserved() <= limit {
                 return;
             }
-            let spare = self.open_spare(region.used());
+            let spare = self.open_spare_for(region.used(), region.used() + left);
+            let (spare, bytes) = spare.unzip();
+            left -= bytes.unwrap_or(0).saturating_sub(region.used());
             // No other holes: what does not lie side by side in the new one would leave some of it empty.
             let both = |other: &Mapped| other.id == region.id || Some(other.id) == spare;
             let mut mapped = self.map(mover);

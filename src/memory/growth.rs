@@ -74,7 +74,7 @@ const WHOLE_EXCESS: u64 = 4;
 
 /// Up to this share of a budget regions are small all the same: a program that uses little of a
 /// large budget shall not hold much of it.
-const FRUGAL_SHARE: u64 = 64;
+pub(super) const FRUGAL_SHARE: u64 = 64;
 
 /// What a growth policy knows. All sizes are bytes.
 #[derive(Clone, Copy, Debug)]

@@ -35,16 +35,7 @@ impl Tensor {
     /// then part of `target` may be written.
     pub fn read_into<T: Element>(&self, target: &mut [T]) -> Result<()> {
         self.check_dtype::<T>("read_into")?;
-        if target.len() != self.elements() {
-            return Err(Error::invalid(
-                "read_into",
-                format!(
-                    "{} elements of memory for a tensor of shape {}",
-                    target.len(),
-                    self.shape()
-                ),
-            ));
-        }
+        self.check_length("read_into", target.len())?;
         let source = self.dense("read_into", || self.storage().turn_to_read())?;
         let mut at = 0;
         let read = source.storage().read(source.byte_range(), &mut |piece| {
@@ -55,6 +46,39 @@ impl Tensor {
             at += count;
         });
         read.map_err(|error| error.asked_by("read_into"))
+    }
+
+    /// Writes elements of the caller's memory, row-major, over the tensor's own: all views of the storage see them. In the order
+    /// of the device's work, so a read that began before still gets what was there. What follows neither on the other, or is
+    /// no whole word of 4 bytes on a GPU, goes through a tensor beside it.
+    ///
+    /// ```
+    /// use orlop::{DType, Device, Tensor};
+    ///
+    /// let frames = Tensor::zeros(&Device::cpu(), [2, 3], DType::F32)?;
+    /// frames.slice(1)?.write_from(&[1.0f32, 2.0, 3.0])?;
+    /// assert_eq!(frames.to_vec::<f32>()?, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0]);
+    /// # Ok::<(), orlop::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] when `T` is not the tensor's dtype; [`Error::InvalidArgument`] when the length is not the tensor's,
+    /// or for a view that has one element at several places; [`Error::OutOfMemory`], of staging too; [`Error::TimedOut`]; a lost
+    /// device. Nothing is written then.
+    pub fn write_from<T: Element>(&self, source: &[T]) -> Result<()> {
+        const OP: &str = "write_from";
+        self.check_dtype::<T>(OP)?;
+        self.check_length(OP, source.len())?;
+        self.check_distinct(OP)?;
+        let range = self.byte_range();
+        let is_whole = range.start.is_multiple_of(4) && range.end.is_multiple_of(4);
+        if self.is_contiguous() && (is_whole || self.device().is_cpu()) {
+            let bytes = bytemuck::cast_slice(source);
+            let written = self.storage().overwrite(range.start, bytes);
+            return written.map_err(|error| error.asked_by(OP));
+        }
+        let beside = Tensor::from_slice(self.device(), source, self.shape().clone())?;
+        self.assign_for(OP, &beside)
     }
 
     /// [`Tensor::to_vec`] without blocking: the elements as they are at the call, whatever is
@@ -179,6 +203,15 @@ impl Tensor {
             }
         }
         road::move_to("to", self, device)
+    }
+
+    fn check_length(&self, op: &'static str, length: usize) -> Result<()> {
+        if length == self.elements() {
+            return Ok(());
+        }
+        let shape = self.shape();
+        let problem = format!("{length} elements of memory for a tensor of shape {shape}");
+        Err(Error::invalid(op, problem))
     }
 
     fn check_dtype<T: Element>(&self, op: &'static str) -> Result<()> {

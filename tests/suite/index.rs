@@ -548,7 +548,7 @@ fn large_extremes(context: &Context) -> Result<()> {
 }
 
 /// A view in which each element is once, and what it is a view of.
-fn distinct_view<T: Number>(
+pub fn distinct_view<T: Number>(
     context: &Context,
     rng: &mut Rng,
     shape: &[usize],

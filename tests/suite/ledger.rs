@@ -347,8 +347,17 @@ fn lowered_budgets(context: &Context) -> Result<()> {
     let tensor = Tensor::arange(device, 0, 256 << 10, 1, DType::U32)?;
     assert_eq!(device.memory().reserved, 16 * MIB);
     device.set_memory_limit(2 * MIB)?;
-    assert_eq!(device.memory().reserved, MIB);
-    same(&tensor, &(0..256 << 10).collect::<Vec<u32>>())
+    assert_eq!(device.memory().reserved, 2 * MIB);
+    same(&tensor, &(0..256 << 10).collect::<Vec<u32>>())?;
+    // So that nothing is refused that the budget has room for.
+    let device = &context.builder().memory_limit(1_000_000).build()?;
+    let make = |bytes: usize| Tensor::full(device, bytes / 4, 3, DType::U32);
+    let (first, second) = (make(400_000)?, make(400_000)?);
+    device.set_memory_limit(900_000)?;
+    drop(second);
+    let third = make(450_000)?;
+    same(&first, &[3u32; 100_000])?;
+    same(&third, &[3u32; 112_500])
 }
 
 /// The shared CPU device and virtual ones beside it.

@@ -1,8 +1,10 @@
 //! Bytes between host and devices, and between devices.
 
-use orlop::{DType, Device, Result, Tensor, f16};
+use orlop::memory::WhenFull;
+use orlop::{DType, Device, Error, Result, Tensor, bf16, f16};
 
 use crate::adapters::{self, Context, Variant};
+use crate::index::distinct_view;
 use crate::number::Number;
 use crate::operand::{Operand, same};
 use crate::rng::{Rng, cases, seed};
@@ -16,6 +18,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("transfer::async_reads", Scope::Device, async_reads),
         Test::new("transfer::dropped_futures", Scope::Device, dropped_futures),
         Test::new("transfer::async_in_order", Scope::Device, async_in_order),
+        Test::new("transfer::writes", Scope::Device, writes),
+        Test::new("transfer::writes_in_order", Scope::Device, writes_in_order),
     ]
 }
 
@@ -165,6 +169,89 @@ fn async_in_order(context: &Context) -> Result<()> {
         );
         assert!(after[..count / 2 + 1].iter().all(|&x| x == 9), "{count}");
         assert!(after[count / 2 + 1..].iter().all(|&x| x == 8), "{count}");
+    }
+    Ok(())
+}
+
+/// Over whole tensors and views of any strides, and nothing beside them.
+fn writes(context: &Context) -> Result<()> {
+    written::<f32>(context)?;
+    written::<f16>(context)?;
+    written::<bool>(context)?;
+    written::<i32>(context)?;
+    written::<f64>(context)
+}
+
+fn written<T: Number>(context: &Context) -> Result<()> {
+    cases(context.times(20), |rng| {
+        let rank = rng.between(1, 4);
+        let shape: Vec<usize> = (0..rank).map(|_| rng.below(9)).collect();
+        let [whole, view] = match rng.one_in(3) {
+            true => {
+                let whole = Operand::<T>::random(context.device(), rng, &shape)?;
+                [whole.clone(), whole]
+            }
+            false => distinct_view::<T>(context, rng, &shape)?,
+        };
+        let count = view.tensor.elements();
+        let values: Vec<T> = (0..count).map(|_| T::sample(rng)).collect();
+        view.tensor.write_from(&values)?;
+        same(&view.tensor, &values)?;
+        let mut all = whole.values();
+        for (&at, &value) in view.grid.indices.iter().zip(&values) {
+            all[at] = value;
+        }
+        same(&whole.tensor, &all)?;
+        // What is refused changes nothing.
+        let refused = view.tensor.write_from(&vec![T::sample(rng); count + 1]);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+        let refused = view.tensor.write_from(&vec![bf16::ONE; count]);
+        assert!(matches!(refused, Err(Error::DTypeMismatch(_))));
+        if count > 1 {
+            let twice = [&[2], view.tensor.shape().dims()].concat();
+            let repeated = view.tensor.broadcast_to(twice)?;
+            let refused = repeated.write_from(&vec![T::sample(rng); 2 * count]);
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+        }
+        same(&whole.tensor, &all)
+    })
+}
+
+/// In the order of the device's work, around the sizes at which staging changes its way; on the host, too.
+fn writes_in_order(context: &Context) -> Result<()> {
+    let bytes = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 9 << 20];
+    let around = bytes
+        .into_iter()
+        .flat_map(|bytes| [bytes / 4 - 1, bytes / 4, bytes / 4 + 1]);
+    let builder = context.builder().memory_limit(24 << 20);
+    let device = &builder
+        .when_full(WhenFull::SpillToHost { most: None })
+        .build()?;
+    for count in [1, 1000].into_iter().chain(around) {
+        let tensor = Tensor::full(device, count + 3, 7, DType::U32)?;
+        let before = tensor.to_vec_async::<u32>();
+        let (first, second) = (pattern(count, 1), pattern(count, 2));
+        tensor.slice(2..count + 2)?.write_from(&first)?;
+        let between = tensor.to_vec_async::<u32>();
+        let sum = tensor.add(1)?;
+        tensor.slice(2..count + 2)?.write_from(&second)?;
+        let framed = |values: &[u32]| [&[7, 7], values, &[7]].concat();
+        assert!(
+            pollster::block_on(before)?.iter().all(|&x| x == 7),
+            "{count}"
+        );
+        assert!(pollster::block_on(between)? == framed(&first), "{count}");
+        assert!(tensor.to_vec::<u32>()? == framed(&second), "{count}");
+        let more: Vec<u32> = framed(&first).iter().map(|x| x.wrapping_add(1)).collect();
+        assert!(sum.to_vec::<u32>()? == more, "{count}");
+        if count >= 2 << 20 && !context.is_cpu() {
+            // One that was sent to the host meanwhile.
+            let beside = Tensor::full(device, count, 3, DType::U32)?;
+            assert!(device.memory().spilled > 0, "{count}");
+            tensor.write_from(&framed(&first))?;
+            assert!(tensor.to_vec::<u32>()? == framed(&first), "{count}");
+            assert!(beside.to_vec::<u32>()?.iter().all(|&x| x == 3), "{count}");
+        }
     }
     Ok(())
 }

@@ -1364,6 +1364,24 @@ fn run_into(context: &Context) -> Result<()> {
         }
         same(&base, &want)
     })?;
+    // What a kernel writes beyond a view goes nowhere: not to its neighbours in the last words of the storage either.
+    let strays = "@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = 7.0; }";
+    let strays = Kernel::wgsl("strays", strays)?.elementwise().twin(|call| {
+        call.output::<f32>("y")?.fill(7.0);
+        Ok(())
+    })?;
+    cases(context.times(30), |rng| {
+        let size = rng.between(1, 1100);
+        let first = (64 * rng.below(size / 64 + 1)).min(size - 1);
+        let end = rng.between(first + 1, size);
+        let base = Tensor::zeros(&device, size, DType::F32)?;
+        strays.launch().run_into(&base.slice(first..end)?)?;
+        let want: Vec<f32> = (0..size)
+            .map(|at| if (first..end).contains(&at) { 7.0 } else { 0.0 })
+            .collect();
+        same(&base, &want)
+    })?;
     // Of the tensor's own memory, and no more.
     let (x, y) = (
         Tensor::ones(&device, [1000], DType::F32)?,

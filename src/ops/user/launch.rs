@@ -240,7 +240,7 @@ impl<'k> KernelLaunch<'k> {
         let inputs: SmallVec<[&Tensor; 4]> = arrived.iter().collect();
         // A window ends where its padding does: what lies there shall be nobody's.
         let end = output.byte_range().end;
-        let is_last = end.next_multiple_of(WINDOW_ALIGNMENT) >= output.storage().bytes();
+        let is_last = end >= output.storage().asked();
         let is_apart = is_last || end.is_multiple_of(WINDOW_ALIGNMENT);
         let is_on_cpu = output.device().is_cpu() && output.is_contiguous();
         if is_on_cpu || (lies_well(output) && is_apart) {
