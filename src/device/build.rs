@@ -177,7 +177,8 @@ impl DeviceBuilder {
     ///   `Kernel::check`, writing files, `matmul_streamed`, an op that the CPU does instead or whose operands come from another GPU;
     /// - recording when the device is eight submissions behind, or, of a write in place, behind reads of other threads and
     ///   of futures that are not all recorded;
-    /// - a copy of more than 64 KiB to the device, while eight such copies, of 4 MiB at most, are on their way;
+    /// - a copy of more than 64 KiB to the device, while eight such copies, of 4 MiB at most, are on their way; `write_from` of more
+    ///   than 4 MiB, for the last one that was;
     /// - an allocation that the adapter refuses until memory that went back is free, and any while more than an eighth of what
     ///   is reserved (and 4 MiB) went back to the adapter and may still be in use;
     /// - with [`WhenFull::SpillToHost`] an op (or [`Device::set_memory_limit`]) that sends tensors to the host or brings them back, for the copies, for reads

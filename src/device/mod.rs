@@ -199,7 +199,7 @@ impl Device {
     /// The device's memory at this moment: allocated, reserved, peaks, counts, the largest hole.
     /// Exact, on the CPU too. Staging is not in it: typically 50 MiB, taken when first
     /// used, and 180 MiB while many small uploads wait for the device ([`Device::trim`] gives what is idle back), 8 MiB for each
-    /// thread that reads while others do, and as much as a tensor while what the CPU wrote in place goes back to it; nor are
+    /// thread that reads while others do, and as much as a tensor while `write_from` writes it or what the CPU wrote in place goes back to it; nor are
     /// regions that went back and are kept (up to 64 MiB) or still used by work in flight; nor are [`Device::texel_bytes`].
     pub fn memory(&self) -> MemoryStatistics {
         match &self.0.backend {

@@ -135,7 +135,8 @@ fn watch_thread(gpu: &Gpu) {
     if is_new != Ok(true) {
         return;
     }
-    if gpu.serial.is_none() {
+    {
+        let _hold = gpu.hold();
         // What wgpu has for a thread, in debug builds, comes with its first look: it goes after what comes later, which looks again.
         gpu.poll_device(wgpu::PollType::Poll);
     }

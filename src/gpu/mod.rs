@@ -115,6 +115,8 @@ pub(crate) struct Gpu {
     crowded: Arc<AtomicBool>,
     /// Counts uses of blocks.
     clock: AtomicU64,
+    /// The number of the submission with the latest copy from staging as large as itself.
+    last_large: AtomicU64,
     pub(crate) background: Background,
     health: Arc<Health>,
     progress: Arc<Progress>,
@@ -279,6 +281,7 @@ impl Gpu {
             },
             crowded,
             clock: AtomicU64::new(0),
+            last_large: AtomicU64::new(0),
             background: Background::default(),
             capabilities,
             wait_timeout: options.wait_timeout,

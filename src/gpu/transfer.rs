@@ -13,6 +13,7 @@ use super::staging::{self, COPY_ALIGNMENT, READ_SLOT, ReadSlot, SMALL_UPLOAD, Ta
 use super::stream::Submission;
 use super::wait::{IN_FLIGHT, WriteOrder};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::sync::atomic::Ordering;
 use crate::turns::Turn;
 
 /// Copies recorded ahead of the reader, in slots; half of it a submission.
@@ -45,18 +46,28 @@ impl Gpu {
     }
 
     /// Records a copy of `data` to `at` of a block with contents: as a whole, in one copy, or
-    /// after an error not at all. (For more than a slot holds it takes staging of that size.)
+    /// after an error not at all. For more than a slot holds it takes staging of that size, once the last one that did has run.
     ///
     /// # Errors
-    /// As [`Gpu::upload`].
+    /// As [`Gpu::upload`]; why the contents are missing; `TimedOut`.
     pub(crate) fn overwrite(
         self: &Arc<Self>,
         block: &Arc<GpuBlock>,
         at: u64,
         data: &[u8],
     ) -> Result<()> {
+        block.check()?;
         if data.len() as u64 <= staging::large_slot(&self.device) {
             return self.upload(block, at, data);
+        }
+        let before = {
+            let last = self.last_large.load(Ordering::Acquire);
+            let is_running = self.progress.count() < last;
+            let running = || self.stream.lock().submission_of(last);
+            is_running.then(running).flatten()
+        };
+        if let Some(before) = before {
+            self.wait_submission("upload", &before, self.deadline())?;
         }
         let (slot, written) = {
             let _hold = self.hold();
@@ -75,7 +86,10 @@ impl Gpu {
             let (to, start) = self.resolve(block, at, bytes)?;
             let from = slot.buffer.clone();
             stream.copy((from, 0), (to, start), bytes, upload_to(block));
-            stream.submit()
+            let submitted = stream.submit();
+            self.last_large
+                .fetch_max(stream.submissions(), Ordering::AcqRel);
+            submitted
         });
         let _hold = self.hold();
         drop(slot);

@@ -49,16 +49,14 @@ impl<S: RegionSource> Pool<S> {
     }
 
     /// An empty region for `used` bytes, or as large as `most` where all of a budget is to be one region.
-    fn open_spare_for(&mut self, used: u64, most: u64) -> Option<(RegionId, u64)> {
+    fn open_spare_for(&mut self, used: u64, most: u64) -> Option<RegionId> {
         let is_whole = self.config.growth == Growth::Budget && !self.is_share;
         let wanted = most.min(self.config.max_region);
         // Little of a large budget in use shall not hold much of it.
         let is_more = is_whole && used > wanted / FRUGAL_SHARE && wanted > used;
+        let whole = is_more.then(|| self.open_spare(wanted)).flatten();
         // The adapter may have no room for more beside what is there.
-        let sizes = [if is_more { wanted } else { used }, used];
-        sizes
-            .into_iter()
-            .find_map(|bytes| Some((self.open_spare(bytes)?, bytes)))
+        whole.or_else(|| self.open_spare(used))
     }
 
     /// Bytes in use in those regions with the largest free share that fit together into one region
@@ -146,27 +144,28 @@ impl<S: RegionSource> Pool<S> {
         self.divided();
     }
 
-    /// What a budget that is used up has no room for: each region's blocks move into one as large as they are (or, the first ones,
-    /// as the lower budget leaves, where all of that is to be one), which is there beside theirs for that moment. Nothing moves
-    /// where that would not be enough.
+    /// What a budget that is used up has no room for: each region's blocks move into one as large as they are (the last one's into
+    /// one as large as the lower budget leaves, where all of that is to be one), which is there beside theirs for that moment.
+    /// Nothing moves where that would not be enough.
     fn shrink_one_by_one(&mut self, limit: u64, mover: &mut dyn Mover<S::Region>) {
         let mut mapped = self.map(mover);
         let least = |region: &Mapped| match region.is_pinned() {
             true => region.bytes,
             false => region.used(),
         };
-        let Some(mut left) = limit.checked_sub(mapped.iter().map(least).sum()) else {
+        if mapped.iter().map(least).sum::<u64>() > limit {
             return;
-        };
+        }
         mapped.retain(|region| least(region) < region.bytes);
         order::sort(&mut mapped, Mapped::emptiest_first);
         for region in mapped {
             if self.account.reserved() <= limit {
                 return;
             }
-            let spare = self.open_spare_for(region.used(), region.used() + left);
-            let (spare, bytes) = spare.unzip();
-            left -= bytes.unwrap_or(0).saturating_sub(region.used());
+            let used = region.used();
+            // More where no other has to move after this one.
+            let after = self.account.reserved() - region.bytes + used;
+            let spare = self.open_spare_for(used, used + limit.saturating_sub(after));
             // No other holes: what does not lie side by side in the new one would leave some of it empty.
             let both = |other: &Mapped| other.id == region.id || Some(other.id) == spare;
             let mut mapped = self.map(mover);
@@ -240,6 +239,41 @@ mod tests {
             Err(refused) => assert!(matches!(refused, LimitRefused::Held { .. })),
         }
         pool.statistics().limit == Some(limit * QUANTUM)
+    }
+
+    #[test]
+    fn a_lowered_budget_is_one_region_where_it_was() {
+        let made = |pool: &mut Pool<Bytes>, sizes: &[u64]| -> Vec<(BlockId, u64, u8)> {
+            let one = |(value, &bytes): (u8, &u64)| {
+                let block = pool.allocate(bytes * QUANTUM).unwrap();
+                fill(pool, block, value);
+                (block, bytes, value)
+            };
+            (0..).zip(sizes).map(one).collect()
+        };
+        let mut all = pool(Growth::Budget, 64);
+        let live = made(&mut all, &[20]);
+        assert!(lowered(&mut all, 40));
+        assert_eq!(all.statistics().reserved, 40 * QUANTUM);
+        check(&all, &live);
+        assert!(all.allocate(20 * QUANTUM).is_ok());
+        // Little of a large one in use does not hold much of it.
+        let mut all = pool(Growth::Budget, 1024);
+        let live = made(&mut all, &[700, 2]);
+        assert!(all.free(live[0].0));
+        assert!(lowered(&mut all, 512));
+        assert_eq!(all.statistics().reserved, 2 * QUANTUM);
+        // No more moves than has to: the larger one stays.
+        let mut all = pool(Growth::Budget, 32);
+        let mut live = made(&mut all, &[31]);
+        all.set_limit(Some(48 * QUANTUM));
+        live.extend(made(&mut all, &[2]));
+        assert_eq!(all.statistics().reserved, 48 * QUANTUM);
+        assert!(lowered(&mut all, 40));
+        let statistics = all.statistics();
+        assert_eq!(statistics.events.relocated_bytes, 2 * QUANTUM);
+        assert_eq!(statistics.reserved, 40 * QUANTUM);
+        check(&all, &live);
     }
 
     #[test]

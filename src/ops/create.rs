@@ -177,7 +177,7 @@ impl Tensor {
         Self::from_elements("scalar", device, &[value], ().into())
     }
 
-    fn from_elements<T: Element>(
+    pub(super) fn from_elements<T: Element>(
         op: &'static str,
         device: &Device,
         data: &[T],

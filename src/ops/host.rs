@@ -50,7 +50,8 @@ impl Tensor {
 
     /// Writes elements of the caller's memory, row-major, over the tensor's own: all views of the storage see them. In the order
     /// of the device's work, so a read that began before still gets what was there. What follows neither on the other, or is
-    /// no whole word of 4 bytes on a GPU, goes through a tensor beside it.
+    /// no whole word of 4 bytes on a GPU, goes through a tensor beside it. More than 4 MiB take as much staging, and wait until
+    /// the last such write has run.
     ///
     /// ```
     /// use orlop::{DType, Device, Tensor};
@@ -63,8 +64,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] when `T` is not the tensor's dtype; [`Error::InvalidArgument`] when the length is not the tensor's,
-    /// or for a view that has one element at several places; [`Error::OutOfMemory`], of staging too; [`Error::TimedOut`]; a lost
-    /// device. Nothing is written then.
+    /// or for a view that has one element at several places; [`Error::OutOfMemory`], of staging too; [`Error::Execution`] when the
+    /// work that made the tensor failed; [`Error::TimedOut`]; a lost device. Nothing is written then.
     pub fn write_from<T: Element>(&self, source: &[T]) -> Result<()> {
         const OP: &str = "write_from";
         self.check_dtype::<T>(OP)?;
@@ -77,7 +78,7 @@ impl Tensor {
             let written = self.storage().overwrite(range.start, bytes);
             return written.map_err(|error| error.asked_by(OP));
         }
-        let beside = Tensor::from_slice(self.device(), source, self.shape().clone())?;
+        let beside = Tensor::from_elements(OP, self.device(), source, self.shape().clone())?;
         self.assign_for(OP, &beside)
     }
 

@@ -561,6 +561,9 @@ fn are_counted(context: &Context) -> Result<()> {
         let lost = Tensor::from_slice(&device, &[1.0f32], 1)?;
         let error = lost.to_vec::<f32>().err();
         assert!(matches!(error, Some(Error::Execution(_))), "{error:?}");
+        // Nor is it written over.
+        let error = lost.write_from(&[2.0f32]).err();
+        assert!(matches!(error, Some(Error::Execution(_))), "{error:?}");
         faults.fail(Fault::Copy, 1);
         assert!(one.to_vec::<f32>().is_err());
         let _ = device.synchronize();

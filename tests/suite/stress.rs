@@ -176,6 +176,8 @@ struct Shared {
     /// One time in so many an item is made on another device than the first.
     elsewhere: usize,
     crowd: Crowd,
+    /// Of the first device, at first and at most.
+    budget: Option<u64>,
     /// Operations that failed for want of memory.
     refused: AtomicU64,
 }
@@ -195,6 +197,7 @@ fn stress(
     crowd: Crowd,
 ) -> Result<MemoryEvents> {
     let account = devices.iter().map(|_| Default::default()).collect();
+    let budget = devices[0].memory().limit;
     let shared = Arc::new(Shared {
         devices,
         account: Arc::new(Account(account)),
@@ -202,6 +205,7 @@ fn stress(
         barrier: Barrier::new(THREADS),
         elsewhere,
         crowd,
+        budget,
         refused: AtomicU64::new(0),
     });
     let started = Instant::now();
@@ -592,7 +596,12 @@ impl Worker<'_> {
         let [rows, columns] = item.sizes();
         let (top, left) = (self.rng.below(rows), self.rng.below(columns));
         let value = self.rng.below(19) as i64 - 9;
-        item.tensor.slice((top.., left..))?.fill(value)?;
+        let part = item.tensor.slice((top.., left..))?;
+        match (self.rng.below(3), part.dtype()) {
+            (0, DType::I32) => part.write_from(&vec![value as i32; part.elements()])?,
+            (0, DType::F32) => part.write_from(&vec![value as f32; part.elements()])?,
+            _ => part.fill(value)?,
+        }
         for row in top..rows {
             item.values[row * columns + left..(row + 1) * columns].fill(value);
         }
@@ -684,7 +693,7 @@ impl Worker<'_> {
         drop(gone);
     }
 
-    /// Statistics agree with themselves while others work; now and then idle memory goes back.
+    /// Statistics agree with themselves while others work; now and then idle memory goes back, and a full device gets another budget.
     fn look(&mut self) -> Result<()> {
         for device in &self.shared.devices {
             let memory = device.memory();
@@ -695,6 +704,13 @@ impl Worker<'_> {
             assert!(memory.peak_reserved >= memory.reserved, "{memory:?}");
             assert!(memory.live_blocks * QUANTUM <= memory.allocated);
             assert_eq!(memory.allocated % QUANTUM, 0);
+            assert!(memory.limit.is_none_or(|limit| memory.reserved <= limit));
+        }
+        if let (Crowd::Full, Some(most), true) =
+            (self.shared.crowd, self.shared.budget, self.rng.one_in(10))
+        {
+            let budget = most - self.rng.below(most as usize / 8) as u64;
+            return self.shared.devices[0].set_memory_limit(budget);
         }
         let device = self.rng.pick(&self.shared.devices);
         match self.rng.below(40) {
