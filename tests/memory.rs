@@ -8,8 +8,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use orlop::memory::{
-    BlockId, Chunk, Full, FullReason, Growth, MemoryStatistics, Pool, PoolConfig, QUANTUM, Refused,
-    RegionId, RegionSource,
+    BlockId, CallSite, Chunk, Full, FullReason, Growth, MemoryStatistics, Pool, PoolConfig,
+    QUANTUM, Refused, RegionId, RegionSource,
 };
 
 use oracle::{Device, Oracle};
@@ -679,6 +679,48 @@ fn a_lowered_budget_leaves_what_is_there() -> Result<(), Box<Full>> {
     pool.set_limit(Some(80 * MIB));
     pool.allocate(50 * MIB)?;
     assert_eq!(pool.statistics().reserved, 200 * MIB);
+    Ok(())
+}
+
+/// The largest idle regions go first, and no more than have to.
+#[test]
+fn the_largest_idle_regions_are_trimmed() {
+    let growth = Growth::Step { bytes: MIB };
+    let mut pool = Pool::new(Device::new(), PoolConfig { growth, ..NO_LIMIT });
+    let blocks = [1, 4, 2].map(|size| pool.allocate(size * MIB).expect("there is no limit"));
+    assert!(blocks.into_iter().all(|block| pool.free(block)));
+    assert_eq!(pool.trim_to(5 * MIB).len(), 1);
+    assert_eq!(pool.statistics().reserved, 3 * MIB);
+    assert!(pool.trim_to(3 * MIB).is_empty());
+}
+
+/// What a source has left beside large regions is not taken in crumbs.
+#[test]
+fn preallocation_leaves_crumbs() {
+    let growth = Growth::PreallocateBytes {
+        bytes: 2000 * QUANTUM,
+    };
+    let source = Device::with_capacity(1000 * QUANTUM);
+    let pool = Pool::new(source, PoolConfig { growth, ..NO_LIMIT });
+    let statistics = pool.statistics();
+    assert_eq!(statistics.regions, 1);
+    assert!(statistics.reserved > 900 * QUANTUM);
+}
+
+/// A call site goes with its block, after a history has ended too.
+#[test]
+fn call_sites_go_with_their_blocks() -> Result<(), Box<Full>> {
+    let mut pool = Pool::new(Device::new(), NO_LIMIT);
+    let first = pool.allocate(QUANTUM)?;
+    assert!(pool.set_call_site(first, CallSite::new("make", "make.rs", 1)));
+    pool.record_history(4);
+    pool.record_history(0);
+    assert!(pool.free(first));
+    pool.allocate(QUANTUM)?;
+    let regions = pool.snapshot().regions;
+    let mut chunks = regions.iter().flat_map(|region| &region.chunks);
+    let block = chunks.find_map(|chunk| chunk.block.as_ref());
+    assert_eq!(block.expect("one is in use").call_site, None);
     Ok(())
 }
 

@@ -328,4 +328,28 @@ mod tests {
             }
         }
     }
+
+    /// Uploads that gave up waiting for their turn leave others their slots.
+    #[test]
+    fn uploads_that_give_up_leave_their_slots() {
+        for info in Device::list().unwrap() {
+            if info.backend == "native" {
+                continue;
+            }
+            let builder = Device::builder().select(&info.selector);
+            let builder = builder.wait_timeout(Duration::from_millis(50));
+            let device = builder.build().unwrap();
+            let tensor = Tensor::empty(&device, [256 << 10], DType::F32).unwrap();
+            let Storage::Gpu(block) = tensor.storage() else {
+                panic!("{info}: not on the device");
+            };
+            let upload = || block.gpu().upload(block, 0, &vec![0; 1 << 20]);
+            let turn = block.turns().to_read();
+            for _ in 0..10 {
+                assert!(matches!(upload(), Err(Error::TimedOut(_))), "{info}");
+            }
+            drop(turn);
+            upload().unwrap();
+        }
+    }
 }

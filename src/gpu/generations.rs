@@ -62,5 +62,11 @@ mod tests {
         assert_eq!((cache.get(&99), cache.get(&50)), (Some(99), None));
         cache.retain(|key| *key != 99);
         assert_eq!(cache.get(&99), None);
+        // Of the older ones too.
+        let mut cache = Generations::new(1);
+        cache.insert(1, 1);
+        cache.insert(2, 2);
+        cache.retain(|key| *key != 1);
+        assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(2)));
     }
 }

@@ -79,7 +79,7 @@ mod tests {
                     assert_eq!(diagonal.shape(), &Shape::from([outer, want.len() / outer]));
                     assert!(diagonal.is_distinct());
                     if want.is_empty() {
-                        assert_eq!(diagonal.end(), 0);
+                        assert_eq!([diagonal.end(), diagonal.offset()], [0; 2]);
                     }
                 }
             }

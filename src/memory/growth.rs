@@ -280,6 +280,17 @@ mod tests {
         };
         assert_eq!(size(headroom(300)), Some(256));
         assert_eq!(size(headroom(255)), None);
+        // The last one that there may be has all of it, others whole multiples.
+        for (headroom, expected) in [(1024, 1024), (1280, 768)] {
+            let last = Demand {
+                needed: 768,
+                max_region: 1024,
+                headroom,
+                budget: Some(headroom),
+                ..DEMAND
+            };
+            assert_eq!(Growth::Budget.region_size(last), Some(expected));
+        }
     }
 
     #[test]

@@ -253,16 +253,18 @@ impl Claim {
 
     /// Most bytes that the device may reserve.
     pub(crate) fn budget(&self) -> Option<u64> {
-        let seats = self.ledger.seats();
-        let own = seats.iter().find(|s| s.entry.number == self.number);
-        own.and_then(|seat| seat.entry.budget)
+        self.entry()?.budget
     }
 
     /// Whether the budget is the device's own, not what others leave.
     pub(crate) fn is_promised(&self) -> bool {
+        self.entry().is_some_and(|entry| entry.promised)
+    }
+
+    fn entry(&self) -> Option<Entry> {
         let seats = self.ledger.seats();
         let own = seats.iter().find(|s| s.entry.number == self.number);
-        own.is_some_and(|seat| seat.entry.promised)
+        own.map(|seat| seat.entry)
     }
 
     /// Promises the device another budget, or none any more: then it has what others leave, and no less than it holds.
@@ -456,13 +458,12 @@ mod tests {
         assert_eq!((refused.asked, refused.left), (Some(9 * GIB), 8 * GIB));
         assert_eq!(refused.others, before[1..]);
         assert_eq!(ledger.entries(), before, "a refusal changes nothing");
-        a.change_budget(Some(8 * GIB)).unwrap();
+        assert_eq!(a.change_budget(Some(8 * GIB)).unwrap(), a.budget());
         assert_eq!((a.budget(), b.budget()), (Some(8 * GIB), Some(9 * GIB)));
         // A promise is kept free from then on, and what a lower one leaves is the others'.
         assert!(ledger.entries()[0].promised && b.take(1).is_err());
         a.change_budget(Some(4 * GIB)).unwrap();
         b.take(3 * GIB).unwrap();
-        assert_eq!(a.change_budget(Some(8 * GIB)).unwrap_err().left, 5 * GIB);
         assert_eq!(a.change_budget(Some(u64::MAX)).unwrap_err().left, 5 * GIB);
         // Without a promise it has what others leave, and keeps what it has, whatever was promised since.
         a.take(GIB).unwrap();
@@ -472,11 +473,16 @@ mod tests {
         b.give(3 * GIB);
         let late = claim(&ledger, Some(3 * GIB)).unwrap();
         assert_eq!(a.change_budget(None).unwrap(), Some(8 * GIB));
-        assert!(a.take(5 * GIB).is_err(), "to be refused is enough");
         a.change_budget(Some(4 * GIB)).unwrap();
         assert_eq!(a.change_budget(None).unwrap(), Some(5 * GIB));
         drop(late);
         assert_eq!(a.grown_share(), Some(8 * GIB));
+        // Not less than its regions have, though others were promised more than that leaves.
+        let ledger = self::ledger();
+        let full = claim(&ledger, Some(6 * GIB)).unwrap();
+        full.take(6 * GIB).unwrap();
+        let _rest = claim(&ledger, Some(4 * GIB));
+        assert_eq!(full.change_budget(None).unwrap(), Some(6 * GIB));
         // Where nothing is divided a budget is a bound.
         let bound = self::ledger().join(None);
         bound.change_budget(Some(u64::MAX)).unwrap();
@@ -494,19 +500,15 @@ mod tests {
         assert_eq!((shared.grown_share(), promised.grown_share()), (None, None));
         promised.change_budget(Some(5 * GIB)).unwrap();
         assert_eq!(shared.grown_share(), Some(4 * GIB));
-        assert_eq!(
-            (shared.grown_share(), shared.budget()),
-            (None, Some(4 * GIB))
-        );
+        let (grown, budget) = (shared.grown_share(), shared.budget());
+        assert_eq!((grown, budget), (None, Some(4 * GIB)));
         drop(promised);
         assert_eq!(shared.grown_share(), Some(9 * GIB));
         assert_eq!(lent.grown_share(), Some(most), "what others left");
         // A promise that comes later takes nothing away but what regions may be made of.
         let _later = claim(&ledger, Some(8 * GIB)).unwrap();
-        assert_eq!(
-            (shared.grown_share(), shared.budget()),
-            (None, Some(9 * GIB))
-        );
+        let (grown, budget) = (shared.grown_share(), shared.budget());
+        assert_eq!((grown, budget), (None, Some(9 * GIB)));
         assert!(shared.take(2 * GIB).is_err());
         assert_eq!(self::ledger().join(None).grown_share(), None);
     }
@@ -527,10 +529,14 @@ mod tests {
         let refused = ledger.claim(TOTAL, None, 40 << 20).unwrap_err();
         assert_eq!((refused.asked, refused.left), (None, 40 << 20));
         let text = refused.to_string();
-        assert!(
-            text.contains("others than orlop leave it 40.0 MiB"),
-            "{text}"
-        );
+        assert!(text.contains("others than orlop leave it 40.0"), "{text}");
+        // What devices of orlop hold is with no others.
+        let ledger = self::ledger();
+        let holder = claim(&ledger, None).unwrap();
+        holder.take(9 * GIB - (32 << 20)).unwrap();
+        let refused = ledger.claim(TOTAL, None, 40 << 20).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("#1 without a memory_limit"), "{text}");
     }
 
     #[test]

@@ -390,6 +390,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn room_to_move_into_goes_back_where_no_hole_comes_of_it() {
+        let mut pool = pool(Growth::Step { bytes: 4 * QUANTUM }, 10);
+        for _ in 0..2 {
+            let block = pool.allocate(3 * QUANTUM).unwrap();
+            assert!(pool.pin(block));
+        }
+        assert!(pool.allocate_moving(4 * QUANTUM, &mut Copies).is_err());
+        let statistics = pool.statistics();
+        assert_eq!((statistics.regions, statistics.reserved), (2, 8 * QUANTUM));
+    }
+
+    #[test]
     fn regions_are_traded_for_a_larger_one() {
         // Eight regions of 4, each with a block of 3, and 3 more allowed: then 8 are asked for.
         let mut pool = pool(Growth::Step { bytes: 4 * QUANTUM }, 35);

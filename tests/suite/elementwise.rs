@@ -13,6 +13,11 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("elementwise::operators", Scope::Device, operators),
         Test::new("elementwise::functions", Scope::Kernels, functions),
+        Test::new(
+            "elementwise::nan_as_a_number",
+            Scope::Device,
+            nan_as_a_number,
+        ),
         Test::new("elementwise::large", Scope::Device, large),
         Test::new(
             "elementwise::many_workgroups",
@@ -37,6 +42,22 @@ pub fn tests() -> Vec<Test> {
     );
     for_each_dtype!(all, Scope::Kernels, "elementwise::specials", specials);
     all
+}
+
+/// A number that is NaN is as an element that is: nothing is smaller or larger.
+fn nan_as_a_number(context: &Context) -> Result<()> {
+    let device = context.device();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        let x = Tensor::full(device, [100], 2.0, dtype)?;
+        for y in [x.minimum(f32::NAN)?, x.maximum(f32::NAN)?] {
+            let y = y.cast(DType::F32)?.to_vec::<f32>()?;
+            assert!(y.iter().all(|y| y.is_nan()), "{dtype}: {y:?}");
+        }
+    }
+    Ok(())
 }
 
 fn run(op: Arithmetic, a: &Tensor, b: &Tensor) -> Result<Tensor> {

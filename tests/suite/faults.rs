@@ -33,6 +33,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("faults::between_launches", Scope::Gpu, between_launches),
         Test::new("faults::are_counted", Scope::Device, are_counted),
         Test::new("faults::refused_ones_wait", Scope::Gpu, refused_ones_wait),
+        Test::new(
+            "faults::slots_are_made_anew",
+            Scope::Gpu,
+            slots_are_made_anew,
+        ),
         Test::new("faults::the_first_is_told", Scope::Gpu, the_first_is_told),
         Test::new("faults::outside_of_scopes", Scope::Gpu, outside_of_scopes),
     ]
@@ -520,6 +525,24 @@ fn refused_ones_wait(context: &Context) -> Result<()> {
     device.synchronize_within(Duration::ZERO)?;
     faults.disarm();
     assert_eq!(product.shape().dims(), [384, 384]);
+    Ok(())
+}
+
+/// Upload slots that the device does not map again are gone: others take their place, however many they were.
+fn slots_are_made_anew(context: &Context) -> Result<()> {
+    let faults = Faults::new();
+    let builder = context.builder().faults(&faults);
+    let device = builder.wait_timeout(Duration::from_secs(20)).build()?;
+    let host: Vec<u32> = (0..256 << 10).collect();
+    for _ in 0..20 {
+        let x = Tensor::from_slice(&device, &host, host.len())?;
+        // When it is submitted its slot is mapped for the next one.
+        faults.fail(Fault::Mapping, 1);
+        device.synchronize()?;
+        faults.disarm();
+        same(&x, &host)?;
+    }
+    assert_eq!(faults.injected(), 20);
     Ok(())
 }
 

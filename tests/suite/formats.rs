@@ -501,6 +501,12 @@ fn safetensors_round_trips(context: &Context) -> Result<()> {
         witness.tensor("view").expect("it is there").data(),
         bytemuck::cast_slice::<f32, u8>(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0])
     );
+    // Whatever their names, they begin at multiples of their elements' sizes.
+    for (name, size) in [("double", 8), ("large", 4), ("view", 4)] {
+        let data = witness.tensor(name).expect("it is there").data();
+        let at = data.as_ptr().addr() - bytes.as_ptr().addr();
+        assert!(at.is_multiple_of(size), "{name} at {at}");
+    }
     let mut file = SafeTensors::open(&path.0)?;
     assert_eq!(file.metadata(), []);
     let text = [("step", "7"), ("format", "pt"), ("\"quoted\"", "\u{e9}\n")];

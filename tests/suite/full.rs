@@ -63,6 +63,16 @@ pub fn tests() -> Vec<Test> {
             the_error_says_it_all,
         ),
         Test::new("full::small_scratch", Scope::Device, small_scratch),
+        Test::new(
+            "full::scratch_has_others_go",
+            Scope::Gpu,
+            scratch_has_others_go,
+        ),
+        Test::new(
+            "full::a_budget_of_what_is_pinned",
+            Scope::Gpu,
+            a_budget_of_what_is_pinned,
+        ),
         Test::new("full::growth_policies", Scope::Device, growth_policies),
         Test::new(
             "full::a_spilled_tensor_is_the_same_one",
@@ -178,6 +188,38 @@ fn small_scratch(context: &Context) -> Result<()> {
     let x = Tensor::full(&device, 256 << 10, 4.0, DType::F32)?;
     let away = x.slice(SliceRange::from(..).step(4))?.to(&Device::cpu())?;
     same(&away, &vec![4.0f32; 64 << 10])
+}
+
+/// What an op needs beside its result, and cannot do without, is made room for as the result is.
+fn scratch_has_others_go(context: &Context) -> Result<()> {
+    let device = one_region(context, 2 * MIB, WhenFull::SpillToHost { most: None })?;
+    let host: Vec<u32> = (0..(256 * KIB / 4) as u32).rev().collect();
+    let x = Tensor::from_slice(&device, &host, host.len())?;
+    let others: Vec<Tensor> = (0..7)
+        .map(|seed| tensor(&device, 256 * KIB, seed))
+        .collect::<Result<_>>()?;
+    let sorted = x.sort(0, SortOrder::Ascending)?;
+    // The result alone takes the place of one.
+    assert!(device.memory().events.spills > 1);
+    let want: Vec<u32> = host.iter().rev().copied().collect();
+    same(&sorted, &want)?;
+    for (seed, other) in (0..).zip(&others) {
+        check(other, 256 * KIB, seed)?;
+    }
+    Ok(())
+}
+
+/// A budget of just what pinned tensors keep: the others go to the host for it.
+fn a_budget_of_what_is_pinned(context: &Context) -> Result<()> {
+    let builder = context.builder().growth(Growth::Step { bytes: MIB });
+    let device = builder.when_full(SPILL).build()?;
+    let (pinned, other) = (tensor(&device, MIB, 1)?, tensor(&device, MIB, 2)?);
+    let _stays = pinned.pin()?;
+    device.set_memory_limit(MIB)?;
+    let memory = device.memory();
+    assert_eq!((memory.reserved, memory.spilled), (MIB, MIB));
+    check(&pinned, MIB, 1)?;
+    check(&other, MIB, 2)
 }
 
 fn pinned_tensors_stay(context: &Context) -> Result<()> {

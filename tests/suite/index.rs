@@ -26,6 +26,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
         Test::new("index::hardware_extremes", Scope::Gpu, hardware_extremes),
         Test::new("index::large_extremes", Scope::Device, large_extremes),
+        Test::new("index::extreme_specials", Scope::Kernels, extreme_specials),
+        Test::new("index::rows_apart", Scope::Kernels, rows_apart),
         Test::new("index::hardware_windows", Scope::Gpu, hardware_windows)
             .when(|context| !context.is_slow() || full()),
         Test::new(
@@ -528,6 +530,24 @@ fn hardware_sums(context: &Context) -> Result<()> {
     })
 }
 
+/// Rows that begin at places which units of several elements do not.
+fn rows_apart(context: &Context) -> Result<()> {
+    let device = context.device();
+    for (rows, width, taken) in [(4, 10, 8), (5, 9, 8), (3, 6, 4), (3, 14, 12)] {
+        let whole = Tensor::arange(device, 0, (rows * width) as u32, 1, DType::U32)?;
+        let part = whole.reshape([rows, width])?.slice((.., ..taken))?;
+        let index = Tensor::from_slice(device, &[2, 1], 2)?;
+        let row = |row: usize| (row * width) as u32..(row * width + taken) as u32;
+        let want: Vec<u32> = row(2).chain(row(1)).collect();
+        for dtype in [DType::U32, DType::F16, DType::F64] {
+            let got = part.cast(dtype)?.index_select(0, &index)?;
+            assert_eq!(got.cast(DType::U32)?.to_vec::<u32>()?, want, "{dtype}");
+        }
+        assert_eq!(part.index_select(0, &index)?.to_vec::<u32>()?, want);
+    }
+    Ok(())
+}
+
 /// Those where hardware's workgroups share an index.
 fn hardware_extremes(context: &Context) -> Result<()> {
     let most = match context.shares_kernels() {
@@ -539,6 +559,51 @@ fn hardware_extremes(context: &Context) -> Result<()> {
         extremes::<f16>(context)?;
         large_changes::<f32>(context, most, Change::Max)
     })
+}
+
+/// Infinities, NaN of any bits, zeros of both signs and subnormals, in every order.
+fn extreme_specials(context: &Context) -> Result<()> {
+    specials_of::<f32>(context)?;
+    specials_of::<f64>(context)?;
+    specials_of::<f16>(context)
+}
+
+fn specials_of<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let of = |x: f64| T::from_value(Value::Float(x));
+    // The smallest and the largest bits that are NaN, where the dtype has them.
+    let nans = [0x7ff0_0000_0000_0001, 0xffff_ffff_ffff_ffff].map(|bits| of(f64::from_bits(bits)));
+    let [inf, one, zero] = [f64::INFINITY, 1.0, 0.0].map(of);
+    let [low, cold, below] = [-f64::INFINITY, -1.0, -0.0].map(of);
+    for given in [
+        [inf, one, low],
+        [inf, nans[0], one],
+        [low, nans[1], cold],
+        [nans[0], inf, low],
+        [nans[1], low, inf],
+        [zero, below, zero],
+        [below, zero, below],
+    ] {
+        for turn in 0..3 {
+            let mut values = given;
+            values.rotate_left(turn);
+            let target = Tensor::from_slice(device, &values[..1], 1)?;
+            let source = Tensor::from_slice(device, &values[1..], 2)?;
+            let index = Tensor::from_slice(device, &[0, 0], 2)?;
+            for (what, got) in [
+                (Change::Max, target.scatter_max(0, &index, &source)?),
+                (Change::Min, target.index_min(0, &index, &source)?),
+            ] {
+                let want = values[1..].iter().fold(values[0], |x, &y| what.of(x, y));
+                let got = got.item::<T>()?;
+                assert!(
+                    T::is_same(want, got, false),
+                    "{values:?}: {got:?}, not {want:?}"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// More than one thread of the CPU compares.

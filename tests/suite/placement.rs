@@ -21,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("placement::mixed_devices", Scope::Gpu, mixed_devices),
         Test::new("placement::mixed_settings", Scope::Gpu, mixed_settings),
         Test::new("placement::exact_bytes", Scope::Gpu, exact_bytes),
+        Test::new("placement::part_of_a_part", Scope::Gpu, part_of_a_part),
         Test::new("placement::no_room_at_home", Scope::Gpu, no_room_at_home),
         Test::new("placement::no_elements", Scope::Gpu, no_elements),
         Test::new("placement::in_place", Scope::Gpu, in_place),
@@ -298,6 +299,19 @@ fn exact_bytes(context: &Context) -> Result<()> {
         };
         check_bytes(&device, &target, &a, &b)
     })
+}
+
+/// What lies within another operand's span travels with it, wherever the next one begins.
+fn part_of_a_part(context: &Context) -> Result<()> {
+    let device = open(context, Placement::Soft)?;
+    let cpu = Device::select("cpu")?;
+    let host: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+    let x = Tensor::from_slice(&device, &host, host.len())?;
+    let sum = cpu.scope(|| x.mul_add(&x.slice(2..3)?, &x.slice(500..501)?))?;
+    let want: Vec<f32> = host.iter().map(|x| x * 2.0 + 500.0).collect();
+    same(&sum, &want)?;
+    assert_eq!(last(&device).bytes_moved, 4000);
+    Ok(())
 }
 
 fn check_bytes(device: &Device, target: &Device, a: &Operand<f32>, b: &Operand<f32>) -> Result<()> {

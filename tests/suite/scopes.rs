@@ -34,6 +34,11 @@ fn beat_the_home(context: &Context) -> Result<()> {
     let a = Tensor::from_slice(&home, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     for (from, to) in [(&home, &other), (&other, &home)] {
         let a = a.to(from)?;
+        // Memory that nobody else has is not taken over where it is.
+        let own = (&a + 0.0)?;
+        let sum = to.scope(|| own.into_add(1.0))?;
+        assert_eq!(sum.device(), to);
+        same(&sum, &[2.0f32, 3.0, 4.0, 5.0])?;
         to.clear_placement_log();
         let (sum, product, wide, number, copy) = to.scope(|| {
             Ok((

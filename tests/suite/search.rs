@@ -293,6 +293,11 @@ fn specials(context: &Context) -> Result<()> {
     assert_eq!(least[1..], [inf, -inf, -inf, 0.1]);
     let sorted = x.sort(1, SortOrder::Ascending)?.slice((1.., 3))?;
     same(&x.slice(1..)?.quantile(1.0, 1)?, &sorted.to_vec::<f32>()?)?;
+    // Between equal ones lies no other, however they round.
+    for at in 0..100 {
+        let got = x.slice(4)?.quantile(f64::from(at) / 100.0, 0)?;
+        assert_eq!(got.item::<f32>()?, 0.1, "{at}");
+    }
     // Places that f64 has a little beside an entry, where the next one is infinite: parts that f16 has not.
     let count = |at: i32| if at > 55 { f32::INFINITY } else { at as f32 };
     let high: Vec<f32> = (0..101).map(count).collect();

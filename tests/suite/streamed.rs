@@ -457,14 +457,16 @@ fn files(context: &Context) -> Result<()> {
     };
     parts(&a_path, [m, k], &a)?;
     parts(&b_path, [k, n], &b)?;
-    let mut bytes = std::fs::read(&a_path).expect("a");
-    let data = bytes.len() - 4 * m * k;
-    let order = bytes[..data].windows(3).position(|word| word == b"<f4");
-    bytes[order.expect("its dtype")] = b'>';
-    bytes[data..].chunks_mut(4).for_each(<[u8]>::reverse);
     let turned_path = folder.join("turned");
-    std::fs::write(&turned_path, bytes).expect("a, turned");
-    parts(&turned_path, [m, k], &a)?;
+    for (path, shape, all) in [(&a_path, [m, k], &a), (&b_path, [k, n], &b)] {
+        let mut bytes = std::fs::read(path).expect("a matrix");
+        let data = bytes.len() - 4 * all.len();
+        let order = bytes[..data].windows(3).position(|word| word == b"<f4");
+        bytes[order.expect("its dtype")] = b'>';
+        bytes[data..].chunks_mut(4).for_each(<[u8]>::reverse);
+        std::fs::write(&turned_path, bytes).expect("a matrix, turned");
+        parts(&turned_path, shape, all)?;
+    }
     // Another dtype than the file's.
     let refused = matmul_streamed::<i32>(
         &device,

@@ -932,6 +932,13 @@ fn check_compares(context: &Context) -> Result<()> {
     }
     right?;
     is_refused(found, &["`out`[0]", "by its twin"]);
+    // Nothing finite is near infinity.
+    let endless = Kernel::wgsl("endless", SAXPY)?.elementwise().twin(|call| {
+        call.output::<f32>("out")?.fill(f32::INFINITY);
+        Ok(())
+    })?;
+    let found = endless.check(device, &shapes, within, |launch| launch.scalar("a", 0.5));
+    is_refused(found, &["`out`[0]", "inf by its twin"]);
     // A scope makes neither of both the other.
     for scope in [device, &Device::cpu()] {
         let found =
@@ -1364,6 +1371,17 @@ fn run_into(context: &Context) -> Result<()> {
         }
         same(&base, &want)
     })?;
+    // From the middle of a storage, to the end of what a window can begin with or short of it.
+    let ones = Tensor::ones(&device, [200], DType::F32)?;
+    for (start, end) in [(64, 128), (64, 100), (0, 100), (3, 70)] {
+        let values: Vec<f32> = (0..200).map(|at| at as f32).collect();
+        let base = Tensor::from_slice(&device, &values, values.len())?;
+        let launch = grows.launch().input("x", &ones.slice(..end - start)?);
+        launch.scalar("a", 1).run_into(&base.slice(start..end)?)?;
+        let grown = |at: usize| f32::from(u8::from((start..end).contains(&at)));
+        let want: Vec<f32> = (0..200).map(|at| values[at] + grown(at)).collect();
+        same(&base, &want)?;
+    }
     // What a kernel writes beyond a view goes nowhere: not to its neighbours in the last words of the storage either.
     let strays = "@group(0) @binding(0) var<storage, read_write> y: array<f32>;
         @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = 7.0; }";
