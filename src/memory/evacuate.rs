@@ -1,7 +1,6 @@
 //! Whole regions whose blocks move into others: so that one may be made in their place, or a lowered budget is kept.
 
 use super::best_fit::RegionId;
-use super::growth::{FRUGAL_SHARE, Growth};
 use super::holes::Mapped;
 use super::order;
 use super::plan::Map;
@@ -50,11 +49,11 @@ impl<S: RegionSource> Pool<S> {
 
     /// An empty region for `used` bytes, or as large as `most` where all of a budget is to be one region.
     fn open_spare_for(&mut self, used: u64, most: u64) -> Option<RegionId> {
-        let is_whole = self.config.growth == Growth::Budget && !self.is_share;
         let wanted = most.min(self.config.max_region);
-        // Little of a large budget in use shall not hold much of it.
-        let is_more = is_whole && used > wanted / FRUGAL_SHARE && wanted > used;
-        let whole = is_more.then(|| self.open_spare(wanted)).flatten();
+        let is_whole = !self.is_share && self.config.growth.has_one_region(wanted, used);
+        let whole = (is_whole && wanted > used)
+            .then(|| self.open_spare(wanted))
+            .flatten();
         // The adapter may have no room for more beside what is there.
         whole.or_else(|| self.open_spare(used))
     }

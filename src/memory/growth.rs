@@ -74,7 +74,7 @@ const WHOLE_EXCESS: u64 = 4;
 
 /// Up to this share of a budget regions are small all the same: a program that uses little of a
 /// large budget shall not hold much of it.
-pub(super) const FRUGAL_SHARE: u64 = 64;
+const FRUGAL_SHARE: u64 = 64;
 
 /// What a growth policy knows. All sizes are bytes.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,11 @@ impl Growth {
         };
         let wanted = wanted.unwrap_or(most);
         Some(wanted.clamp(demand.needed, most))
+    }
+
+    /// Whether a budget of which so many bytes are in use is one region.
+    pub(super) fn has_one_region(self, budget: u64, used: u64) -> bool {
+        self == Growth::Budget && used > budget / FRUGAL_SHARE
     }
 
     /// Bytes that are taken before anything is asked for.

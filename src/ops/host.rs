@@ -49,9 +49,9 @@ impl Tensor {
     }
 
     /// Writes elements of the caller's memory, row-major, over the tensor's own: all views of the storage see them. In the order
-    /// of the device's work, so a read that began before still gets what was there. What follows neither on the other, or is
-    /// no whole word of 4 bytes on a GPU, goes through a tensor beside it. More than 4 MiB take as much staging, and wait until
-    /// the last such write has run.
+    /// of the device's work, so a read that began before still gets what was there. For a view with gaps or in another order, or
+    /// whose bytes are no whole words of 4 on a GPU, a tensor beside it is made first. More than 4 MiB take as much staging, and
+    /// wait until the last such write has run.
     ///
     /// ```
     /// use orlop::{DType, Device, Tensor};
