@@ -327,6 +327,17 @@ fn short_of<T: Number>(context: &Context, every: usize) -> Result<()> {
                 check(context, rng, what, &x, &[0])?;
             }
         }
+        // A few long rows beside each other, in several parts of the output.
+        let shape = if context.is_slow() {
+            [3, 70, 2]
+        } else {
+            [7, 700, 5]
+        };
+        let x = Operand::<T>::random(context.device(), rng, &shape)?;
+        for what in of_each_kin::<T>(context, rng) {
+            check(context, rng, what, &x, &[1])?;
+            check(context, rng, what, &x.flip(&[1, 2])?, &[1])?;
+        }
         if !context.is_slow() {
             let x = Operand::<T>::random(context.device(), rng, &[2, 2, 9001])?;
             for what in of_each_kin::<T>(context, rng) {

@@ -31,8 +31,12 @@ impl Block {
         let is_row = |axis: &usize| shape[*axis] > 1 && axes.contains(axis);
         let is_between = |axis: usize| shape[axis] > 1 && !axes.contains(&axis);
         let all = 0..shape.rank();
-        let (first, last) = (all.clone().find(is_row)?, all.clone().rev().find(is_row)?);
         let length = norms.length;
+        let (Some(first), Some(last)) = (all.clone().find(is_row), all.clone().rev().find(is_row))
+        else {
+            // Rows of one element, one after the other.
+            return Some(Self { length, pitch: 1 });
+        };
         let pitch = all.skip(last + 1).map(|axis| shape[axis]).product();
         let is_short = match norms.op.what {
             // Rows one after the other fill vectors sooner where they are read fewer times.

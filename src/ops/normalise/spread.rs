@@ -12,6 +12,10 @@ const X: usize = 0;
 const ROW: usize = 1;
 const COLUMN: usize = 2;
 
+/// Elements of a run where the same few rows are the output's neighbours again and again, and how few they are.
+const RUN: usize = 512;
+const FEW: usize = 64;
+
 pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<()> {
     let (op, shape) = (norms.op, norms.layout.shape());
     let of_columns = (0..shape.rank()).map(|axis| match op.along.axes.contains(&axis) {
@@ -31,6 +35,7 @@ pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<(
     let spread = Spread {
         norms,
         inner: places.dims.last().copied().unwrap_or(1),
+        plane: plane(&places).filter(|_| norms.weight.is_none()),
         places,
         normals: Normals::of(op, &states)?,
     };
@@ -47,6 +52,19 @@ pub(super) fn spread<W: Float>(norms: &Norms<'_, W>, out: &mut [u8]) -> Result<(
         });
     });
     Ok(())
+}
+
+/// Elements of the last two dimensions where the last is a few rows, and x lies without gaps as the output does.
+fn plane(places: &Merged) -> Option<usize> {
+    let [.., columns, rows] = places.dims[..] else {
+        return None;
+    };
+    let of_row = &places.strides[ROW];
+    let of_x = &places.strides[X];
+    let last = places.dims.len() - 1;
+    let is_again = of_row[last - 1..] == [0, 1];
+    let is_whole = of_x[last - 1] == of_x[last] * rows as isize;
+    (rows < FEW && is_again && is_whole).then_some(columns * rows)
 }
 
 /// How each row's elements become normal: softmax `exp(x - shift) * factor`, all others
@@ -78,6 +96,22 @@ impl<W: Float> Normals<W> {
             }
         }
         Ok(all)
+    }
+}
+
+impl<W: Copy> Normals<W> {
+    /// Those of `count` rows from the `first` on, again and again for a run that begins with any of them.
+    fn again(&self, first: usize, count: usize) -> Self {
+        let cycle = |of: &Vec<W>| -> Vec<W> {
+            let of = of.get(first..first + count).unwrap_or_default();
+            of.iter().copied().cycle().take(RUN + count).collect()
+        };
+        Self {
+            step: cycle(&self.step),
+            shift: cycle(&self.shift),
+            rest: cycle(&self.rest),
+            factor: cycle(&self.factor),
+        }
     }
 }
 
@@ -117,8 +151,10 @@ struct Spread<'a, W> {
     norms: &'a Norms<'a, W>,
     /// Of x, rows, columns and the output.
     places: Merged,
-    /// Elements of a run.
+    /// Elements of the last dimension: of a run, unless there is a plane.
     inner: usize,
+    /// [`plane`].
+    plane: Option<usize>,
     normals: Normals<W>,
 }
 
@@ -142,13 +178,31 @@ impl<W: Float> Loops for Runs<'_, W> {
         let (x_stride, is_row) = (stride(X).unwrap_or(0), stride(ROW).unwrap_or(0) == 0);
         let mut buffer = Vec::new();
         let (mut first, mut rest) = (self.first, self.out);
+        // The few rows of a plane, which the plane that is `first`'s begins with.
+        let mut few: Option<(usize, Normals<W>)> = None;
         while !rest.is_empty() {
-            let count = (spread.inner - first % spread.inner).min(rest.len());
+            let (span, most) = match spread.plane {
+                Some(plane) => (plane, RUN),
+                None => (spread.inner, usize::MAX),
+            };
+            let within = first % span;
+            let count = (span - within).min(rest.len()).min(most);
             let (out, later) = rest.split_at_mut(count);
             let place = |operand: usize| spread.places.place(operand, first);
             let start = layout.offset() as isize + place(X);
             let x = data.run(start, x_stride, out.len(), &mut buffer);
-            let (row, column) = (place(ROW) as usize, place(COLUMN) as usize);
+            let (mut row, column) = (place(ROW) as usize, place(COLUMN) as usize);
+            let mut normals = &spread.normals;
+            if spread.plane.is_some() {
+                let in_few = within % spread.inner;
+                let begin = row - in_few;
+                if few.as_ref().is_none_or(|&(of, _)| of != begin) {
+                    few = Some((begin, normals.again(begin, spread.inner)));
+                }
+                if let Some((_, again)) = &few {
+                    (normals, row) = (again, in_few);
+                }
+            }
             first += count;
             rest = later;
             // Along a row its state stays, beside it the column.
@@ -157,7 +211,7 @@ impl<W: Float> Loops for Runs<'_, W> {
                 shift,
                 rest,
                 factor,
-            } = &spread.normals;
+            } = normals;
             match (op.what, is_row) {
                 (Norm::Softmax, true) => {
                     let (shift, factor) = (shift[row], factor[row]);
