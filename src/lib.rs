@@ -57,6 +57,8 @@
 //!   what [`matmul_streamed`] or a read was filling.
 //! - Integers wrap; an integer divided by zero is 0.
 //!
+//! What has a name elsewhere and is a few lines here (`unique`, `bincount`, `roll`, ...): `docs/recipes.md`.
+//!
 //! Files in `docs/` that these pages name lie in the crate and its repository.
 
 #![warn(missing_debug_implementations)]
@@ -86,6 +88,11 @@ mod shape;
 mod sync;
 mod tensor;
 mod turns;
+
+/// Its code is tested with that of these pages.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/recipes.md")]
+mod recipes {}
 
 /// The library under a model checker: `scripts/model.sh`.
 #[cfg(all(test, orlop_model))]
