@@ -179,6 +179,15 @@ impl Layout {
         }
     }
 
+    /// Some dimensions alone, in this order, at index 0 of the others.
+    pub(crate) fn alone(&self, axes: &[usize]) -> Self {
+        Self {
+            shape: axes.iter().map(|&axis| self.shape[axis]).collect(),
+            strides: axes.iter().map(|&axis| self.strides[axis]).collect(),
+            offset: self.offset,
+        }
+    }
+
     /// Storage indices of the elements in row-major order.
     pub fn indices(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.elements())

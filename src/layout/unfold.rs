@@ -49,7 +49,7 @@ impl Layout {
     /// Of what slices and turns make they tell it; of some windows that are dilated, and whose elements mesh, they do not (0 2 4
     /// and 3 5 7). The question in general is NP-hard, and NumPy's `shares_memory` bounds how long it looks.
     pub(crate) fn is_distinct(&self) -> bool {
-        if self.elements() <= 1 {
+        if self.is_contiguous() {
             return true;
         }
         let sizes = self.shape.iter().zip(&self.strides);

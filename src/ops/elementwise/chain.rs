@@ -1,12 +1,15 @@
 //! Plain functions of floats on the CPU, several in one pass over memory: the value that goes from one to
 //! the next stays in the processor's registers.
 
+use bytemuck::cast_slice_mut;
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
 use super::expression::{Expression, Node, Types};
 use super::function::Function;
 use super::lanes::Lanes;
+use crate::dtype::{DType, ElementBytes};
+use crate::road::HostInput;
 
 /// Vectors that a step takes at a time: enough that finding out what to do costs little beside it.
 const WIDTH: usize = 8;
@@ -147,6 +150,64 @@ pub(super) fn roles(expression: &Expression, types: &Types) -> SmallVec<[Role; 8
         });
     }
     roles
+}
+
+/// Writes the output of one plain function of numbers and of whole inputs, floats that are not widened, and says whether it is
+/// that: where elements are few, all that is found out for other expressions takes several times as long.
+pub(super) fn at_once(
+    expression: &Expression,
+    numbers: &[ElementBytes],
+    inputs: &[HostInput<'_>],
+    dtype: DType,
+    out: &mut [u8],
+) -> bool {
+    match dtype {
+        DType::F32 => at_once_of::<f32>(expression, numbers, inputs, dtype, cast_slice_mut(out)),
+        DType::F64 => at_once_of::<f64>(expression, numbers, inputs, dtype, cast_slice_mut(out)),
+        _ => None,
+    }
+    .is_some()
+}
+
+fn at_once_of<T: Lanes + bytemuck::Pod>(
+    expression: &Expression,
+    numbers: &[ElementBytes],
+    inputs: &[HostInput<'_>],
+    dtype: DType,
+    out: &mut [T],
+) -> Option<()> {
+    let (&Node::Apply(function, _), read) = expression.nodes.split_last()? else {
+        return None;
+    };
+    let is_plain = is_plain(function) && !read.iter().any(is_computed);
+    let node = expression.nodes.last().filter(|_| is_plain)?;
+    let old = match read.contains(&Node::Old) {
+        true => out.to_vec(),
+        false => Vec::new(),
+    };
+    let mut sources = [None; 3];
+    for (source, &of) in sources.iter_mut().zip(node.reads()) {
+        *source = Some(match *read.get(usize::from(of))? {
+            Node::Scalar(number) => {
+                let number = numbers.get(usize::from(number))?.as_slice();
+                Source::Number(bytemuck::try_pod_read_unaligned(number).ok()?)
+            }
+            Node::Input(input) => {
+                let input = inputs.get(usize::from(input))?;
+                if input.dtype != dtype || !input.layout.is_contiguous() {
+                    return None;
+                }
+                let first = input.layout.offset();
+                Source::Values(input.elements().get(first..first + out.len())?)
+            }
+            Node::Old => Source::Values(&old),
+            Node::Apply(..) | Node::Cast(..) => return None,
+        });
+    }
+    let mut chain = Chain::new();
+    chain.push(function, sources);
+    chain.run(out);
+    Some(())
 }
 
 impl<'a, T: Lanes> Chain<'a, T> {

@@ -1,7 +1,6 @@
 //! The kernels of elementwise expressions: one launch that binds everything whole, or one for each
 //! piece.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -232,20 +231,25 @@ pub(super) fn storage(dtype: DType, bits: bool) -> &'static str {
 }
 
 /// Operands in text, each with its dtype, its binding and how it is read; the dtype of each binding; how many
-/// of those there are.
-pub(super) fn bound<T: std::fmt::Display>(
+/// of those there are. Every launch makes them: without `format!`, which takes five times as long.
+pub(super) fn bound(
     storages: &[&'static str],
     slots: &[usize],
-    way: impl Fn(usize) -> T,
+    way: impl Fn(usize) -> &'static str,
 ) -> (Arc<str>, Arc<str>, u32) {
-    let (mut operands, mut buffers) = (String::new(), String::new());
+    let mut operands = String::with_capacity(storages.len() * "vec2<u32>/00/straight ".len());
+    let mut buffers = String::with_capacity(storages.len() * "vec2<u32> ".len());
     let mut bound = 0;
     for (at, (name, &slot)) in storages.iter().zip(slots).enumerate() {
         let space = if at == 0 { "" } else { " " };
-        // Writing to a String never fails.
-        let _ = write!(operands, "{space}{name}/{slot}/{}", way(at));
+        operands.extend([space, name, "/"]);
+        match char::from_digit(slot as u32, 10) {
+            Some(digit) => operands.push(digit),
+            None => operands.push_str(&slot.to_string()),
+        }
+        operands.extend(["/", way(at)]);
         if slot == bound {
-            let _ = write!(buffers, "{space}{name}");
+            buffers.extend([space, name]);
             bound += 1;
         }
     }
@@ -261,7 +265,10 @@ pub(super) fn kernel(
 ) -> KernelKey {
     // New outputs are written at the step's number.
     let inner = |at: usize| shape.inner.get(at).copied();
-    let inner = |at: usize| inner(at).unwrap_or(u32::from(shape.vector > 1));
+    let inner = |at: usize| match inner(at).unwrap_or(u32::from(shape.vector > 1)) {
+        0 => "0",
+        _ => "1",
+    };
     let (operands, buffers, bound) = bound(storages, shape.slots, inner);
     let walked = (storages.len() - usize::from(!shape.strided_out)) as u32;
     let words = 1 + walked + (shape.rank - 1) + walked * shape.rank;

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::apply::{Operands, Values, apply};
-use super::chain::{self, Chain, Role, Source, is_computed, roles};
+use super::chain::{self, Chain, Role, Source, at_once, is_computed, roles};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::Kind;
@@ -40,6 +40,9 @@ pub(super) fn evaluate(
         let Some(out) = output.bytes.get_mut(range) else {
             return;
         };
+        if layout.elements() <= BLOCK && at_once(expression, numbers, inputs, output.dtype, out) {
+            return;
+        }
         let copied = turned_first(expression, inputs, output.dtype, out);
         let expression = copied.as_ref().unwrap_or(expression);
         let most = BLOCK.min(layout.elements());

@@ -112,19 +112,13 @@ impl Planner<'_, '_> {
         }
         let operands = self.problem.inputs.iter().chain([&self.problem.output]);
         let layouts: SmallVec<[&Layout; 4]> = operands.map(|operand| operand.layout).collect();
-        let kept = self.op.along.kept(layouts[0].rank());
-        let along = self.op.along.axes.clone();
-        let part = |first: &Dims, rest: &Dims| -> Result<SmallVec<[Layout; 4]>> {
-            let order: Dims = first.iter().chain(rest).copied().collect();
-            let turned = layouts.iter().map(|layout| layout.permute(&order));
-            turned
-                .map(|layout| Ok(layout?.leading(first.len())))
-                .collect()
+        let part = |axes: &Dims| -> SmallVec<[Layout; 4]> {
+            layouts.iter().map(|layout| layout.alone(axes)).collect()
         };
-        let rows = part(&kept, &along)?;
+        let rows = part(&self.op.along.kept(layouts[0].rank()));
         // Weight and bias are the same for all rows.
         let mut kept = merge(&[&rows[0], &rows[rows.len() - 1]]);
-        let columns = part(&along, &self.op.along.kept(layouts[0].rank()))?;
+        let columns = part(&self.op.along.axes);
         let reduced = merge(&columns.iter().collect::<SmallVec<[&Layout; 4]>>());
         let length: usize = reduced.dims.iter().product();
         let steps_of = |operand: usize| reduced.strides[operand].last().copied().unwrap_or(1);

@@ -133,7 +133,7 @@ impl Run<'_, '_> {
         size: usize,
         finish: impl Fn(&[F::State], &mut [u8]) + Sync,
     ) -> Result<()> {
-        let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order())?;
+        let space = Space::of(self.input.layout, &self.op.along, self.op.what.has_order());
         let bytes = self.output.layout.elements() * size;
         let out = self.output.bytes.get_mut(..bytes).unwrap_or_default();
         reduce(self.op.name(), fold, &space, data, (out, size), &finish)
@@ -161,7 +161,7 @@ pub(in crate::ops) fn rows<W: Float>(
     data: &dyn Read<W>,
     rows: usize,
 ) -> Result<Vec<[f64; 2]>> {
-    let space = Space::of(layout, along, false)?;
+    let space = Space::of(layout, along, false);
     let (op, count) = (what.name(), space.length() as f64);
     let mut states = host_vec(op, rows)?;
     states.resize(rows, [0.0; 2]);

@@ -484,7 +484,7 @@ mod tests {
                 axes: smallvec![axis],
                 keep: false,
             };
-            let space = Space::of(&Layout::contiguous([5, 3000]), &along, false).unwrap();
+            let space = Space::of(&Layout::contiguous([5, 3000]), &along, false);
             let folder = Folder {
                 fold: &Total,
                 space: &space,

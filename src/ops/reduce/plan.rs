@@ -78,7 +78,7 @@ pub(super) fn launches(
     let [input] = &problem.inputs[..] else {
         return Ok(Launches::new());
     };
-    let space = Space::of(input.layout, &op.along, op.what.has_order())?;
+    let space = Space::of(input.layout, &op.along, op.what.has_order());
     let scratch = problem.inputs.len() + 1;
     let mut planner = Planner::new(op.what, input.dtype, &space, scratch, capabilities);
     let source = (Source::Values, Bound::whole(0));
@@ -104,7 +104,7 @@ pub(in crate::ops) fn states(
     scratch: usize,
     capabilities: &Capabilities,
 ) -> Result<Launches> {
-    let space = Space::of(input.layout, along, what.has_order())?;
+    let space = Space::of(input.layout, along, what.has_order());
     let mut planner = Planner::new(what, input.dtype, &space, scratch, capabilities);
     let bytes = (space.outputs() * planner.state.bytes()) as u64;
     if bytes <= capabilities.max_binding_bytes && planner.is_one_piece(&[*input]) {

@@ -3,7 +3,6 @@
 use smallvec::smallvec;
 
 use super::Along;
-use crate::error::Result;
 use crate::layout::{Layout, Strides, merge, place};
 use crate::memory::order;
 use crate::shape::Dims;
@@ -19,7 +18,7 @@ pub(in crate::ops) struct Space {
 }
 
 impl Space {
-    pub(in crate::ops) fn of(layout: &Layout, along: &Along, has_order: bool) -> Result<Self> {
+    pub(in crate::ops) fn of(layout: &Layout, along: &Along, has_order: bool) -> Self {
         let kept = along.kept(layout.rank());
         let mut reduced = along.axes.clone();
         if !has_order {
@@ -28,21 +27,16 @@ impl Space {
                 (!(layout.strides()[axis].unsigned_abs() as u64), 0)
             });
         }
-        let order: Dims = kept.iter().chain(&reduced).copied().collect();
-        let kept_layout = layout.permute(&order)?.leading(kept.len());
-        let order: Dims = reduced.iter().chain(&kept).copied().collect();
-        let reduced_layout = layout.permute(&order)?.leading(reduced.len());
         // New outputs are contiguous, so that all dimensions that lie evenly here merge.
-        let outputs = Layout::contiguous(kept_layout.shape().clone());
-        let kept = merge(&[&kept_layout, &outputs]);
-        let reduced = merge(&[&reduced_layout]);
-        Ok(Self {
+        let kept = merge(&[&layout.alone(&kept)]);
+        let reduced = merge(&[&layout.alone(&reduced)]);
+        Self {
             kept: kept.dims,
             kept_strides: kept.strides.into_iter().next().unwrap_or_default(),
             reduced: reduced.dims,
             reduced_strides: reduced.strides.into_iter().next().unwrap_or_default(),
             offset: layout.offset(),
-        })
+        }
     }
 
     pub(super) fn outputs(&self) -> usize {
