@@ -9,15 +9,17 @@
 //           index at once and walks those of its part alone; 0: each invocation looks through all of it
 // change    "add", "set", "max" or "min"
 // element   what is added or compared: "f32", "i32", "u32", "f64"; what is set at once: "vec4<u32>", "vec2<u32>", "u32", or
-//           "u16" and "u8", which lie in words whose other elements are others' to set
+//           "u16" and "u8", which lie in words whose other elements are others' to set; so do "f16_bits" and "bf16_bits",
+//           which are compared
 // signed    1: negative indices count from the end of the axis
 // rank      dimensions of the lines after merging; the outermost size is not needed
 //
 // All positions count in elements of that kind; they wrap, so strides may be negative.
-{% set lanes = 4 if element == "u8" else 2 if element == "u16" else 1 -%}
+{% set lanes = 4 if element == "u8" else 2 if element in ["u16", "f16_bits", "bf16_bits"] else 1 -%}
 {% set bits = 32 // lanes -%}
 {# Numbers are compared by their bits: no adapter loses a NaN, a subnormal or the sign of a zero so, and f64 needs no kernels. -#}
 {% set is_extreme = change in ["max", "min"] -%}
+{% set is_put = change == "set" or lanes > 1 -%}
 {% set compared = "vec2<u32>" if element == "f64" else "u32" -%}
 {% set kind = "u32" if lanes > 1 else compared if is_extreme else element -%}
 struct Params {
@@ -52,20 +54,7 @@ struct Params {
 @group(0) @binding(0) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(1) var<storage, read_write> source: array<{{ kind }}>;
 @group(0) @binding(2) var<storage, read_write> out: array<{{ "atomic<u32>" if lanes > 1 else kind }}>;
-{%- if change == "set" %}
-
-fn put(place: u32, at: u32) {
-    {%- if lanes == 1 %}
-    out[place] = source[at];
-    {%- else %}
-    let mask = {{ "0xffffu" if bits == 16 else "0xffu" }};
-    let given = (source[at / {{ lanes }}u] >> (at % {{ lanes }}u * {{ bits }}u)) & mask;
-    let shift = place % {{ lanes }}u * {{ bits }}u;
-    atomicAnd(&out[place / {{ lanes }}u], ~(mask << shift));
-    atomicOr(&out[place / {{ lanes }}u], given << shift);
-    {%- endif %}
-}
-{%- elif is_extreme %}
+{%- if is_extreme %}
 
 // A whole number in whose order numbers are taken, NaN before all.
 fn rank(bits: {{ kind }}) -> {{ kind }} {
@@ -79,6 +68,10 @@ fn rank(bits: {{ kind }}) -> {{ kind }} {
     {%- elif element == "f32" %}
     let order = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
     return select({{ turned }}order, 0xffffffffu, (bits & 0x7fffffffu) > 0x7f800000u);
+    {%- elif lanes == 2 %}
+    let order = select(bits | 0x8000u, bits ^ 0xffffu, bits >= 0x8000u);
+    let is_nan = (bits & 0x7fffu) > {{ "0x7c00u" if element == "f16_bits" else "0x7f80u" }};
+    return select({{ turned }}order, 0xffffffffu, is_nan);
     {%- elif element == "i32" %}
     return {{ turned }}(bits ^ 0x80000000u);
     {%- else %}
@@ -93,6 +86,27 @@ fn better(old: {{ kind }}, given: {{ kind }}) -> {{ kind }} {
     return select(old, given, b.x > a.x || (b.x == a.x && b.y > a.y));
     {%- else %}
     return select(old, given, b > a);
+    {%- endif %}
+}
+{%- endif %}
+{%- if is_put %}
+
+fn put(place: u32, at: u32) {
+    {%- if lanes == 1 %}
+    out[place] = source[at];
+    {%- else %}
+    let mask = {{ "0xffffu" if bits == 16 else "0xffu" }};
+    let given = (source[at / {{ lanes }}u] >> (at % {{ lanes }}u * {{ bits }}u)) & mask;
+    let shift = place % {{ lanes }}u * {{ bits }}u;
+    {%- if is_extreme %}
+    // No other invocation writes these bits of the word.
+    let old = (atomicLoad(&out[place / {{ lanes }}u]) >> shift) & mask;
+    let chosen = better(old, given);
+    {%- else %}
+    let chosen = given;
+    {%- endif %}
+    atomicAnd(&out[place / {{ lanes }}u], ~(mask << shift));
+    atomicOr(&out[place / {{ lanes }}u], chosen << shift);
     {%- endif %}
 }
 {%- endif %}
@@ -177,7 +191,7 @@ fn main(
         }
         workgroupBarrier();
         if is_there {
-            {%- if change == "set" %}
+            {%- if is_put %}
             for (var at = 0u; at < count; at++) {
                 let place = at_out + entries[at] * params.out_axis;
                 if place < params.out_count {
@@ -237,7 +251,7 @@ fn main(
         {%- endif %}
         let place = at_out + entry * params.out_axis;
         if entry < params.axis_size && (entry & (params.parts - 1u)) == part && place < params.out_count {
-            {%- if change == "set" %}
+            {%- if is_put %}
             put(place, at_source);
             {%- else %}
             out[place] = {{ combined("out[place]", "source[at_source]") }};

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::faults::FaultHook;
 #[cfg(feature = "fault-injection")]
 use crate::faults::Faults;
-use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages};
+use crate::gpu::{Adapter, Gpu, GpuOptions, Lent, RegionUsages, close_ended};
 use crate::matmul_table::MatmulTable;
 use crate::memory::{Growth, PoolConfig, WhenFull};
 use crate::promise::{Pending, promise};
@@ -400,6 +400,7 @@ impl DeviceBuilder {
         adapter: &Adapter,
         most: Option<u64>,
     ) -> Result<(GpuOptions, ledger::Standing)> {
+        close_ended();
         let (claim, standing) =
             ledger::join_adapter(&adapter.physical(), info, self.memory_limit, most)?;
         let options = GpuOptions {

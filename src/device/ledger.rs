@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Backend, Device, DeviceInfo, find};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::gpu::close_ended;
 use crate::memory::{Bytes, Claim, Ledger, LimitRefused, Overcommitted};
 
 /// What the devices that are open on one adapter were promised and hold, at one moment; from
@@ -216,6 +217,7 @@ impl Device {
     /// their budgets, what each has reserved, and the sums: exact, at one moment. Devices leave it
     /// when they close, and when they are lost.
     pub fn adapter_ledger(&self) -> AdapterLedger {
+        close_ended();
         let standing = &self.0.standing;
         let devices: Vec<LedgerEntry> = standing
             .ledger

@@ -242,7 +242,7 @@ pub struct KernelCompile {
 )]
 #[non_exhaustive]
 pub struct Execution {
-    /// The device's selector and name; `host` where a thread ended before its work.
+    /// The device's selector and name; `host` where a panic ended a thread's work.
     pub device: String,
     /// The operation that failed.
     pub label: String,
@@ -412,6 +412,14 @@ impl Error {
         self
     }
 
+    /// Says of memory that there is not that an op asked for it that is made of others.
+    pub(crate) fn asked_for(mut self, op: &'static str) -> Self {
+        if let Error::OutOfMemory(full) = &mut self {
+            full.op = Some(op);
+        }
+        self
+    }
+
     /// Says of memory that there is not that it was no result.
     pub(crate) fn of_scratch(mut self) -> Self {
         if let Error::OutOfMemory(full) = &mut self
@@ -424,9 +432,10 @@ impl Error {
         self
     }
 
-    /// A thread of the host ended before it had done its work.
+    /// A thread of the host ended before it had done its work, or gave it up.
     pub(crate) fn thread_ended(op: &'static str) -> Self {
-        Self::execution(HOST, op, "its thread ended before the result was there")
+        let why = "a panic came before the result: of its thread, or of a callback that the program gave wgpu and that ran there";
+        Self::execution(HOST, op, why)
     }
 
     pub(crate) fn device_lost(device: impl Into<String>, reason: impl Into<String>) -> Self {

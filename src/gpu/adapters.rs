@@ -161,6 +161,7 @@ pub(super) fn describe(
         0 => limits.max_storage_buffers_per_shader_stage,
         most => limits.max_storage_buffers_per_shader_stage.min(most - 1),
     };
+    let max_bindings = max_bindings.min(limits.max_bindings_per_bind_group);
     if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) || max_bindings < 4 {
         return None;
     }

@@ -101,6 +101,7 @@ pub(super) struct Left {
     /// wgpu waits for the work when the last handle on it goes.
     #[expect(dead_code, reason = "held")]
     pub queue: wgpu::Queue,
+    pub serial: Option<&'static Serial>,
     pub progress: Arc<Progress>,
     pub submissions: u64,
     /// The driver has the regions until then, so nobody else is promised their bytes.
@@ -110,9 +111,39 @@ pub(super) struct Left {
 
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
-/// Keeps it until the process ends, which gives it some time.
+impl Left {
+    /// Looks without waiting whether its work has ended.
+    fn has_ended(&self) -> bool {
+        let poll = || {
+            _ = self.device.poll(wgpu::PollType::Poll);
+            self.progress.count() >= self.submissions
+        };
+        // A panic of wgpu's ends nothing but this.
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true)
+    }
+}
+
+/// Keeps it until its work has ended, and somebody asks; else until the process ends, which gives it some time.
 pub(super) fn leave(left: Left) {
+    close_ended();
     LEFT.lock().push(left);
+}
+
+/// Closes what was left of devices whose work has ended since.
+pub(crate) fn close_ended() {
+    let ended: Vec<Left> = {
+        let mut left = LEFT.lock();
+        left.extract_if(.., |left| {
+            let _hold = left.serial.map(Serial::hold);
+            left.has_ended()
+        })
+        .collect()
+    };
+    for left in ended {
+        // Closing on GL takes its lock.
+        let _hold = left.serial.map(Serial::hold);
+        drop(left);
+    }
 }
 
 /// Has the end of the process wait for a device.
@@ -165,12 +196,8 @@ fn settle() {
         std::mem::forget(gpu);
     }
     for left in &*LEFT.lock() {
-        let poll = || {
-            _ = left.device.poll(wgpu::PollType::Poll);
-            left.progress.count() >= left.submissions
-        };
         let done = |_| {
-            let done = catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true);
+            let done = left.has_ended();
             if !done {
                 thread::sleep(PAUSE);
             }
@@ -213,12 +240,14 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::super::wait::tests::work;
     use crate::device::Device;
 
-    /// The memory of a device that was dropped at work is the driver's still, and is promised to nobody else.
+    /// The memory of a device that was dropped at work is the driver's still, and is promised to nobody else until the work has
+    /// ended.
     #[test]
     fn what_is_left_keeps_its_seat() {
         for info in Device::list().unwrap() {
@@ -247,6 +276,17 @@ mod tests {
             };
             // A device that is quicker than that gets more to do.
             assert!((0..6).any(is_left), "{info}");
+            let others = || {
+                let seats = watch.adapter_ledger().devices;
+                seats
+                    .iter()
+                    .any(|seat| !seat.is_self && seat.budget >= Some(1 << 30))
+            };
+            let started = Instant::now();
+            while others() {
+                assert!(started.elapsed() < Duration::from_secs(300), "{info}");
+                thread::sleep(Duration::from_millis(10));
+            }
         }
     }
 }

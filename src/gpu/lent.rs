@@ -13,6 +13,7 @@ use super::spill::Pin;
 use super::wait::WriteOrder;
 use super::{Gpu, GpuOptions};
 use crate::error::{DeviceFailure, Error, Result};
+use crate::launch::WINDOW_ALIGNMENT;
 
 /// Bytes of a buffer that a device needs, at least: of what is read and moved at a time.
 const LEAST_BUFFER: u64 = 1 << 20;
@@ -25,8 +26,8 @@ pub(crate) struct Lent {
     queue: wgpu::Queue,
 }
 
-/// The first limit that is lower than a device needs, with what there is and what is needed: of compute what WebGPU's least
-/// adapters have, as the templates count on it.
+/// The first limit that is less than a device needs, with what there is and what is needed: of compute what WebGPU's least
+/// adapters have, as the templates count on it; scalars that immediates do not hold lie in a uniform, in a group of its own.
 pub(super) fn missing(limits: &wgpu::Limits) -> Option<(&'static str, u64, u64)> {
     let least = wgpu::Limits::downlevel_defaults();
     macro_rules! compute {
@@ -34,13 +35,30 @@ pub(super) fn missing(limits: &wgpu::Limits) -> Option<(&'static str, u64, u64)>
             [$((stringify!($limit), limits.$limit.into(), least.$limit.into())),*]
         };
     }
-    let [invocations, size, groups, memory] = compute!(
+    let [invocations, size, groups, memory, uniform] = compute!(
         max_compute_invocations_per_workgroup,
         max_compute_workgroup_size_x,
         max_compute_workgroups_per_dimension,
-        max_compute_workgroup_storage_size
+        max_compute_workgroup_storage_size,
+        max_uniform_buffer_binding_size
     );
-    [
+    let uniforms = limits.max_uniform_buffers_per_shader_stage;
+    // Of alignments less is more.
+    let alignments = [
+        (
+            "min_storage_buffer_offset_alignment",
+            limits.min_storage_buffer_offset_alignment,
+        ),
+        (
+            "min_uniform_buffer_offset_alignment",
+            limits.min_uniform_buffer_offset_alignment,
+        ),
+    ];
+    let coarse = alignments
+        .into_iter()
+        .map(|(limit, there)| (limit, u64::from(there), WINDOW_ALIGNMENT))
+        .find(|(_, there, needed)| there > needed);
+    let low = [
         ("max_buffer_size", limits.max_buffer_size, LEAST_BUFFER),
         (
             "max_storage_buffer_binding_size",
@@ -51,21 +69,50 @@ pub(super) fn missing(limits: &wgpu::Limits) -> Option<(&'static str, u64, u64)>
         size,
         groups,
         memory,
+        uniform,
+        ("max_uniform_buffers_per_shader_stage", uniforms.into(), 1),
+        ("max_bind_groups", limits.max_bind_groups.into(), 2),
     ]
     .into_iter()
-    .find(|(_, there, needed)| there < needed)
+    .find(|(_, there, needed)| there < needed);
+    low.or(coarse)
 }
 
 impl Lent {
     /// # Errors
-    /// `DeviceUnavailable` when its backend is none of orlop's, or it has no compute shaders with four storage buffers, or
-    /// less of a limit than it needs.
+    /// `DeviceUnavailable` when it is another adapter's, its backend is none of orlop's, or it has no compute shaders with four
+    /// storage buffers, or less of a limit than it needs.
     pub(crate) fn new(
         adapter: &wgpu::Adapter,
         device: &wgpu::Device,
         queue: &wgpu::Queue,
     ) -> Result<Self> {
         let info = adapter.get_info();
+        let own = device.adapter_info();
+        let of = |info: &wgpu::AdapterInfo| {
+            let wgpu::AdapterInfo {
+                name,
+                vendor,
+                device,
+                device_pci_bus_id,
+                backend,
+                ..
+            } = info;
+            (
+                name.clone(),
+                *vendor,
+                *device,
+                device_pci_bus_id.clone(),
+                *backend,
+            )
+        };
+        if of(&own) != of(&info) {
+            let reason = format!(
+                "the device is one of {} ({:?}); give the adapter that it was requested from",
+                own.name, own.backend
+            );
+            return Err(unavailable(&info.name, reason));
+        }
         if !hal::backends().contains(info.backend.into()) {
             let backend = info.backend;
             let reason = match hal::feature(backend) {
@@ -84,9 +131,11 @@ impl Lent {
                     &info.name,
                     format!(
                         "it was opened without compute shaders, or with {} storage buffers a \
-                         stage, {} buffers in all, where 4 and a uniform are needed; request wgpu::Limits::default()",
+                         stage, {} buffers in all, {} bindings a group, where 4 and a uniform are needed; request \
+                         wgpu::Limits::default()",
                         limits.max_storage_buffers_per_shader_stage,
-                        limits.max_buffers_and_acceleration_structures_per_shader_stage
+                        limits.max_buffers_and_acceleration_structures_per_shader_stage,
+                        limits.max_bindings_per_bind_group
                     ),
                 )
             })?;

@@ -38,6 +38,7 @@ use std::time::Duration;
 pub(crate) use adapters::{Adapter, adapters};
 pub(crate) use block::{Elsewhere, GpuBlock, Held};
 pub(crate) use encode::{Blocks, Kernels};
+pub(crate) use exit::close_ended;
 pub(crate) use hal::{AdapterMemory, adapter_memory, features_off};
 pub(crate) use halves::Conversions;
 pub(crate) use lent::Lent;

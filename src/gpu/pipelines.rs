@@ -148,10 +148,13 @@ impl Pipelines {
                 })
         };
         let operands = layout(&entries);
-        let uniform = layout(&[buffer(0, wgpu::BufferBindingType::Uniform)]);
+        let uniform;
         let (mut groups, immediate_size) = match space {
             ParamsSpace::Immediate => (vec![Some(&operands)], key.words * 4),
-            ParamsSpace::Uniform => (vec![Some(&operands), Some(&uniform)], 0),
+            ParamsSpace::Uniform => {
+                uniform = layout(&[buffer(0, wgpu::BufferBindingType::Uniform)]);
+                (vec![Some(&operands), Some(&uniform)], 0)
+            }
         };
         let texels = key.reads_texels().then(|| texels::layout(&self.device));
         if texels.is_some() {

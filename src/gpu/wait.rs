@@ -247,6 +247,7 @@ impl Gpu {
                 claim,
                 device: self.device.clone(),
                 queue: self.queue.clone(),
+                serial: self.serial,
                 progress: Arc::clone(&self.progress),
                 submissions: last.number,
             });

@@ -54,8 +54,8 @@ impl DeviceBuilder {
     /// the one that the device was requested from, the queue the device's.
     ///
     /// - **What it can do** are the device's features and limits, whatever the adapter has. All
-    ///   that is needed are compute shaders with four storage buffers, bound by 1 MiB, and
-    ///   `downlevel_defaults()`'s workgroups (`wgpu::Limits::default()` has both). What is missing has a fallback: without
+    ///   that is needed are compute shaders with four storage buffers, bound by 1 MiB at multiples of 256 bytes, a uniform buffer in
+    ///   a second bind group, and `downlevel_defaults()`'s workgroups (`wgpu::Limits::default()` has all of it). What is missing has a fallback: without
     ///   `IMMEDIATES` scalars travel in a uniform buffer, without `SUBGROUP` other kernels run,
     ///   without `SHADER_F64` f64 goes to the CPU, without `SHADER_F16` of f16 `rand`, `randn` and programs' own kernels, without
     ///   `SHADER_INT64` what asks whether f64 are zero (`any`, `all`, casts to bool), and so do expressions that read as many tensors as
@@ -81,15 +81,18 @@ impl DeviceBuilder {
     ///   empty, inside of wgpu, and so before what is presented.
     /// - **Memory**: without [`memory_limit`](DeviceBuilder::memory_limit) the budget on a hardware
     ///   GPU is nine tenths of what is free now, where the driver tells; 64 MiB of it are needed.
-    ///   [`Device::driver_reserved`] counts the whole wgpu device.
+    ///   [`Device::driver_reserved`] counts the whole wgpu device. Under its default `memory_hints` wgpu takes blocks of up to 256 MiB
+    ///   for regions that are smaller, and keeps the last one: `MemoryHints::MemoryUsage` takes less.
     /// - **GL** has one context for an adapter behind a lock of wgpu's, and a call that waits for
     ///   it longer than seconds panics. orlop's own calls take turns and are short; the program's
     ///   calls do not take part in that, so its work on GL must be short as well.
-    /// - **Dropping** the device and its tensors leaves the wgpu device as it was.
+    /// - **Dropping** the device and its tensors leaves the wgpu device as it was; while it is at work for longer than
+    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows, orlop has handles on it and its budget in the ledger until somebody
+    ///   has polled it to the end of that, and looks at the ledger or opens or drops a device.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute
-    /// shaders with what is needed, the queue is another device's, or orlop was built without the feature
+    /// shaders with what is needed, it is another adapter's, the queue is another device's, or orlop was built without the feature
     /// for its backend;
     /// [`Error::DeviceLost`](crate::Error::DeviceLost); [`Error::TimedOut`](crate::Error::TimedOut) where the queue is at
     /// work for longer than waits may take; [`Error::OutOfMemory`](crate::Error::OutOfMemory)

@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 /// Moves bits, so NaN payloads and subnormals stay: the op that it is named after, or part of it.
 pub(super) struct Copy(pub &'static str);
 
-/// Copies that a program asks for, or that lie row-major for it.
+/// Copies that a program asks for.
 pub(super) const COPY: Copy = Copy("copy");
 
 /// What moves the bits of an element, or of four.
@@ -50,7 +50,7 @@ pub(super) fn near<'a>(
     launches: impl FnOnce(u64) -> Result<u64>,
 ) -> Result<Cow<'a, Tensor>> {
     match is_far(op, operands, operand, launches)? {
-        true => operand.copy_once().map(Cow::Owned),
+        true => operand.copy_once(op.name()).map(Cow::Owned),
         false => Ok(Cow::Borrowed(operand)),
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn by_rows<'a>(
     let (_, output) = op.infer(&given)?;
     match op.missing(capabilities, &given, output) {
         Some(_) => Ok(Cow::Borrowed(operand)),
-        None => operand.copy_at_home().map(Cow::Owned),
+        None => operand.copy_at_home(op.name()).map(Cow::Owned),
     }
 }
 
@@ -113,10 +113,15 @@ impl Tensor {
     /// # Errors
     /// What any op can meet ([`Error`](crate::Error#what-any-op-can-meet)).
     pub fn contiguous(&self) -> Result<Tensor> {
-        if self.is_contiguous() {
-            return Ok(self.clone());
+        self.contiguous_for("contiguous")
+    }
+
+    /// The same for the op that is named.
+    pub(super) fn contiguous_for(&self, op: &'static str) -> Result<Tensor> {
+        match self.is_contiguous() {
+            true => Ok(self.clone()),
+            false => self.copy_at_home(op),
         }
-        road::run_at_home(&COPY, self)
     }
 
     /// A contiguous copy with a storage of its own.
@@ -127,14 +132,14 @@ impl Tensor {
         road::run(&COPY, &[self])
     }
 
-    /// [`Tensor::copy`] where the tensor lives, whatever the scope.
-    pub(in crate::ops) fn copy_at_home(&self) -> Result<Tensor> {
-        road::run_at_home(&COPY, self)
+    /// [`Tensor::copy`] where the tensor lives, whatever the scope, for the op that is named.
+    pub(in crate::ops) fn copy_at_home(&self, op: &'static str) -> Result<Tensor> {
+        road::run_at_home(&Copy(op), self)
     }
 
-    /// A copy where the tensor lives that repeats no dimension, seen as often as here.
-    pub(super) fn copy_once(&self) -> Result<Tensor> {
-        let once = self.view(self.layout().distinct()).copy_at_home()?;
+    /// A copy where the tensor lives that repeats no dimension, seen as often as here, for the op that is named.
+    pub(super) fn copy_once(&self, op: &'static str) -> Result<Tensor> {
+        let once = self.view(self.layout().distinct()).copy_at_home(op)?;
         once.broadcast_to(self.shape())
     }
 
@@ -172,7 +177,7 @@ impl Tensor {
         let view = source.view(source.layout().broadcast_for(op, self.shape())?);
         let view = match view.shares_storage(self) {
             true if view.layout() == self.layout() => return Ok(()),
-            true => view.copy_once()?,
+            true => view.copy_once(op)?,
             false => view,
         };
         let copy = Copy(op);

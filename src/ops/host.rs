@@ -50,8 +50,9 @@ impl Tensor {
 
     /// Writes elements of the caller's memory, row-major, over the tensor's own: all views of the storage see them. In the order
     /// of the device's work, so a read that began before still gets what was there. For a view with gaps or in another order, or
-    /// whose bytes are no whole words of 4 on a GPU, a tensor beside it is made first. More than 4 MiB take as much staging, and
-    /// wait until the last such write has run.
+    /// whose bytes are no whole words of 4 on a GPU, a tensor beside it is made first. More than 4 MiB take as much staging,
+    /// made for them, which takes several times an upload by [`Tensor::from_slice`], and wait until the last such write has run:
+    /// where a frame counts, write parts of up to 4 MiB.
     ///
     /// ```
     /// use orlop::{DType, Device, Tensor};
@@ -119,15 +120,15 @@ impl Tensor {
         turn: impl FnOnce() -> Option<Turn>,
     ) -> Result<Tensor> {
         if self.is_contiguous() || !self.storage().is_spilled() {
-            return self.contiguous();
+            return self.contiguous_for(op);
         }
         if self.has_wide_gaps() {
-            match self.contiguous() {
+            match self.contiguous_for(op) {
                 Err(Error::DeviceLost(_) | Error::OutOfMemory(_)) => {}
                 there => return there,
             }
         }
-        road::move_in_turn(op, self, &Device::cpu(), turn())?.contiguous()
+        road::move_in_turn(op, self, &Device::cpu(), turn())?.contiguous_for(op)
     }
 
     /// Whether more lies between the elements than they are.
@@ -196,7 +197,7 @@ impl Tensor {
             ));
         }
         if self.device() != device && self.has_wide_gaps() {
-            match self.copy_once() {
+            match self.copy_once("to") {
                 Ok(once) => return road::move_to("to", &once, device),
                 // Where nothing can be copied together any more, what lies between travels too.
                 Err(Error::DeviceLost(_) | Error::OutOfMemory(_)) => {}

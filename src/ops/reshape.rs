@@ -76,7 +76,7 @@ impl Tensor {
         match self.layout().reshape(&shape) {
             Some(layout) => Ok(self.view(layout)),
             None => {
-                let copy = self.contiguous()?;
+                let copy = self.contiguous_for("reshape")?;
                 let layout = crate::layout::Layout::contiguous(shape);
                 Ok(copy.view(layout))
             }

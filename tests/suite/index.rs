@@ -22,6 +22,11 @@ pub fn tests() -> Vec<Test> {
         Test::new("index::large_sets", Scope::Device, large_sets),
         Test::new("index::written_in_place", Scope::Device, written_in_place),
         Test::new("index::halves_of_threads", Scope::Device, halves_of_threads),
+        Test::new(
+            "index::few_of_many_halves",
+            Scope::Device,
+            few_of_many_halves,
+        ),
         Test::new("index::hardware_sets", Scope::Gpu, hardware_sets),
         Test::new("index::hardware_sums", Scope::Gpu, hardware_sums),
         Test::new("index::hardware_extremes", Scope::Gpu, hardware_extremes),
@@ -1016,6 +1021,61 @@ fn written_in_place(context: &Context) -> Result<()> {
         refused.unwrap_err();
     }
     same(&line, &[2, 1, 5, 2])
+}
+
+/// Few entries of many are summed by themselves: the same bits as with all of them, and memory for those few.
+fn few_of_many_halves(context: &Context) -> Result<()> {
+    cases(context.times(6), |rng| {
+        for dtype in [DType::F16, DType::BF16] {
+            let device = &context.builder().build()?;
+            let random = |shape: &[usize], seed| Tensor::randn(device, shape, DType::F32, seed);
+            let (axis, shape) = *rng.pick(&[(0, [701, 3, 13]), (1, [2, 900, 7]), (2, [5, 4, 800])]);
+            let count = 1 + rng.below(6);
+            let mut given = shape;
+            given[axis] = count;
+            let (table, source) = (random(&shape, 1)?, random(&given, 2)?.mul(300.0)?);
+            let (table, source) = (table.cast(dtype)?, source.cast(dtype)?);
+            let table = match rng.one_in(2) {
+                true => table.transpose(0, 2)?.copy()?.transpose(0, 2)?,
+                false => table,
+            };
+            // Some from the end, some the same, some that do not exist.
+            let size = shape[axis] as i32;
+            let numbers: Vec<i32> = (0..count)
+                .map(|_| *rng.pick(&[-1, size - 1, -size, 0, 17, 17 - size, size, -size - 1]))
+                .collect();
+            let index = Tensor::from_slice(device, &numbers, [count])?;
+            let index = match rng.one_in(2) && numbers.iter().all(|&at| at >= 0) {
+                true => index.cast(DType::U32)?,
+                false => index,
+            };
+            let want = table.index_add(axis, &index, &source)?;
+            device.synchronize()?;
+            device.reset_peaks();
+            let before = device.memory().allocated;
+            table.index_add_assign(axis, &index, &source)?;
+            let peak = device.memory().peak_allocated - before;
+            assert!(
+                peak < table.elements() as u64,
+                "{peak} bytes for {given:?} of {shape:?}"
+            );
+            let bits = |x: &Tensor| x.cast(DType::F32)?.to_vec::<f32>();
+            let (got, want) = (bits(&table)?, bits(&want)?);
+            assert!(got == want, "{dtype} {numbers:?} along {axis} of {shape:?}");
+        }
+        Ok(())
+    })?;
+    // What it is made of is not what the program asked for.
+    let table_bytes = 1 << 20;
+    let device = &context.builder().memory_limit(table_bytes + 4096).build()?;
+    let table = Tensor::zeros(device, [1 << 13, 64], DType::BF16)?;
+    let places = Tensor::zeros(device, [8], DType::U32)?;
+    let rows = Tensor::zeros(device, [8, 64], DType::BF16)?;
+    match table.index_add_assign(0, &places, &rows) {
+        Err(Error::OutOfMemory(full)) => assert_eq!(full.op, Some("index_add_assign")),
+        done => panic!("{done:?} in {}", device.memory_summary()),
+    }
+    Ok(())
 }
 
 /// Sums of halves are made apart: threads add one after the other, and nothing but what they name is written.

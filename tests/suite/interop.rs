@@ -408,7 +408,59 @@ fn refused_devices(context: &Context) -> Result<()> {
         weak.assert_undisturbed();
     }
 
+    // Less than the defaults of what scalars and windows need.
+    type Change = fn(&mut wgpu::Limits);
+    let changes: [(Change, &str); 4] = [
+        (
+            |limits| limits.min_storage_buffer_offset_alignment = 512,
+            "min_storage_buffer_offset_alignment of 512 where 256 is",
+        ),
+        (
+            |limits| limits.max_bind_groups = 1,
+            "max_bind_groups of 1 where 2 is",
+        ),
+        (
+            |limits| limits.max_uniform_buffers_per_shader_stage = 0,
+            "max_uniform_buffers_per_shader_stage of 0 where 1 is",
+        ),
+        (
+            |limits| limits.max_uniform_buffer_binding_size = 64,
+            "max_uniform_buffer_binding_size of 64 where 16384 is",
+        ),
+    ];
+    let with = |change: Change| {
+        let mut required_limits = wgpu::Limits::default();
+        change(&mut required_limits);
+        let descriptor = wgpu::DeviceDescriptor {
+            required_limits,
+            ..Default::default()
+        };
+        Owner::with(context, &descriptor)
+    };
+    for (change, lacking) in changes {
+        let weak = with(change);
+        let error = weak.lend().unwrap_err().to_string();
+        assert!(error.contains(lacking), "{error}");
+        weak.assert_undisturbed();
+    }
+    let narrow = with(|limits| limits.max_bindings_per_bind_group = 4);
+    let device = narrow.lend()?;
+    let of = |value: f32| Tensor::full(&device, [5], value, DType::F32);
+    let inputs = [of(1.0)?, of(2.0)?, of(3.0)?, of(4.0)?];
+    let sum = fused(|e| {
+        let [a, b, c, d] = inputs.each_ref().map(|input| e.input(input));
+        a + b + c + d
+    })?;
+    assert_eq!(sum.to_vec::<f32>()?, [10.0; 5]);
+    narrow.assert_undisturbed();
+
     let one = Owner::new(context);
+    let stranger = strange_adapter();
+    let error = Device::from_wgpu(&stranger, &one.device, &one.queue).unwrap_err();
+    assert!(
+        error.to_string().contains("it was requested from"),
+        "{error}"
+    );
     let other = one.beside();
     let error = Device::from_wgpu(&one.adapter, &one.device, &other.queue).unwrap_err();
     assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
@@ -421,17 +473,20 @@ fn refused_devices(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A backend that wgpu has for another crate's sake, as the tests have the one without a driver: never listed, and
-/// refused by name.
-fn strange_backends() -> Result<()> {
+fn strange_adapter() -> wgpu::Adapter {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = wgpu::Backends::NOOP;
     descriptor.backend_options.noop.enable = true;
     let found = pollster::block_on(
         wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::NOOP),
     );
-    let adapter = found.into_iter().next().expect("built with it");
-    let owner = Owner::on(adapter, &wgpu::DeviceDescriptor::default());
+    found.into_iter().next().expect("built with it")
+}
+
+/// A backend that wgpu has for another crate's sake, as the tests have the one without a driver: never listed, and
+/// refused by name.
+fn strange_backends() -> Result<()> {
+    let owner = Owner::on(strange_adapter(), &wgpu::DeviceDescriptor::default());
     let error = owner.lend().unwrap_err();
     assert!(matches!(error, Error::DeviceUnavailable(_)), "{error}");
     assert!(error.to_string().contains("backend Noop"), "{error}");

@@ -65,7 +65,7 @@ impl Elementwise {
                 continue;
             }
             if view.shares_storage(into) {
-                view = view.copy_once()?;
+                view = view.copy_once(self.name)?;
             }
             renamed.push(Node::Input(others.len() as u8));
             others.push(view);

@@ -4,6 +4,7 @@
 //! axis is never read or written, on any device: it takes a 0, and adds nothing. Errors would need the
 //! numbers on the host; who wants them asks [`Tensor::check_indices`].
 
+mod halves;
 mod scatter;
 mod take;
 
@@ -111,7 +112,7 @@ impl Tensor {
     /// A copy in which each entry of `axis` is the largest of itself and of the elements of `source` that `index` names it for
     /// (PyTorch's `scatter_reduce` with `amax`, ONNX's `ScatterElements` with `max`): for axis 1 of three,
     /// `out[i, index[i, j, k], k] = max(out[i, index[i, j, k], k], source[i, j, k])`. Sizes and indices as in
-    /// [`Tensor::scatter_add`]. NaN where one of them is, and -0 is below +0, on every device; f16 and bf16 go through f32 copies.
+    /// [`Tensor::scatter_add`]. NaN where one of them is, and -0 is below +0, on every device.
     ///
     /// # Errors
     /// As [`Tensor::scatter_add`].
@@ -228,7 +229,8 @@ impl Tensor {
         SCATTER_ADD.assign(axis.into(), [self, index, source])
     }
 
-    /// [`Tensor::index_add`] to this tensor's own memory, as [`Tensor::scatter_add_assign`].
+    /// [`Tensor::index_add`] to this tensor's own memory, as [`Tensor::scatter_add_assign`]: rows of a table of embeddings. Where
+    /// the index names few of the entries, sums of f16 and bf16 too take time and memory for these alone (`docs/memory.md`).
     ///
     /// # Errors
     /// As [`Tensor::scatter_add_assign`].
@@ -379,14 +381,14 @@ fn take(op: Take, table: &Tensor, index: &Tensor) -> Result<Tensor> {
     road::run(&op, &[table, &apart])
 }
 
-const SCATTER_ADD: Way = Way::new("scatter_add", true, Change::Add);
-const INDEX_ADD: Way = Way::new("index_add", false, Change::Add);
-const SCATTER_MAX: Way = Way::new("scatter_max", true, Change::Max);
-const SCATTER_MIN: Way = Way::new("scatter_min", true, Change::Min);
-const INDEX_MAX: Way = Way::new("index_max", false, Change::Max);
-const INDEX_MIN: Way = Way::new("index_min", false, Change::Min);
-const SCATTER: Way = Way::new("scatter", true, Change::Set);
-const INDEX_COPY: Way = Way::new("index_copy", false, Change::Set);
+const SCATTER_ADD: Way = Way::new(["scatter_add", "scatter_add_assign"], true, Change::Add);
+const INDEX_ADD: Way = Way::new(["index_add", "index_add_assign"], false, Change::Add);
+const SCATTER_MAX: Way = Way::new(["scatter_max", "scatter_max_assign"], true, Change::Max);
+const SCATTER_MIN: Way = Way::new(["scatter_min", "scatter_min_assign"], true, Change::Min);
+const INDEX_MAX: Way = Way::new(["index_max", "index_max_assign"], false, Change::Max);
+const INDEX_MIN: Way = Way::new(["index_min", "index_min_assign"], false, Change::Min);
+const SCATTER: Way = Way::new(["scatter", "scatter_assign"], true, Change::Set);
+const INDEX_COPY: Way = Way::new(["index_copy", "index_copy_assign"], false, Change::Set);
 
 impl Way {
     /// A changed copy of the first operand.
@@ -405,13 +407,19 @@ impl Way {
             return road::run(&op, &[target, &index, &source]);
         }
         road::check(&op, &operands, None)?;
-        let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
+        let wide = |x: &Tensor| {
+            let wide = x.cast(DType::F32);
+            wide.map_err(|error| error.asked_for(self.op))
+        };
+        let (target, source) = (wide(target)?, wide(source)?);
         self.run(axis.into(), [&target, index, &source])?
             .cast(dtype)
+            .map_err(|error| error.asked_for(self.op))
     }
 
     /// Changes the first operand itself.
-    fn assign(self, axis: Axis, operands: [&Tensor; 3]) -> Result<()> {
+    fn assign(mut self, axis: Axis, operands: [&Tensor; 3]) -> Result<()> {
+        self.op = self.in_place;
         let [target, index, source] = operands;
         target.check_distinct(self.op)?;
         let axis = axis.of(self.op, target.shape())?;
@@ -421,12 +429,13 @@ impl Way {
             return Ok(());
         }
         // Where the tensor lives, what comes before too.
-        target
+        let changed = target
             .device()
             .scope(|| match self.is_of_halves(target.dtype()) {
                 true => self.assign_sums(axis, operands),
                 false => self.assign_checked(&op, operands),
-            })
+            });
+        changed.map_err(|error| error.asked_for(self.op))
     }
 
     fn into(self, axis: usize, target: &Tensor) -> Scatter {
@@ -437,32 +446,19 @@ impl Way {
         }
     }
 
-    /// What is kept in another dtype is made apart; what is named alone comes back.
-    fn assign_sums(self, axis: usize, operands: [&Tensor; 3]) -> Result<()> {
-        let [target, index, source] = operands;
-        // Read once: others may write it meanwhile.
-        let index = &match index.device() == target.device() {
-            true => index.copy_once()?,
-            false => road::move_to(self.op, index, target.device())?,
-        };
-        let _alone = road::alone(target);
-        let sums = self.run(axis.into(), [target, index, source])?;
-        let named = match self.along {
-            true => Take::gather(self.op, axis),
-            false => Take::select(self.op, axis),
-        };
-        let named = take(named, &sums, index)?;
+    /// Writes a source over what is named.
+    fn set(self, axis: usize, operands: [&Tensor; 3]) -> Result<()> {
         let set = Self {
             change: Change::Set,
             ..self
         };
-        set.assign_checked(&set.into(axis, target), [target, index, &named])
+        set.assign_checked(&set.into(axis, operands[0]), operands)
     }
 
     fn assign_checked(self, op: &Scatter, operands: [&Tensor; 3]) -> Result<()> {
         let [target, index, source] = operands;
         let apart = |operand: &Tensor| match operand.shares_storage(target) {
-            true => operand.copy_once(),
+            true => operand.copy_once(self.op),
             false => Ok(operand.clone()),
         };
         let [index, source] = [&apart(index)?, &apart(source)?];
@@ -482,7 +478,7 @@ impl Way {
         if is_far(op, &given, target, launches)? {
             // Rows that lie too far apart for kernels are changed in a copy.
             let _alone = road::alone(target);
-            let near = target.copy_once()?;
+            let near = target.copy_once(self.op)?;
             let op = self.into(op.axis, &near);
             self.assign_checked(&op, [&near, index, source])?;
             return target.assign_for(self.op, &near);
@@ -491,9 +487,9 @@ impl Way {
         write(op, &[&index, &source], target)
     }
 
-    /// Whether what is made of elements is kept in another dtype.
+    /// Whether sums are kept in another dtype.
     fn is_of_halves(self, dtype: DType) -> bool {
-        self.change != Change::Set && dtype != dtype.accumulator()
+        self.change == Change::Add && dtype != dtype.accumulator()
     }
 }
 
@@ -526,5 +522,5 @@ fn apart<'a>(
         return near(op, operands, index, launches);
     }
     road::check(op, operands, None)?;
-    index.copy_once().map(Cow::Owned)
+    index.copy_once(op.name()).map(Cow::Owned)
 }

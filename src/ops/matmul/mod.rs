@@ -121,7 +121,7 @@ impl Tensor {
         }
         let forward = inputs.map(|input| match input.layout().goes_back() {
             // What is repeated, as matrices for all batches are, is copied once.
-            true => input.copy_once().map(Cow::Owned),
+            true => input.copy_once(NAME).map(Cow::Owned),
             false => Ok(Cow::Borrowed(input)),
         });
         let forward = forward.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
@@ -145,7 +145,7 @@ fn product(finish: Finish, inputs: &[&Tensor]) -> Result<Tensor> {
         {
             let near = inputs.iter().map(|&input| match is_near(input) {
                 true => Ok(Cow::Borrowed(input)),
-                false => input.copy_once().map(Cow::Owned),
+                false => input.copy_once(NAME).map(Cow::Owned),
             });
             let near = near.collect::<Result<SmallVec<[Cow<'_, Tensor>; 4]>>>()?;
             road::run(

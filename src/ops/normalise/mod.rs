@@ -221,9 +221,9 @@ fn spread(
     }
     let shares = others.iter().any(|other| given.shares_storage(other));
     let own = if shares {
-        given.copy()?
+        given.copy_at_home(op)?
     } else {
-        given.contiguous()?
+        given.contiguous_for(op)?
     };
     let among: Shape = (0..x.rank())
         .map(|axis| {

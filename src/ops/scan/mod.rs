@@ -67,7 +67,7 @@ fn along(x: &Tensor, axis: usize) -> Result<Tensor> {
         let turned: Dims = others.chain([axis]).collect();
         let mut back: Dims = (0..last).collect();
         back.insert(axis, last);
-        let near = x.permute(&turned)?.copy_once()?;
+        let near = x.permute(&turned)?.copy_once(op.name())?;
         return along(&near, last)?.permute(&back);
     }
     let x = near(&op, &[x], x, |limit| {

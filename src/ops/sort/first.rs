@@ -68,7 +68,7 @@ fn candidates(sort: &Sort, lines: &Tensor, tiles: Tiles) -> Result<Tensor> {
         ranges[last] = SliceRange::from(from..from + tiles[0] * tiles[1]);
         let part = lines.slice(&ranges[..])?.reshape(&sized(&tiles)[..])?;
         let kept = sort.kept.map(|kept| kept.min(tiles[1]));
-        road::run(&Sort { kept, ..*sort }, &[&part.contiguous()?])
+        road::run(&Sort { kept, ..*sort }, &[&part.contiguous_for(sort.op)?])
     };
     let of_tiles = found(0, [count, size])?;
     let (home, whole) = (of_tiles.device(), (count * size) as i64);

@@ -171,7 +171,7 @@ impl<'k> KernelLaunch<'k> {
             // Whoever compares operands of one storage, or moves them together, takes them for elements of one dtype.
             match shared == Some(output.dtype) {
                 true => Ok(part),
-                false => part.copy_at_home(),
+                false => part.copy_at_home(self.kernel.name),
             }
         };
         op.outputs.iter().map(part).collect()
@@ -247,7 +247,7 @@ impl<'k> KernelLaunch<'k> {
             return contiguous::write(&op, &inputs, output);
         }
         let _alone = road::alone(output);
-        let whole = output.copy_at_home()?;
+        let whole = output.copy_at_home(kernel.name)?;
         contiguous::write(&op, &inputs, &whole)?;
         output.assign_for(kernel.name, &whole)
     }
@@ -505,7 +505,7 @@ impl<'k> KernelLaunch<'k> {
             };
             arrived.push(match is_free && lies_well {
                 true => tensor.clone(),
-                false => tensor.copy_at_home()?,
+                false => tensor.copy_at_home(self.kernel.name)?,
             });
         }
         Ok(arrived)

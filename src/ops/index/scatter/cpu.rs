@@ -1,5 +1,7 @@
 //! The CPU twin: each core has outputs of its own.
 
+use half::{bf16, f16};
+
 use super::{Change, Seen};
 use crate::cpu::parallel;
 use crate::cpu::stores::LINE;
@@ -13,11 +15,15 @@ const STRIP: usize = 512 << 10;
 /// Entries of which a thread writes the columns of strips back.
 const ROWS: usize = 64;
 
-/// Elements that may be combined with what they meet.
-pub(super) trait Combined: bytemuck::Pod + Send + Sync {
-    fn sum(self, other: Self) -> Self;
+/// Elements of which one comes first.
+pub(super) trait Ordered: bytemuck::Pod + Send + Sync {
     fn larger(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
+}
+
+/// Elements that are added in their own type.
+pub(super) trait Summed: Ordered {
+    fn sum(self, other: Self) -> Self;
 }
 
 /// A whole number in the order of floats, NaN at its end, without a branch: rows are compared in vectors.
@@ -32,12 +38,7 @@ macro_rules! ordered {
 }
 macro_rules! floats {
     ($($float:ty, $bits:ty;)*) => {$(
-        impl Combined for $float {
-            #[inline(always)]
-            fn sum(self, other: Self) -> Self {
-                self + other
-            }
-
+        impl Ordered for $float {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 let rank = |x: $float| ordered!(x, $bits, MAX);
@@ -56,16 +57,34 @@ macro_rules! floats {
 floats! {
     f32, i32;
     f64, i64;
+    f16, i16;
+    bf16, i16;
+}
+
+impl Summed for f32 {
+    #[inline(always)]
+    fn sum(self, other: Self) -> Self {
+        self + other
+    }
+}
+
+impl Summed for f64 {
+    #[inline(always)]
+    fn sum(self, other: Self) -> Self {
+        self + other
+    }
 }
 
 macro_rules! integers {
     ($($integer:ty)*) => {$(
-        impl Combined for $integer {
+        impl Summed for $integer {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)
             }
+        }
 
+        impl Ordered for $integer {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 self.max(other)
@@ -82,7 +101,7 @@ integers!(i32 u32);
 
 impl Seen {
     /// [`Seen::twin`] of numbers.
-    pub(super) fn combined<T: Combined>(
+    pub(super) fn combined<T: Summed>(
         &self,
         change: Change,
         axis: usize,
@@ -92,9 +111,23 @@ impl Seen {
     ) {
         match change {
             Change::Add => self.twin(axis, index, source, output, T::sum),
+            _ => self.extremes::<T>(change, axis, index, source, output),
+        }
+    }
+
+    /// [`Seen::twin`] of the largest or smallest; of halves sums are made in f32, by who calls.
+    pub(super) fn extremes<T: Ordered>(
+        &self,
+        change: Change,
+        axis: usize,
+        index: &HostInput<'_>,
+        source: &HostInput<'_>,
+        output: &mut HostOutput<'_>,
+    ) {
+        match change {
             Change::Max => self.twin(axis, index, source, output, T::larger),
             Change::Min => self.twin(axis, index, source, output, T::smaller),
-            Change::Set => self.twin(axis, index, source, output, |_, b: T| b),
+            Change::Add | Change::Set => {}
         }
     }
 

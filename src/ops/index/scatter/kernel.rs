@@ -68,7 +68,7 @@ impl Walk {
             given.strides()[op.axis],
         ];
         let dtype = source.dtype;
-        let (mut element, mut element_bytes) = (dtype.name(), dtype.size());
+        let (mut element, mut element_bytes) = (number(dtype), dtype.size());
         if op.way.change == Change::Set {
             // Rows of neighbours are moved in units as wide as all steps allow.
             let last = dims.len() - 1;
@@ -254,6 +254,15 @@ impl Walk {
     }
 }
 
+/// Halves are compared by their bits, which takes no f16 of a device's.
+fn number(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => "f16_bits",
+        DType::BF16 => "bf16_bits",
+        _ => dtype.name(),
+    }
+}
+
 fn name(change: Change) -> &'static str {
     match change {
         Change::Add => "add",
@@ -285,12 +294,14 @@ fn key(
 }
 
 pub(in crate::ops::index) fn specialisations(ranks: u32) -> Vec<KernelKey> {
-    let numbers = [DType::F32, DType::I32, DType::U32, DType::F64].map(DType::name);
-    let changes = [Change::Add, Change::Max, Change::Min];
-    let combined = changes.map(|change| numbers.map(|number| (number, change)));
+    let numbers = [DType::F32, DType::I32, DType::U32, DType::F64];
+    let extremes = numbers.into_iter().chain([DType::F16, DType::BF16]);
+    let extremes =
+        extremes.flat_map(|dtype| [Change::Max, Change::Min].map(|change| (number(dtype), change)));
+    let sums = numbers.map(|dtype| (number(dtype), Change::Add));
     let set = ranges::MOVED.map(|element| (element, Change::Set));
     let mut all = Vec::new();
-    for of in combined.into_iter().flatten().chain(set) {
+    for of in sums.into_iter().chain(extremes).chain(set) {
         for rank in 1..=ranks {
             let ways = [(false, false), (false, true), (true, false), (true, true)];
             all.extend(ways.map(|(signed, shared)| key(of, signed, rank, shared)));

@@ -3,6 +3,7 @@
 mod cpu;
 mod kernel;
 
+use half::{bf16, f16};
 use smallvec::{SmallVec, smallvec};
 
 use crate::capabilities::Capabilities;
@@ -34,14 +35,25 @@ pub(super) enum Change {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub op: &'static str,
+    /// The op that changes its tensor itself.
+    pub in_place: &'static str,
     /// The index has the source's dimensions; else only the axis.
     pub along: bool,
     pub change: Change,
 }
 
 impl Way {
-    pub(super) const fn new(op: &'static str, along: bool, change: Change) -> Self {
-        Self { op, along, change }
+    pub(super) const fn new(
+        [op, in_place]: [&'static str; 2],
+        along: bool,
+        change: Change,
+    ) -> Self {
+        Self {
+            op,
+            in_place,
+            along,
+            change,
+        }
     }
 }
 
@@ -264,8 +276,9 @@ impl Op for Scatter {
             (change, DType::F64) => seen.combined::<f64>(change, of, index, source, output),
             (change, DType::I32) => seen.combined::<i32>(change, of, index, source, output),
             (change, DType::U32) => seen.combined::<u32>(change, of, index, source, output),
-            // Done in f32, which the caller has seen to.
-            _ => {}
+            (change, DType::F16) => seen.extremes::<f16>(change, of, index, source, output),
+            (change, DType::BF16) => seen.extremes::<bf16>(change, of, index, source, output),
+            (_, DType::Bool) => {}
         }
         Ok(())
     }
