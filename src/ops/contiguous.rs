@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::elementwise::{Body, Cost};
-use super::order::AxisOrder;
+use super::order::Course;
 use crate::capabilities::Capabilities;
 use crate::cpu;
 use crate::dtype::{DType, by_size};
@@ -181,11 +181,9 @@ impl Tensor {
             false => view,
         };
         let copy = Copy(op);
-        // In the order of what is written, whose neighbours are written together then.
-        match AxisOrder::of(std::iter::once(self.layout())) {
-            Some(order) => write(&copy, &[&order.view(&view)?], &order.view(self)?),
-            None => write(&copy, &[&view], self),
-        }
+        // Neighbours of what is written are written together.
+        let course = Course::of(self.layout());
+        write(&copy, &[&course.view(&view)?], &course.view(self)?)
     }
 
     /// # Errors

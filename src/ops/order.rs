@@ -53,6 +53,42 @@ impl AxisOrder {
     }
 }
 
+/// How a tensor that is written is gone through, and what is read with it: in the order of its memory, and forwards.
+pub(super) struct Course {
+    order: Option<AxisOrder>,
+    /// Axes that go backwards, before they are put in order.
+    back: Dims,
+}
+
+impl Course {
+    pub(super) fn of(written: &Layout) -> Self {
+        let sizes = written.shape().iter().zip(written.strides());
+        let back = sizes
+            .enumerate()
+            .filter(|(_, (size, stride))| **size > 1 && **stride < 0);
+        Self {
+            order: AxisOrder::of(std::iter::once(written)),
+            back: back.map(|(axis, _)| axis).collect(),
+        }
+    }
+
+    /// A tensor of the written one's shape, so.
+    pub(super) fn view(&self, tensor: &Tensor) -> Result<Tensor> {
+        let flipped;
+        let tensor = match self.back.is_empty() {
+            true => tensor,
+            false => {
+                flipped = tensor.flip(&self.back)?;
+                &flipped
+            }
+        };
+        match &self.order {
+            Some(order) => order.view(tensor),
+            None => Ok(tensor.clone()),
+        }
+    }
+}
+
 /// Axes of more than one element, with their steps.
 fn longer(layout: &Layout) -> impl Iterator<Item = (usize, usize)> + '_ {
     let sizes = layout.shape().iter().zip(layout.strides());

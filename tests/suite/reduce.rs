@@ -558,6 +558,17 @@ fn short<T: Number>(context: &Context) -> Result<()> {
                 }
             }
         }
+        // All of rows with gaps between them, and of each outer one, in parts that begin within rows.
+        let rows = if context.is_slow() { 70 } else { 12_000 };
+        for columns in [2, 3, 7, 23, 24] {
+            let x = Operand::<T>::random(context.device(), rng, &[2, rows, columns + 1])?;
+            let x = x.slice(&[0..2, 0..rows, 1..columns + 1])?;
+            for axes in [&[0, 1, 2][..], &[1, 2]] {
+                check(context, What::some(context, rng, T::DTYPE), &x, axes, false)?;
+                let x = x.flip(&[1])?;
+                check(context, What::some(context, rng, T::DTYPE), &x, axes, false)?;
+            }
+        }
         // Columns by many rows, backwards and every other one.
         let x = Operand::<T>::random(context.device(), rng, &[300, 150])?;
         check(

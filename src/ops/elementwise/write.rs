@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::{Argument, AxisOrder, Elementwise, Expression, Function, Node, is_same};
 use crate::error::Result;
 use crate::ops::contiguous;
+use crate::ops::order::Course;
 use crate::road;
 use crate::tensor::Tensor;
 
@@ -34,17 +35,9 @@ impl Elementwise {
         self.into = Some((into.shape().clone(), into.dtype()));
         // Before numbers become tensors, and what lies in the same storage is copied.
         road::check(&self, inputs, Some(into))?;
-        // It is gone through in the order of its memory.
-        let order = AxisOrder::of(std::iter::once(into.layout()));
+        let course = Course::of(into.layout());
         let shape = into.shape();
-        let ordered;
-        let into = match &order {
-            None => into,
-            Some(order) => {
-                ordered = order.view(into)?;
-                &ordered
-            }
-        };
+        let into = &course.view(into)?;
         self.into = Some((into.shape().clone(), into.dtype()));
         let numbers = self.numbers_as_tensors(inputs, Some(into))?;
         // What lies in the same storage: the tensor itself is read where it is written (but where that is folded, as in
@@ -56,10 +49,7 @@ impl Elementwise {
         let mut others: SmallVec<[Tensor; 4]> = SmallVec::new();
         let mut renamed: SmallVec<[Node; 4]> = SmallVec::new();
         for input in inputs.iter().copied().chain(&numbers) {
-            let mut view = input.broadcast_to(shape)?;
-            if let Some(order) = &order {
-                view = order.view(&view)?;
-            }
+            let mut view = course.view(&input.broadcast_to(shape)?)?;
             if is_same(&view, into) && !folds {
                 renamed.push(Node::Old);
                 continue;

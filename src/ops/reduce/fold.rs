@@ -65,6 +65,8 @@ pub(super) const FEW_LANES: usize = 4;
 const LEAST_BLOCK: usize = 16;
 /// Elements of a sum after which it is joined.
 pub(super) const LONGEST: usize = 64;
+/// Neighbours that are fewer are looked up with those that come next: a run of their own takes as long as several elements.
+const FEW: usize = 24;
 /// Elements of rows that take so short that looking one up counts, and of those that are looked up together: what the
 /// nearest cache holds beside their states.
 const SHORT: usize = 512;
@@ -256,15 +258,27 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             return self.short_rows::<LANES, FUSED>(from, length, states);
         }
         let stride = self.reduced_stride();
-        let mut buffer = Vec::new();
+        let are_few = matches!(self.space.reduced[..], [.., _, inner] if inner < FEW);
+        let (mut buffer, mut places) = (Vec::new(), Vec::new());
         let mut tower = Tower::new(self.fold);
         let mut lanes = [self.fold.empty(); LANES];
         for (at, state) in states.iter_mut().enumerate() {
             let base = self.space.first(from + at);
             let (mut index, mut taken) = (range.start, 0);
             while index < range.end {
-                let (from_first, count) = self.next_run(index, range.end, LONGEST * LANES);
-                let run = self.data.run(base + from_first, stride, count, &mut buffer);
+                let most = LONGEST * LANES;
+                let run = match are_few {
+                    true => {
+                        let count = most.min(range.end - index);
+                        self.space.places(index, count, &mut places);
+                        self.data.each(&places, base, &mut buffer)
+                    }
+                    false => {
+                        let (from_first, count) = self.next_run(index, range.end, most);
+                        self.data.run(base + from_first, stride, count, &mut buffer)
+                    }
+                };
+                let count = run.len();
                 let block = match taken == 0 && count >= LEAST_BLOCK {
                     true => self.fold.block::<FUSED>(run, index),
                     false => None,

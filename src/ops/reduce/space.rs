@@ -62,6 +62,38 @@ impl Space {
         }
     }
 
+    /// [`Space::along`] of `count` elements from the `from`th on.
+    pub(super) fn places(&self, from: usize, count: usize, places: &mut Vec<isize>) {
+        let [rows, columns] = match self.reduced[..] {
+            [.., rows, columns] => [rows, columns],
+            [columns] => [1, columns],
+            [] => [1, 1],
+        };
+        let [row_step, step] = match self.reduced_strides[..] {
+            [.., row_step, step] => [row_step, step],
+            [step] => [0, step],
+            [] => [0, 0],
+        };
+        places.clear();
+        while places.len() < count {
+            let at = from + places.len();
+            // Of a plane of the last two dimensions, which go on without a division.
+            let within = at % (rows * columns);
+            let plane = self.along(at - within);
+            let mut column = within % columns;
+            for row in within / columns..rows {
+                let left = count - places.len();
+                if left == 0 {
+                    break;
+                }
+                let start = plane + row as isize * row_step;
+                let few = (column..columns).take(left);
+                places.extend(few.map(|column| start + column as isize * step));
+                column = 0;
+            }
+        }
+    }
+
     /// Whether an output's elements are neighbours, and those of the next output come next.
     pub(in crate::ops) fn is_one_run(&self) -> bool {
         let length = self.length() as isize;
