@@ -442,6 +442,8 @@ impl DeviceBuilder {
                 format!("the device is given, but `{selector}` is selected as well"),
             ));
         }
+        // Before it is asked what is free.
+        close_ended();
         let info = DeviceInfo::adapter("lent".to_owned(), &lent.adapter);
         let (options, standing) = self.options(&info, &lent.adapter, most_of_free(&info))?;
         let gpu = Backend::Gpu(Gpu::lend(lent, options)?);

@@ -107,6 +107,9 @@ pub(super) struct Left {
     /// The driver has the regions until then, so nobody else is promised their bytes.
     #[expect(dead_code, reason = "held")]
     pub claim: Arc<Claim>,
+    /// Last: the end of the process waits for whoever closes it.
+    #[expect(dead_code, reason = "held")]
+    pub counted: Counted,
 }
 
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
@@ -114,12 +117,9 @@ static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 impl Left {
     /// Looks without waiting whether its work has ended.
     fn has_ended(&self) -> bool {
-        let poll = || {
-            _ = self.device.poll(wgpu::PollType::Poll);
-            self.progress.count() >= self.submissions
-        };
-        // A panic of wgpu's ends nothing but this.
-        catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true)
+        // A panic of wgpu's, or of a callback's, ends nothing but this.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.device.poll(wgpu::PollType::Poll)));
+        self.progress.count() >= self.submissions
     }
 }
 
@@ -131,18 +131,15 @@ pub(super) fn leave(left: Left) {
 
 /// Closes what was left of devices whose work has ended since.
 pub(crate) fn close_ended() {
-    let ended: Vec<Left> = {
-        let mut left = LEFT.lock();
-        left.extract_if(.., |left| {
-            let _hold = left.serial.map(Serial::hold);
-            left.has_ended()
-        })
-        .collect()
-    };
-    for left in ended {
-        // Closing on GL takes its lock.
+    // Whoever ends the process waits for that lock, so nothing is waited for with it.
+    let all = std::mem::take(&mut *LEFT.lock());
+    for left in all {
+        // Closing on GL takes its lock, too.
         let _hold = left.serial.map(Serial::hold);
-        drop(left);
+        match left.has_ended() {
+            true => drop(left),
+            false => LEFT.lock().push(left),
+        }
     }
 }
 
@@ -207,7 +204,12 @@ fn settle() {
     }
     // Those that were being closed.
     for _ in 0..LOOKS {
-        if COUNT.load(Ordering::Acquire) <= count {
+        let are_left = LEFT
+            .lock()
+            .iter()
+            .filter(|left| left.serial.is_none())
+            .count();
+        if COUNT.load(Ordering::Acquire) <= count + are_left {
             break;
         }
         thread::sleep(PAUSE);

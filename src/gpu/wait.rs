@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Gpu;
 use super::block::GpuBlock;
 use super::deadline::{Deadline, PAUSE, looks};
-use super::exit::{self, Left};
+use super::exit::{self, Counted, Left};
 use super::health::caught_poll;
 use super::serial::Hold;
 use super::stream::{Stream, Submission};
@@ -248,6 +248,7 @@ impl Gpu {
                 device: self.device.clone(),
                 queue: self.queue.clone(),
                 serial: self.serial,
+                counted: Counted::new(self.serial.is_some()),
                 progress: Arc::clone(&self.progress),
                 submissions: last.number,
             });

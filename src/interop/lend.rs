@@ -87,8 +87,8 @@ impl DeviceBuilder {
     ///   it longer than seconds panics. orlop's own calls take turns and are short; the program's
     ///   calls do not take part in that, so its work on GL must be short as well.
     /// - **Dropping** the device and its tensors leaves the wgpu device as it was; while it is at work for longer than
-    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows, orlop has handles on it and its budget in the ledger until somebody
-    ///   has polled it to the end of that, and looks at the ledger or opens or drops a device.
+    ///   [`wait_timeout`](DeviceBuilder::wait_timeout) allows, orlop has handles on it and its budget in the ledger until its work
+    ///   has ended and the program looks at the ledger ([`Device::adapter_ledger`]) or opens a device.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) when the device has no compute

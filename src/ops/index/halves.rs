@@ -59,9 +59,11 @@ impl Way {
         let sorted = entries.sort(0, SortOrder::Ascending)?;
         // Those that name one entry share the sum of the first.
         let shared = sorted.search_sorted(entries, SearchSide::Left)?;
-        let sums = take(Take::select(self.op, axis), target, &sorted)?.cast(DType::F32)?;
-        self.assign(axis.into(), [&sums, &shared, &source.cast(DType::F32)?])?;
-        let sums = sums.cast(target.dtype())?;
+        let sums = {
+            let sums = take(Take::select(self.op, axis), target, &sorted)?.cast(DType::F32)?;
+            self.assign(axis.into(), [&sums, &shared, &source.cast(DType::F32)?])?;
+            sums.cast(target.dtype())?
+        };
         take(Take::select(self.op, axis), &sums, &shared)
     }
 }
