@@ -90,7 +90,7 @@ impl Tensor {
         self.layout.is_contiguous()
     }
 
-    /// True when both see the same storage.
+    /// True when both see the same storage; never of a tensor without elements, which has none.
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         self.storage.is_same(&other.storage)
     }
