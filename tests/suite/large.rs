@@ -585,13 +585,13 @@ fn too_large(context: &Context) -> Result<()> {
         ("mul", &|| wide.mul(wide)),
         ("div", &|| column.div(row)),
         ("copy", &|| wide.copy()),
-        ("copy", &|| wide.contiguous()),
-        ("copy", &|| wide.reshape([count])),
+        ("contiguous", &|| wide.contiguous()),
+        ("reshape", &|| wide.reshape([count])),
         ("cast", &|| halves.cast(DType::F32)),
         ("matmul", &|| column.matmul(row)),
         ("to", &|| far.to(device)),
         ("add", &|| far.add(&row.slice((.., ..1))?.reshape([1])?)),
-        ("copy", &|| wide.to_vec::<f32>().map(|_| wide.clone())),
+        ("to_vec", &|| wide.to_vec::<f32>().map(|_| wide.clone())),
     ];
     // Made on the CPU where WGSL lacks something, unless it could not return.
     let doubles = || Tensor::randn(device, count / 2 + 1, DType::F64, 1);

@@ -41,7 +41,7 @@ impl Way {
     /// Whether the entries that are named are so few that finding out which are the same takes less than summing all.
     fn are_few(self, axis: usize, [target, index, source]: [&Tensor; 3]) -> bool {
         let work = source.elements() as u128 + LOOKED_UP as u128 * index.elements() as u128;
-        // Negative numbers are added to.
+        // Of i32 the size is added to.
         let is_counted = i32::try_from(target.shape()[axis]).is_ok();
         !self.along && is_counted && MANY as u128 * work <= target.elements() as u128
     }
@@ -50,6 +50,7 @@ impl Way {
     fn sums_of_few(self, axis: usize, [target, index, source]: [&Tensor; 3]) -> Result<Tensor> {
         let size = target.shape()[axis] as i64;
         let entries = match index.dtype() {
+            // What is still negative names nothing when the sums come back.
             DType::I32 => &fused(|e| {
                 let entry = e.input(index);
                 entry.lt(0).select(entry + size, entry)

@@ -178,7 +178,7 @@ impl<W: Float> Loops for Runs<'_, W> {
         let (x_stride, is_row) = (stride(X).unwrap_or(0), stride(ROW).unwrap_or(0) == 0);
         let mut buffer = Vec::new();
         let (mut first, mut rest) = (self.first, self.out);
-        // The few rows of a plane, which the plane that is `first`'s begins with.
+        // The few rows of the plane that is gone through, and the first of them.
         let mut few: Option<(usize, Normals<W>)> = None;
         while !rest.is_empty() {
             let (span, most) = match spread.plane {
