@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Once, Weak};
+use std::sync::{Arc, Once, PoisonError, Weak};
 
 use super::Gpu;
 use super::progress::Progress;
@@ -112,7 +112,12 @@ pub(super) struct Left {
     pub counted: Counted,
 }
 
-static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+/// What is left of devices, which nothing is waited for with.
+fn left() -> std::sync::MutexGuard<'static, Vec<Left>> {
+    // The standard library's: it outlives every schedule of a model.
+    static LEFT: std::sync::Mutex<Vec<Left>> = std::sync::Mutex::new(Vec::new());
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Left {
     /// Looks without waiting whether its work has ended.
@@ -126,19 +131,19 @@ impl Left {
 /// Keeps it until its work has ended, and somebody asks; else until the process ends, which gives it some time.
 pub(super) fn leave(left: Left) {
     close_ended();
-    LEFT.lock().push(left);
+    self::left().push(left);
 }
 
 /// Closes what was left of devices whose work has ended since.
 pub(crate) fn close_ended() {
-    // Whoever ends the process waits for that lock, so nothing is waited for with it.
-    let all = std::mem::take(&mut *LEFT.lock());
+    // Taken out, as looking at them may wait.
+    let all = std::mem::take(&mut *left());
     for left in all {
         // Closing on GL takes its lock, too.
         let _hold = left.serial.map(Serial::hold);
         match left.has_ended() {
             true => drop(left),
-            false => LEFT.lock().push(left),
+            false => self::left().push(left),
         }
     }
 }
@@ -185,14 +190,15 @@ fn settle() {
         Serial::gl().close();
     }
     let open: Vec<Arc<Gpu>> = OPEN.lock().iter().filter_map(Weak::upgrade).collect();
-    let count = open.len();
+    let mut count = open.len();
     for gpu in open {
         // A panic of wgpu's ends nothing but this.
         let _ = catch_unwind(AssertUnwindSafe(|| gpu.settle()));
         // Nobody closes it any more.
         std::mem::forget(gpu);
     }
-    for left in &*LEFT.lock() {
+    let all = std::mem::take(&mut *left());
+    for left in all {
         let done = |_| {
             let done = left.has_ended();
             if !done {
@@ -201,15 +207,13 @@ fn settle() {
             done
         };
         (0..LOOKS).any(done);
+        count += usize::from(left.serial.is_none());
+        // Nobody closes it any more.
+        std::mem::forget(left);
     }
     // Those that were being closed.
     for _ in 0..LOOKS {
-        let are_left = LEFT
-            .lock()
-            .iter()
-            .filter(|left| left.serial.is_none())
-            .count();
-        if COUNT.load(Ordering::Acquire) <= count + are_left {
+        if COUNT.load(Ordering::Acquire) <= count {
             break;
         }
         thread::sleep(PAUSE);

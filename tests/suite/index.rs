@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use orlop::{DType, Device, Error, PlacementEvent, Result, Tensor, f16, with_hardware_plans};
+use orlop::{DType, Device, Error, PlacementEvent, Result, Tensor, bf16, f16, with_hardware_plans};
 
 use crate::adapters::{Context, full};
 use crate::number::{Number, Value, for_each_dtype};
@@ -570,7 +570,8 @@ fn hardware_extremes(context: &Context) -> Result<()> {
 fn extreme_specials(context: &Context) -> Result<()> {
     specials_of::<f32>(context)?;
     specials_of::<f64>(context)?;
-    specials_of::<f16>(context)
+    specials_of::<f16>(context)?;
+    specials_of::<bf16>(context)
 }
 
 fn specials_of<T: Number>(context: &Context) -> Result<()> {
