@@ -89,24 +89,11 @@ impl Lent {
     ) -> Result<Self> {
         let info = adapter.get_info();
         let own = device.adapter_info();
-        let of = |info: &wgpu::AdapterInfo| {
-            let wgpu::AdapterInfo {
-                name,
-                vendor,
-                device,
-                device_pci_bus_id,
-                backend,
-                ..
-            } = info;
-            (
-                name.clone(),
-                *vendor,
-                *device,
-                device_pci_bus_id.clone(),
-                *backend,
-            )
-        };
-        if of(&own) != of(&info) {
+        let of = |info: &wgpu::AdapterInfo| (info.backend, info.vendor, info.device);
+        if of(&own) != of(&info)
+            || own.name != info.name
+            || own.device_pci_bus_id != info.device_pci_bus_id
+        {
             let reason = format!(
                 "the device is one of {} ({:?}); give the adapter that it was requested from",
                 own.name, own.backend

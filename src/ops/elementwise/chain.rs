@@ -176,11 +176,11 @@ fn at_once_of<T: Lanes + bytemuck::Pod>(
     dtype: DType,
     out: &mut [T],
 ) -> Option<()> {
-    let (&Node::Apply(function, _), read) = expression.nodes.split_last()? else {
-        return None;
+    let (node, read) = expression.nodes.split_last()?;
+    let function = match *node {
+        Node::Apply(function, _) if is_plain(function) && !read.iter().any(is_computed) => function,
+        _ => return None,
     };
-    let is_plain = is_plain(function) && !read.iter().any(is_computed);
-    let node = expression.nodes.last().filter(|_| is_plain)?;
     let old = match read.contains(&Node::Old) {
         true => out.to_vec(),
         false => Vec::new(),

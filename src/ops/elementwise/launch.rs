@@ -231,7 +231,7 @@ pub(super) fn storage(dtype: DType, bits: bool) -> &'static str {
 }
 
 /// Operands in text, each with its dtype, its binding and how it is read; the dtype of each binding; how many
-/// of those there are. Every launch makes them: without `format!`, which takes five times as long.
+/// of those there are. Every launch makes them: without `format!`, which takes several times as long.
 pub(super) fn bound(
     storages: &[&'static str],
     slots: &[usize],

@@ -407,14 +407,12 @@ impl Way {
             return road::run(&op, &[target, &index, &source]);
         }
         road::check(&op, &operands, None)?;
-        let wide = |x: &Tensor| {
-            let wide = x.cast(DType::F32);
-            wide.map_err(|error| error.asked_for(self.op))
+        let sums = || {
+            let (target, source) = (target.cast(DType::F32)?, source.cast(DType::F32)?);
+            self.run(axis.into(), [&target, index, &source])?
+                .cast(dtype)
         };
-        let (target, source) = (wide(target)?, wide(source)?);
-        self.run(axis.into(), [&target, index, &source])?
-            .cast(dtype)
-            .map_err(|error| error.asked_for(self.op))
+        sums().map_err(|error| error.asked_for(self.op))
     }
 
     /// Changes the first operand itself.
