@@ -136,6 +136,14 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
     if !context.is_slow() {
         sizes.extend([4095, 4096, 4100, 65_535, 65_536, 262_147]);
         lines.extend([[513, 64], [2000, 8], [8, 4100], [4100, 12], [20_000, 5]]);
+        // Few columns beside each other, in more than one piece.
+        lines.extend([
+            [70_001, 2],
+            [45_000, 3],
+            [33_003, 4],
+            [9000, 15],
+            [9000, 16],
+        ]);
     }
     cases(1, |rng| {
         for &size in &sizes {

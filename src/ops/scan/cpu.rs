@@ -2,7 +2,7 @@
 
 mod loops;
 
-use loops::{Few, Line, Short, Strip};
+use loops::{Few, FewSums, Line, Short, Strip};
 
 use super::OP;
 use crate::cpu::{host_vec, parallel, vectorised};
@@ -26,7 +26,7 @@ const LEAST_STRIP: usize = 256;
 const MOST_ROWS: usize = 4096;
 
 /// Fewer neighbouring lines go one element after the other, as their rows are no vectors.
-const FEW: usize = 8;
+const FEW: usize = 16;
 
 /// What sums are kept in: `added` to a base, in two parts, loses nothing but in its second one.
 pub(super) trait Sum: Number<Wide = Self> + Default {
@@ -344,6 +344,14 @@ impl<W: Sum> Lines<'_, W> {
                 sums[0] = base;
             });
             return;
+        }
+        if self.inner < FEW && self.are_rows() {
+            return vectorised(FewSums {
+                lines: self,
+                start,
+                rows,
+                sums,
+            });
         }
         for (strip, sums) in sums.chunks_mut(STRIP).enumerate() {
             let runs = self.runs(strip * STRIP, sums.len());

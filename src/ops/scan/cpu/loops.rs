@@ -109,13 +109,19 @@ impl<W: Sum> Loops for Short<'_, W> {
 /// Rows one after the other: each is its row and the sum before it.
 #[inline(always)]
 fn add_up<W: Sum>(out: &mut [W], run: &[W], inner: usize) {
-    if inner == 1 {
-        let mut sum = W::default();
-        for (out, &x) in out.iter_mut().zip(run) {
-            sum = sum.plus(x);
-            *out = sum;
+    match inner {
+        1 => {
+            let mut sum = W::default();
+            for (out, &x) in out.iter_mut().zip(run) {
+                sum = sum.plus(x);
+                *out = sum;
+            }
+            return;
         }
-        return;
+        2 => return add_up_rows::<W, 2>(out, run),
+        3 => return add_up_rows::<W, 3>(out, run),
+        4 => return add_up_rows::<W, 4>(out, run),
+        _ => {}
     }
     let first = inner.min(run.len());
     out[..first].copy_from_slice(&run[..first]);
@@ -129,6 +135,25 @@ fn add_up<W: Sum>(out: &mut [W], run: &[W], inner: usize) {
         let (before, row) = out.split_at_mut(at);
         for ((out, &before), &x) in row.iter_mut().zip(&before[at - inner..]).zip(&run[at..]) {
             *out = before.plus(x);
+        }
+    }
+}
+
+/// The same of rows so short that their sums stay in registers.
+#[inline(always)]
+fn add_up_rows<W: Sum, const N: usize>(out: &mut [W], run: &[W]) {
+    let rows = out
+        .as_chunks_mut::<N>()
+        .0
+        .iter_mut()
+        .zip(run.as_chunks::<N>().0);
+    let mut sums: [W; N] = run.first_chunk().copied().unwrap_or([W::default(); N]);
+    for (at, (out, run)) in rows.enumerate() {
+        for column in 0..N {
+            if at > 0 {
+                sums[column] = sums[column].plus(run[column]);
+            }
+            out[column] = sums[column];
         }
     }
 }
@@ -147,6 +172,7 @@ impl<W: Sum> Loops for Few<'_, W> {
         let inner = self.lines.inner;
         let mut bases = [[W::default(); 2]; FEW];
         bases[..self.bases.len()].copy_from_slice(self.bases);
+        let mut several = [W::default(); FEW * CHAINS];
         let mut buffer = Vec::new();
         for (at, out) in self.out.chunks_mut(RUN * inner).enumerate() {
             let start = self.start + (at * RUN * inner) as isize;
@@ -157,10 +183,42 @@ impl<W: Sum> Loops for Few<'_, W> {
             for (base, &sum) in bases.iter_mut().zip(&out[last..]) {
                 *base = W::added(*base, sum);
             }
-            for row in out.chunks_mut(inner) {
-                for (out, &before) in row.iter_mut().zip(&before) {
+            // Some rows at once are vectors, as one is none.
+            let together = &mut several[..inner * CHAINS];
+            for row in together.chunks_mut(inner) {
+                row.copy_from_slice(&before[..inner]);
+            }
+            for rows in out.chunks_mut(together.len()) {
+                for (out, &before) in rows.iter_mut().zip(&*together) {
                     *out = before.plus(*out);
                 }
+            }
+        }
+    }
+}
+
+/// The sums of few neighbouring lines alone.
+pub(super) struct FewSums<'a, W> {
+    pub lines: &'a Lines<'a, W>,
+    pub start: isize,
+    pub rows: usize,
+    pub sums: &'a mut [[W; 2]],
+}
+
+impl<W: Sum> Loops for FewSums<'_, W> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let inner = self.lines.inner;
+        let mut buffer = Vec::new();
+        let mut added = [W::default(); RUN * FEW];
+        for row in (0..self.rows).step_by(RUN) {
+            let count = RUN.min(self.rows - row) * inner;
+            let start = self.start + (row * inner) as isize;
+            let run = self.lines.data.run(start, 1, count, &mut buffer);
+            let added = &mut added[..count];
+            add_up(added, run, inner);
+            for (base, &sum) in self.sums.iter_mut().zip(&added[count - inner..]) {
+                *base = W::added(*base, sum);
             }
         }
     }
