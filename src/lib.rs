@@ -28,17 +28,24 @@
 //! bool lives everywhere: `zeros`, `ones`, `full`, `from_slice`, `to_vec`, views, `cast`, comparisons and logic, `select`, `any`, `all`,
 //! `max`, `min`, `sum` and `cumsum` (counts), and what only moves elements; no arithmetic and no products.
 //!
-//! *All* is: `empty`, `zeros`, `ones`, `full`, `arange`, `from_slice`, `from_vec`, `rand`,
-//! `randn`, `fill`, `copy`, `contiguous`, `cast`, `reshape` and the other views; element by element `add`, `sub`,
-//! `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`, `sign`, `square`, `relu`, comparisons, `select`, of
-//! integers `bitwise_and`, `bitwise_or`, `bitwise_xor`, `bitwise_not`, `shift_left`, `shift_right`,
-//! and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`); of `add`,
-//! `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` each also in place (`add_assign`) and in the memory of an operand that
-//! is used up (`into_add`), and by [`Tensor::fused_assign`] and [`Tensor::into_fused`] any of them, `cast` on the way too; `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all` (and of floats `mean`, `var`, `std`, `norm`,
-//! `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`), `scatter_add`, `index_add` (both also in place), `matmul`, `matmul_with`, `linear` (floats), `to`, `to_vec`, `read_into`, `write_from`, `to_vec_async`, `item`, `display`.
-//! `concat`, `stack`, `split`, `pad`, `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `sort`, `argsort`, `top_k`, `search_sorted`, `nonzero`,
-//! `masked_select`, `scatter`, `index_copy`, and, but for bool, `scatter_max`, `scatter_min`, `index_max` and `index_min` (these six also in place) only move or compare elements by their bits: they run wherever the dtype lives.
-//! `quantile` and `median` of floats are a `sort` and a little arithmetic. `randint` makes i32 and u32.
+//! *All* is:
+//!
+//! - made: `empty`, `zeros`, `ones`, `full`, `scalar`, `arange`, `from_slice`, `from_vec`, `rand`, `randn` (`randint` makes i32 and u32);
+//! - moved: `to`, `to_vec`, `to_vec_async`, `read_into`, `write_from`, `item`, `display`, `copy`, `contiguous`, `assign`, `fill`, `cast`, `reshape` and
+//!   the other views;
+//! - element by element: `add`, `sub`, `mul`, `div`, `rem`, `pow`, `rpow`, `minimum`, `maximum`, `clamp`, `mul_add`, `neg`, `abs`,
+//!   `sign`, `square`, `relu`, comparisons, `select`, of integers `bitwise_and`, `bitwise_or`, `bitwise_xor`, `bitwise_not`, `shift_left`,
+//!   `shift_right`, and what [`fused`] makes of them (all other functions are of floats alone: integers are an error that names `cast`);
+//!   `add`, `sub`, `mul`, `div`, `rem`, `pow`, `minimum` and `maximum` also in place (`add_assign`) and in the memory of an operand that is used up
+//!   (`into_add`), and any of them, `cast` on the way too, by [`Tensor::fused_assign`] and [`Tensor::into_fused`];
+//! - along axes: `sum`, `cumsum`, `prod`, `max`, `min`, `argmax`, `argmin`, `any`, `all`, and of floats `mean`, `var`, `std`, `norm`,
+//!   `logsumexp`, `softmax`, `log_softmax`, `layer_norm`, `rms_norm`, `quantile` and `median` (a `sort` and a little arithmetic);
+//! - products: `matmul`, `matmul_with`, `linear` (floats);
+//! - sums by an index: `scatter_add`, `index_add`, both also in place;
+//! - what only moves or compares elements by their bits, and so runs wherever the dtype lives: `concat`, `stack`, `split`, `chunk`, `pad`,
+//!   `tril`, `triu`, `one_hot`, `index_select`, `embedding`, `gather`, `check_indices`, `sort`, `argsort`, `top_k`, `search_sorted`, `nonzero`, `masked_select`;
+//!   and, also in place, `scatter`, `index_copy` and, but for bool, `scatter_max`, `scatter_min`, `index_max` and `index_min`.
+//!
 //! *On the CPU* under [`Placement::Soft`] means that the op runs there, that its result comes back
 //! and that [`Device::placement_log`] says so; under [`Placement::Strict`] it is an
 //! [`Error::Unsupported`].

@@ -365,6 +365,23 @@ fn files_are_short() {
 }
 
 #[test]
+fn the_architecture_names_every_file() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("it is there");
+    let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let words: BTreeSet<&str> = text.split(|letter| !is_of_name(letter)).collect();
+    for source in sources() {
+        let path = Path::new(&source.path);
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let name = stem.filter(|stem| !matches!(*stem, "mod" | "lib"));
+        assert!(
+            name.is_none_or(|name| words.contains(name)),
+            "docs/architecture.md, \"Floors\", has no src/{}",
+            source.path
+        );
+    }
+}
+
+#[test]
 fn unsafe_is_where_it_may_be() {
     for source in sources() {
         let found = lines_with(&source, &["unsafe"]);

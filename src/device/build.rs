@@ -28,7 +28,7 @@ pub enum Placement {
     Strict,
 }
 
-/// Settings for opening a device, from [`Device::builder`]; the default are those of [`Device::best`].
+/// Settings for opening a device, from [`Device::builder`]; the defaults are those of [`Device::best`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceBuilder {
     selector: Option<String>,
@@ -181,7 +181,7 @@ impl DeviceBuilder {
     ///   than 4 MiB, for the last one that was;
     /// - an allocation that the adapter refuses until memory that went back is free, and any while more than an eighth of what
     ///   is reserved (and 4 MiB) went back to the adapter and may still be in use;
-    /// - with [`WhenFull::SpillToHost`] an op (or [`Device::set_memory_limit`]) that sends tensors to the host or brings them back, for the copies, for reads
+    /// - with [`WhenFull::SpillToHost`] an op (or [`Device::set_memory_limit`]) that sends tensors to the host or brings them back (so does `pin`, and `wgpu_binding`), for the copies, for reads
     ///   that are under way, and for other ops that do; and reads of what is not on the host, for these ops;
     /// - opening a device that is lent ([`build_on_wgpu`](Self::build_on_wgpu)), for what is in its queue;
     /// - opening the first device on each GPU, or software adapter that cannot compute with 64-bit integers, for a kernel that

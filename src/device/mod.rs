@@ -103,7 +103,7 @@ impl Device {
     /// The process's shared CPU device: where work goes that no other device can do. Always there.
     /// For a CPU device with a budget of its own, use `Device::builder().select("cpu")`.
     ///
-    /// Ops on the CPU share their work out among threads that all CPU devices have: two pools of one for each core, or as many
+    /// Ops on the CPU share their work out among threads that all CPU devices have: two thread pools, each with one thread per core, or as many
     /// as the environment variable `RAYON_NUM_THREADS` says when they begin, which is with the first op that is large enough.
     /// An op that is called on a thread of a rayon pool runs on that thread alone.
     pub fn cpu() -> Device {

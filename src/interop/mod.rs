@@ -9,7 +9,7 @@
 //!   [`Tensor::from_wgpu_buffer`](crate::Tensor::from_wgpu_buffer),
 //!   [`Device::submit`](crate::Device::submit).
 //!
-//! Only this module names wgpu types in public; [`wgpu`] is the version to use.
+//! Only this module names wgpu types in public; [`wgpu`] is the version to use, and with its feature `ndarray`.
 
 #[cfg(feature = "ndarray")]
 mod arrays;
@@ -27,4 +27,6 @@ pub use self::npy::{NpyMatrix, NpyMatrixMut};
 #[cfg(feature = "safetensors")]
 pub use self::safetensors::{SafeTensorInfo, SafeTensors, save_safetensors, write_safetensors};
 pub use buffers::WgpuBinding;
+#[cfg(feature = "ndarray")]
+pub use ndarray;
 pub use wgpu;

@@ -1,5 +1,6 @@
 //! Files of named tensors: <https://huggingface.co/docs/safetensors>.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -219,7 +220,7 @@ fn bytes(info: &TensorInfo) -> u64 {
 /// or for one called `__metadata__`, which the format keeps for itself; as [`Tensor::to_vec`].
 pub fn write_safetensors(
     mut writer: impl Write,
-    tensors: &[(&str, &Tensor)],
+    tensors: &[(impl AsRef<str>, impl Borrow<Tensor>)],
     metadata: &[(&str, &str)],
 ) -> Result<()> {
     let failing = Failing::new("write_safetensors", WRITER);
@@ -233,7 +234,7 @@ pub fn write_safetensors(
 /// As [`write_safetensors`]; [`Error::File`](crate::Error::File) names the file.
 pub fn save_safetensors(
     path: impl AsRef<Path>,
-    tensors: &[(&str, &Tensor)],
+    tensors: &[(impl AsRef<str>, impl Borrow<Tensor>)],
     metadata: &[(&str, &str)],
 ) -> Result<()> {
     let path = path.as_ref();
@@ -245,14 +246,17 @@ pub fn save_safetensors(
 
 fn write(
     failing: &Failing,
-    tensors: &[(&str, &Tensor)],
+    tensors: &[(impl AsRef<str>, impl Borrow<Tensor>)],
     metadata: &[(&str, &str)],
     writer: &mut impl Write,
 ) -> Result<()> {
     // Wide elements first, so that each tensor is aligned; then by name.
-    let mut order: Vec<&(&str, &Tensor)> = tensors.iter().collect();
+    let given = tensors.iter();
+    let mut order: Vec<(&str, &Tensor)> = given
+        .map(|(name, tensor)| (name.as_ref(), tensor.borrow()))
+        .collect();
     order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size()), *name));
-    let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
+    let mut names: Vec<&str> = order.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
     if let Some(name) = twice.map(|pair| pair[0]) {

@@ -1363,6 +1363,24 @@ fn fusions(context: &Context) -> Result<()> {
     assert!((0..600).all(|at| got[at] == (x[at % 30] < 0.0)));
     // The input itself, a conversion, a number twice.
     assert_eq!(fused(|e| e.input(&a))?.to_vec::<f32>()?, x);
+    let named = fused(|e| {
+        e.input(&a)
+            .add(1.5)
+            .mul(e.input(&a))
+            .sub(2)
+            .div(3)
+            .rem(4)
+            .neg()
+    })?;
+    let signs = fused(|e| -(((e.input(&a) + 1.5) * e.input(&a) - 2) / 3 % 4))?;
+    assert!(
+        named
+            .ne(&signs)?
+            .logical_and(&named.is_finite()?)?
+            .sum(..)?
+            .item::<u32>()?
+            == 0
+    );
     let whole = fused(|e| e.input(&a).cast(DType::I32) + 1)?.to_vec::<i32>()?;
     assert!(whole.iter().zip(&x).all(|(&got, &x)| got == x as i32 + 1));
     // f64 in between, with numbers: f32 would lose them.
@@ -1560,7 +1578,6 @@ fn chains(context: &Context) -> Result<()> {
 
 /// Each function of one operand in place: the same numbers, in the same memory.
 fn fused_in_place(context: &Context) -> Result<()> {
-    use std::ops::Neg as _;
     let device = context.open();
     let values: Vec<f32> = (0..3000).map(|at| at as f32 / 300.0 - 4.0).collect();
     let x = Tensor::from_slice(&device, &values, [30, 100])?;

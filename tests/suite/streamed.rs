@@ -83,15 +83,16 @@ fn multiply<T: Factor + bytemuck::Pod>(
     [m, k, n]: [usize; 3],
 ) -> Result<u64> {
     let (a, b) = (random::<T>(rng, m * k), random::<T>(rng, k * n));
-    let mut c = vec![T::from_value(Value::Integer(77)); m * n];
+    let c = vec![T::from_value(Value::Integer(77)); m * n];
+    let mut product = HostMatrix::new(c, [m, n])?;
     let before = device.memory();
     let streamed = matmul_streamed(
         device,
         &mut HostMatrix::new(&a[..], [m, k])?,
         &mut HostMatrix::new(&b[..], [k, n])?,
-        &mut HostMatrix::new(&mut c[..], [m, n])?,
+        &mut product,
     )?;
-    check([m, k, n], &a, &b, &c);
+    check([m, k, n], &a, &b, &product.into_inner());
     let after = device.memory();
     assert_eq!(after.allocated, before.allocated);
     assert_eq!(after.live_blocks, before.live_blocks);

@@ -416,13 +416,13 @@ macro_rules! methods {
 }
 
 methods! {
-    unary abs Abs, sign Sign, square Square, relu Relu, recip Recip, sqrt Sqrt, rsqrt Rsqrt,
+    unary neg Neg, abs Abs, sign Sign, square Square, relu Relu, recip Recip, sqrt Sqrt, rsqrt Rsqrt,
     floor Floor, ceil Ceil, round Round, trunc Trunc, exp Exp, exp2 Exp2, expm1 Expm1, log Log,
     log2 Log2, log1p Log1p, sin Sin, cos Cos, tan Tan, asin Asin, acos Acos, atan Atan,
     sinh Sinh, cosh Cosh, asinh Asinh, acosh Acosh, atanh Atanh, tanh Tanh, sigmoid Sigmoid, erf Erf, gelu Gelu,
     gelu_tanh GeluTanh, silu Silu, softplus Softplus, is_nan IsNan, is_finite IsFinite,
     logical_not Not, bitwise_not BitNot,;
-    binary pow Pow, atan2 Atan2, minimum Min, maximum Max, leaky_relu LeakyRelu, eq Eq, ne Ne, lt Lt, le Le, gt Gt,
+    binary add Add, sub Sub, mul Mul, div Div, rem Rem, pow Pow, atan2 Atan2, minimum Min, maximum Max, leaky_relu LeakyRelu, eq Eq, ne Ne, lt Lt, le Le, gt Gt,
     ge Ge, logical_and And, logical_or Or, logical_xor Xor, bitwise_and BitAnd, bitwise_or BitOr,
     bitwise_xor BitXor, shift_left ShiftLeft, shift_right ShiftRight,
 }

@@ -55,8 +55,8 @@ struct Matmul(Finish);
 impl Tensor {
     /// The matrix product by NumPy's rule: the last two dimensions are matrices, those before
     /// them broadcast; a vector on the left is a row, on the right a column, and that dimension
-    /// does not come out. Transposed and sliced views are read as they lie, without copies, unless
-    /// they go backwards: those are copied whole. What memory else a product takes: `docs/memory.md`, "Scratch".
+    /// does not come out. Transposed and sliced views are read as they lie, unless they go backwards: those are copied whole.
+    /// On software adapters the plan may copy operands first, where that is faster. What memory a product takes: `docs/memory.md`, "Scratch".
     ///
     /// f32 sums stay f32, f16 inputs are summed in f32, integers wrap. Each f32 entry is within
     /// `k 2^-23 sum |a||b|` of the exact result; where roundings go either way by chance, as with random

@@ -89,6 +89,11 @@ impl<E> HostMatrix<E> {
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
+
+    /// What it was made from.
+    pub fn into_inner(self) -> E {
+        self.elements
+    }
 }
 
 /// Whether these are rows and columns of a matrix, and as many elements.
