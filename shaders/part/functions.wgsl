@@ -94,6 +94,13 @@ fn sign_U(x: U) -> U {
     return min(x, U(1u));
 }
 {% endif -%}
+{% if "sqrt_F(" in body -%}
+// Mesa takes a root, and 1 over one, for no less than zero, and leaves out what makes that of them: abs, relu. Those of -0 are
+// -0 and -inf.
+fn sqrt_F(x: F) -> F {
+    return bitcast<F>(bitcast<U>(sqrt(x)) | (bitcast<U>(x) & U(0x80000000u)));
+}
+{% endif -%}
 {% if "_D(" in body -%}
 // DXC makes false of it; but wgpu has f64 on Vulkan alone.
 fn is_nan_D(x: D) -> B {
@@ -126,6 +133,9 @@ fn round_D(x: D) -> D {
     let is_odd = floor(below * D(0.5lf)) * D(2.0lf) != below;
     let near = select(below, below + D(1.0lf), (rest > D(0.5lf)) | ((rest == D(0.5lf)) & is_odd));
     return select(near, -near, (near == D()) & (x < D()));
+}
+fn sqrt_D(x: D) -> D {
+    return select(sqrt(x), x, x == D());
 }
 fn relu_D(x: D) -> D {
     return select(x, D(), x < D());

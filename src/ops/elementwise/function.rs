@@ -252,15 +252,14 @@ impl Function {
             Function::Square => format!("{a} * {a}"),
             Function::Relu if kind == Kind::I32 => format!("max({a}, I(0))"),
             Function::Recip => format!("{of}(1.0) / {a}"),
-            Function::Rsqrt => format!("{of}(1.0) / sqrt({a})"),
+            Function::Rsqrt => format!("{of}(1.0) / sqrt_{of}({a})"),
+            Function::Sqrt => format!("sqrt_{of}({a})"),
             Function::Round | Function::Trunc if kind == Kind::F64 => {
                 format!("{}_D({a})", self.name())
             }
-            Function::Sqrt
-            | Function::Floor
-            | Function::Ceil
-            | Function::Round
-            | Function::Trunc => format!("{}({a})", self.name()),
+            Function::Floor | Function::Ceil | Function::Round | Function::Trunc => {
+                format!("{}({a})", self.name())
+            }
             Function::Eq if kind == Kind::Bool => format!("{a} == {b}"),
             Function::Ne if kind == Kind::Bool => format!("{a} != {b}"),
             Function::Lt if kind == Kind::Bool => format!("!{a} & {b}"),
