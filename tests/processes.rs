@@ -60,6 +60,8 @@ const CASES: &[(&str, Body, i32)] = &[
     ("memory_is_flat", proc::memory_is_flat, 0),
     #[cfg(target_os = "linux")]
     ("trimmed_memory_is_gone", proc::trimmed_memory_is_gone, 0),
+    #[cfg(target_os = "linux")]
+    ("the_cpu_asks_no_driver", proc::the_cpu_asks_no_driver, 0),
 ];
 
 /// For `scripts/layers.sh`: what Vulkan's validation layers must complain of, so that one sees
@@ -613,6 +615,18 @@ mod proc {
                 "of {mebibytes} MiB {held} bytes were held, and {left} are"
             );
         }
+        Ok(())
+    }
+
+    /// Who names the CPU loads no driver of a GPU.
+    pub fn the_cpu_asks_no_driver(selector: &str) -> Result<()> {
+        let device = Device::builder().select(selector).build()?;
+        works(&device)?;
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let has_driver = ["libvulkan", "libEGL"]
+            .iter()
+            .any(|name| maps.contains(name));
+        assert_eq!(has_driver, !device.is_cpu());
         Ok(())
     }
 

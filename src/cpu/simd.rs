@@ -64,6 +64,11 @@ pub(crate) fn vectorised<L: Loops>(loops: L) {
 
 /// Whether the processor has vectors that the loops here use.
 pub(super) fn has_vectors() -> bool {
+    vector_bytes() > size_of::<f32>()
+}
+
+/// Bytes of its vectors of floats.
+pub(super) fn vector_bytes() -> usize {
     struct Lanes;
 
     impl WithSimd for Lanes {
@@ -75,7 +80,7 @@ pub(super) fn has_vectors() -> bool {
         }
     }
 
-    Arch::new().dispatch(Lanes) > 1
+    Arch::new().dispatch(Lanes) * size_of::<f32>()
 }
 
 /// A float type with its loops.

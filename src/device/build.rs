@@ -246,16 +246,23 @@ impl DeviceBuilder {
     /// region usages that the device does not have; as [`Device::list`]. Where nothing was selected and no GPU opens, the
     /// first `OutOfMemory` or `InvalidArgument` of one is returned instead of the CPU.
     pub fn build(self) -> Result<Device> {
-        let devices = self.devices()?;
-        if let Some(selector) = &self.selector {
-            let found = find::select(selector, None, &self.hides(), devices)?;
-            return self.open(found);
-        }
-        if let Some(selector) = environment(DEVICE).filter(|name| !name.trim().is_empty()) {
-            let found = find::select(&selector, Some(DEVICE), &self.hides(), devices)?;
-            return match found.adapter {
-                Some(_) => self.open(found),
-                None => self.shared_or_own_cpu(),
+        let of_environment = || environment(DEVICE).filter(|name| !name.trim().is_empty());
+        let (selector, setting) = match &self.selector {
+            Some(selector) => (Some(selector.clone()), None),
+            None => (of_environment(), Some(DEVICE)),
+        };
+        let hides = self.hides();
+        // Drivers of GPUs take a tenth of a second and 70 MB to be asked; names that are to be visible are checked in any case.
+        let is_cpu = |selector: &String| selector.trim().eq_ignore_ascii_case("cpu");
+        let devices = match hides.is_empty() && selector.as_ref().is_some_and(is_cpu) {
+            true => vec![Found::cpu()],
+            false => self.devices()?,
+        };
+        if let Some(selector) = selector {
+            let found = find::select(&selector, setting, &hides, devices)?;
+            return match found.adapter.is_some() || setting.is_none() {
+                true => self.open(found),
+                false => self.shared_or_own_cpu(),
             };
         }
         let mut refused = None;

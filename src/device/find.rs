@@ -126,6 +126,15 @@ pub(super) struct Found {
     pub adapter: Option<&'static Adapter>,
 }
 
+impl Found {
+    pub(super) fn cpu() -> Self {
+        Self {
+            info: DeviceInfo::cpu(),
+            adapter: None,
+        }
+    }
+}
+
 /// Every device, best first, the CPU last.
 pub(super) fn find() -> Vec<Found> {
     let mut all: Vec<Found> = adapters()
@@ -135,10 +144,7 @@ pub(super) fn find() -> Vec<Found> {
             adapter: Some(adapter),
         })
         .collect();
-    all.push(Found {
-        info: DeviceInfo::cpu(),
-        adapter: None,
-    });
+    all.push(Found::cpu());
     count(&mut all);
     all
 }

@@ -7,7 +7,7 @@ use super::Gpu;
 use super::health::{self, Caught, Health};
 use crate::error::{DeviceFailure, Error, Result};
 use crate::faults::{Fault, FaultHook, INJECTED};
-use crate::memory::{Claim, QUANTUM, Refused, RegionSource};
+use crate::memory::{Claim, Kept, QUANTUM, Refused, RegionSource};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What regions can be used for beside what orlop needs.
@@ -26,55 +26,6 @@ const UNSETTLED_SHARE: u64 = 8;
 /// And what they may have in any case.
 const UNSETTLED_BYTES: u64 = 4 << 20;
 
-/// Share of what regions hold that those may have which went back lately and are kept for whoever needs one as large.
-const KEPT_SHARE: u64 = 8;
-/// What they may have in any case, what they have at most, and how many they are at most.
-const KEPT_LEAST: u64 = 8 << 20;
-const KEPT_MOST: u64 = 64 << 20;
-const KEPT_COUNT: usize = 64;
-/// Ops for which one is kept.
-const KEPT_FOR: u64 = 1024;
-
-/// Regions that went back lately. To keep idle regions whole the pool gives them back and makes others
-/// (`Growth::Proportional`), in a program that repeats itself the same ones each time; a driver takes some 0.3 ms to make
-/// one, however small. What is kept is the pool's no longer and in none of its figures, as is what work in flight still
-/// uses.
-#[derive(Default)]
-struct Kept {
-    /// With the ops before they came, the oldest first.
-    regions: VecDeque<(wgpu::Buffer, u64)>,
-    bytes: u64,
-    /// Ops so far.
-    ops: u64,
-}
-
-impl Kept {
-    /// One of exactly so many bytes, the latest.
-    fn take(&mut self, bytes: u64) -> Option<wgpu::Buffer> {
-        let is_as_large = |(region, _): &(wgpu::Buffer, u64)| region.size() == bytes;
-        let at = self.regions.iter().rposition(is_as_large)?;
-        let (region, _) = self.regions.remove(at)?;
-        self.bytes -= bytes;
-        Some(region)
-    }
-
-    fn push(&mut self, region: wgpu::Buffer) {
-        self.bytes += region.size();
-        self.regions.push_back((region, self.ops));
-    }
-
-    fn pop(&mut self) -> Option<wgpu::Buffer> {
-        let (region, _) = self.regions.pop_front()?;
-        self.bytes -= region.size();
-        Some(region)
-    }
-
-    fn has_old(&self) -> bool {
-        let oldest = self.regions.front();
-        oldest.is_some_and(|(_, came)| self.ops - came > KEPT_FOR)
-    }
-}
-
 /// Creates regions on one device.
 pub(crate) struct Regions {
     device: wgpu::Device,
@@ -89,7 +40,8 @@ pub(crate) struct Regions {
     /// memory alive.
     pub returned: bool,
     held: u64,
-    kept: Kept,
+    /// Work in flight may use them still.
+    kept: Kept<wgpu::Buffer>,
     /// Bytes that went back so far.
     went_back: u64,
     /// Of them those that are the adapter's again, since somebody waited for what used them.
@@ -175,16 +127,8 @@ impl RegionSource for Regions {
         }
         self.returned = true;
         self.held = self.held.saturating_sub(bytes);
-        let most = (self.held / KEPT_SHARE).clamp(KEPT_LEAST, KEPT_MOST);
-        if bytes > most {
+        for region in self.kept.push(region, bytes, self.held) {
             self.goes(region);
-        } else {
-            self.kept.push(region);
-        }
-        while (self.kept.bytes > most || self.kept.regions.len() > KEPT_COUNT)
-            && let Some(oldest) = self.kept.pop()
-        {
-            self.goes(oldest);
         }
         self.count_unsettled();
     }
@@ -255,10 +199,8 @@ impl Regions {
 
     /// One more op: what nobody has needed for long goes.
     pub(crate) fn age(&mut self) {
-        self.kept.ops += 1;
-        while self.kept.has_old()
-            && let Some(region) = self.kept.pop()
-        {
+        self.kept.age();
+        while let Some(region) = self.kept.pop_old() {
             self.goes(region);
         }
     }
@@ -358,7 +300,7 @@ mod tests {
     use crate::device::Device;
     use crate::dtype::DType;
     use crate::error::Error;
-    use crate::memory::Ledger;
+    use crate::memory::{KEPT_LEAST, Ledger};
     use crate::tensor::Tensor;
 
     /// A region that the ledger refuses is not made; what goes back is there to take again.
@@ -394,38 +336,23 @@ mod tests {
         }
     }
 
-    /// What went back lately is kept for the next one of its size, but not without bounds.
+    /// What went back lately is kept for the next one of its size.
     #[test]
-    fn few_are_kept() {
+    fn the_next_one_is_the_last() {
         for info in Device::list().unwrap() {
             let device = Device::builder().select(&info.selector).build().unwrap();
             let Some(gpu) = device.gpu() else { continue };
             let _hold = gpu.hold();
             let mut pool = gpu.memory.lock();
             let regions = pool.source_mut();
-            let goes_through = |regions: &mut Regions, bytes: u64, count: usize| {
-                let made: Vec<_> = (0..count).map(|_| regions.create(bytes).unwrap()).collect();
-                made.into_iter().for_each(|region| regions.destroy(region));
-                (regions.kept.regions.len(), regions.kept.bytes)
-            };
-            assert_eq!(
-                goes_through(regions, QUANTUM, 3),
-                (3, 3 * QUANTUM),
-                "{info}"
-            );
-            assert_eq!(goes_through(regions, QUANTUM, 100).0, KEPT_COUNT, "{info}");
-            let (_, bytes) = goes_through(regions, KEPT_LEAST / 2, 6);
-            assert!(bytes <= KEPT_LEAST, "{info}: {bytes}");
-            let held = regions.held;
-            regions.held = 64 * KEPT_MOST;
-            let (_, bytes) = goes_through(regions, KEPT_MOST / 8, 10);
-            assert!(
-                bytes <= KEPT_MOST && bytes > KEPT_MOST / 2,
-                "{info}: {bytes}"
-            );
-            regions.held = held;
+            let first = regions.create(QUANTUM).unwrap();
+            let same = first.clone();
+            regions.destroy(first);
+            let next = regions.create(QUANTUM).unwrap();
+            assert!(next == same, "{info}");
+            regions.destroy(next);
             assert!(regions.let_go(), "{info}");
-            assert_eq!(regions.kept.bytes, 0, "{info}");
+            assert!(!regions.let_go(), "{info}");
         }
     }
 

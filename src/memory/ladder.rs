@@ -149,11 +149,11 @@ impl Full {
                 "freeing tensors, or moving blocks together (`WhenFull::Relocate`, the default) where that was not tried; pinned ones stay (enough is free, in pieces)"
             }
             (FullReason::OverBudget, true) => {
-                "freeing tensors, spilling them (`WhenFull::SpillToHost`), or a higher budget"
+                "freeing tensors, spilling them (`WhenFull::SpillToHost`, with a larger `most` where it has one), or a higher budget"
             }
             (FullReason::OverBudget, false) => "freeing tensors, or a higher budget",
             (FullReason::Refused(_), true) => {
-                "freeing tensors, spilling them (`WhenFull::SpillToHost`), or fewer other users of the device"
+                "freeing tensors, spilling them (`WhenFull::SpillToHost`, with a larger `most` where it has one), or fewer other users of the device"
             }
             (FullReason::Refused(_), false) => {
                 "freeing tensors, or fewer other users of the device"

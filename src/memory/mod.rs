@@ -52,6 +52,7 @@ mod free_index;
 mod growth;
 mod history;
 mod holes;
+mod kept;
 mod ladder;
 mod ledger;
 pub(crate) mod order;
@@ -70,6 +71,9 @@ mod tags;
 pub use best_fit::{BlockId, Chunk, Place, RegionId};
 pub use growth::Growth;
 pub use history::{CallSite, Event, EventKind};
+pub(crate) use kept::Kept;
+#[cfg(test)]
+pub(crate) use kept::LEAST as KEPT_LEAST;
 pub use ladder::{Full, FullReason, Holder, WhenFull};
 pub(crate) use ledger::{Claim, Ledger, LimitRefused, Overcommitted};
 pub(crate) use owners::OwnedPool;

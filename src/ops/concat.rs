@@ -95,7 +95,7 @@ impl Tensor {
             .collect()
     }
 
-    /// Views of an axis in at most `count` parts of one size, but for the last.
+    /// Views of an axis in at most `count` parts of one size, but for the last; one of an empty axis.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when there is no such axis, for a count of 0, or for more than 2^24 parts.

@@ -109,6 +109,13 @@ fn random<T: Number>(context: &Context) -> Result<()> {
         let columns = rng.between(1, 40);
         let wanted = Operand::view_of(context.device(), rng, &[rows, columns], sample)?;
         check(&lines, &wanted)?;
+        // Values in order, as those are that rows are repeated by; most of one line belong among few of its elements.
+        for [size, wanted] in [[7, 40], [60, 1100], [900, 1030], [2500, 300]] {
+            if size * wanted < 50 * most {
+                let line = in_order::<T>(context, rng, &[size])?;
+                check(&line, &in_order::<T>(context, rng, &[wanted])?)?;
+            }
+        }
         // One line for all.
         check(
             &lines.slice(&[0..1, 0..size])?.broadcast(&[rows, size])?,

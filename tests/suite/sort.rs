@@ -170,6 +170,14 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
             check(&x.transpose(0, 1)?, 0)?;
             check(&x.flip(&[1])?, 0)?;
         }
+        for &size in sizes.iter().filter(|size| (200..5000).contains(*size)) {
+            let mut values: Vec<T> = (0..size).map(|_| sample(rng)).collect();
+            values.sort_by(|&x, &y| with_signs(x, y));
+            check(&Operand::new(context.device(), values.clone(), &[size])?, 0)?;
+            // In order but for the last one.
+            values.rotate_left(1);
+            check(&Operand::new(context.device(), values, &[size])?, 0)?;
+        }
         let x = line::<T>(context, rng, &[6, 20, 24])?;
         for axis in 0..3 {
             check(&x.permute(&[1, 0, 2])?.flip(&[2])?, axis)?;

@@ -50,6 +50,7 @@ impl HostPool {
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Arc<HostBlock>, Box<Full>> {
         let mut pool = self.pool.lock();
+        pool.source_mut().age();
         let request = Request::tagged(bytes);
         let taken = self.changing(&mut pool, |pool, mover| pool.attempt(request, mover));
         let id = taken.map_err(|reason| pool.failed(request, reason))?;
@@ -97,14 +98,18 @@ impl HostPool {
     }
 
     pub(crate) fn trim_to(&self, bytes: u64) {
-        self.pool.lock().trim_to(bytes);
+        let mut pool = self.pool.lock();
+        pool.trim_to(bytes);
+        pool.source_mut().let_go();
     }
 
     pub(crate) fn set_limit(&self, asked: Option<u64>) -> Result<(), LimitRefused> {
         let mut pool = self.pool.lock();
         self.changing(&mut pool, |pool, mover| {
             pool.change_limit(asked, mover, |regions| regions.claim().change_budget(asked))
-        })
+        })?;
+        pool.source_mut().let_go();
+        Ok(())
     }
 
     /// Does something to the pool that may move blocks, where they may: again as long as it fails and blocks were freed meanwhile,

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use crate::cpu::pages::{self, LARGE};
 use crate::faults::{Fault, FaultHook, INJECTED};
-use crate::memory::{Claim, Place, QUANTUM, Refused, RegionSource};
+use crate::memory::{Claim, Kept, Place, QUANTUM, Refused, RegionSource};
 
 /// Regions start at multiples of this many bytes: chunks are then aligned to the quantum.
 const REGION_ALIGNMENT: usize = 4096;
@@ -17,7 +17,7 @@ const _: () = assert!(REGION_ALIGNMENT.is_multiple_of(QUANTUM as usize));
 /// pool's lock.
 const MAPPED: usize = 128 << 10;
 
-/// One block of host memory, zeros when it was taken.
+/// One block of host memory, zeros when it was taken from the system.
 pub(super) struct HostRegion {
     /// The first multiple of the alignment in what the system gave.
     start: NonNull<u8>,
@@ -123,11 +123,38 @@ fn unmap(pages: NonNull<u8>, bytes: usize) {
 pub(super) struct HostRegions {
     claim: Claim,
     faults: FaultHook,
+    held: u64,
+    kept: Kept<HostRegion>,
 }
 
 impl HostRegions {
     pub(super) fn new(claim: Claim, faults: FaultHook) -> Self {
-        Self { claim, faults }
+        Self {
+            claim,
+            faults,
+            held: 0,
+            kept: Kept::default(),
+        }
+    }
+
+    /// Keeps none any longer; whether there was any.
+    pub(super) fn let_go(&mut self) -> bool {
+        std::iter::from_fn(|| self.kept.pop()).count() > 0
+    }
+
+    /// One more op: what nobody has needed for long goes.
+    pub(super) fn age(&mut self) {
+        self.kept.age();
+        while let Some(region) = self.kept.pop_old() {
+            drop(region);
+        }
+    }
+
+    fn made(&self, bytes: u64) -> Result<HostRegion, Refused> {
+        match self.faults.strikes(Fault::Region) {
+            true => Err(Refused(INJECTED.to_owned())),
+            false => HostRegion::new(bytes),
+        }
     }
 
     pub(super) fn claim(&self) -> &Claim {
@@ -140,17 +167,25 @@ impl RegionSource for HostRegions {
 
     fn create(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
         self.claim.take(bytes)?;
-        let region = match self.faults.strikes(Fault::Region) {
-            true => Err(Refused(INJECTED.to_owned())),
-            false => HostRegion::new(bytes),
+        let region = match self.kept.take(bytes) {
+            Some(kept) => Ok(kept),
+            None => match self.made(bytes) {
+                // What is kept may be what is missing.
+                Err(_) if self.let_go() => self.made(bytes),
+                made => made,
+            },
         };
-        if region.is_err() {
-            self.claim.give(bytes);
+        match region {
+            Ok(_) => self.held += bytes,
+            Err(_) => self.claim.give(bytes),
         }
         region
     }
 
     fn destroy(&mut self, region: HostRegion) {
-        self.claim.give(region.bytes as u64);
+        let bytes = region.bytes as u64;
+        self.claim.give(bytes);
+        self.held = self.held.saturating_sub(bytes);
+        drop(self.kept.push(region, bytes, self.held));
     }
 }

@@ -124,7 +124,7 @@ impl Expression {
                 Node::Old => old,
                 Node::Scalar(_) => None,
                 Node::Cast(to, operand) => {
-                    known[usize::from(operand)].ok_or_else(|| numbers_alone(op))?;
+                    known[usize::from(operand)].ok_or_else(|| numbers_alone(op, "cast"))?;
                     Some(to)
                 }
                 Node::Apply(function, operands) => {
@@ -138,7 +138,8 @@ impl Expression {
                         }
                     }
                     let mut dtypes = alike.iter().filter_map(|&at| known[usize::from(at)]);
-                    let first = dtypes.next().ok_or_else(|| numbers_alone(op))?;
+                    let alone = || numbers_alone(op, function.name());
+                    let first = dtypes.next().ok_or_else(alone)?;
                     if let Some(other) = dtypes.find(|&other| other != first) {
                         return Err(Error::dtype_mismatch(op, first, other));
                     }
@@ -273,9 +274,10 @@ fn not_taken(op: &'static str, function: Function, dtype: DType) -> Error {
     Error::invalid(op, format!("{who}takes {takes}, not {dtype}: {help}"))
 }
 
-fn numbers_alone(op: &'static str) -> Error {
-    Error::invalid(
-        op,
-        "of numbers alone: one of those that are combined must be a tensor",
-    )
+fn numbers_alone(op: &'static str, function: &str) -> Error {
+    let help = match function {
+        "select" => "one of both values must be a tensor: of a mask alone, `cast` makes numbers",
+        _ => "one of those that it combines must be a tensor",
+    };
+    Error::invalid(op, format!("`{function}` of numbers alone: {help}"))
 }

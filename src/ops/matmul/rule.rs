@@ -16,6 +16,7 @@ use crate::tensor::Tensor;
 
 const INNER: &str =
     "the last size of the first must equal the last but one of the second (or its only one)";
+const INNER_TURNED: &str = "the last size of the first must equal the last but one of the second, as it would of its `transpose(-1, -2)`";
 const BATCH: &str = "the sizes before the last two must be equal or one of them 1";
 
 /// A function of each entry of a product, applied before it is stored.
@@ -281,7 +282,8 @@ pub(super) fn form<'a>(a: &'a Tensor, b: &'a Tensor, epilogue: &Epilogue<'_>) ->
     let (left_batch, [m, inner]) = split(left.shape());
     let (right_batch, [k, n]) = split(right.shape());
     if inner != k {
-        return Err(mismatch(INNER));
+        let is_turned = !column && inner == n;
+        return Err(mismatch(if is_turned { INNER_TURNED } else { INNER }));
     }
     let batch = left_batch
         .broadcast(&right_batch, "matmul")

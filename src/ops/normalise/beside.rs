@@ -217,10 +217,10 @@ impl<W: Float> Tiles<'_, '_, W> {
             let square = if square < 0.0 { 0.0 } else { square };
             *factor = 1.0 / (square + epsilon).sqrt();
         }
-        let of = |of: &Option<Vec<W>>, at: usize, none: W| of.as_ref().map_or(none, |all| all[at]);
+        let of = |of: Option<&[W]>, at: usize, none: W| of.map_or(none, |all| all[at]);
         for (at, line) in tile.chunks_exact_mut(count).enumerate() {
-            let weight = of(&self.norms.weight, at, W::ONE);
-            let bias = of(&self.norms.bias, at, W::of(-0.0));
+            let weight = of(self.norms.weight, at, W::ONE);
+            let bias = of(self.norms.bias, at, W::of(-0.0));
             let all = line.iter_mut().zip(&*means);
             for ((x, mean), (rest, factor)) in all.zip(rests.iter().zip(&*factors)) {
                 let normal = W::of(((x.wider() - mean) - rest) * factor);

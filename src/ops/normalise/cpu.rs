@@ -1,6 +1,8 @@
 //! Norms on the CPU: row by row, in the type that sums are kept in, where rows of outputs lie one after the
 //! other; else by the states of rows.
 
+use smallvec::SmallVec;
+
 use super::beside::{Block, beside};
 use super::spread::spread;
 use super::{Norm, Normalise};
@@ -45,24 +47,30 @@ fn typed<T: Number<Wide: Float>>(
     };
     let shape = x.layout.shape();
     let length: usize = op.along.axes.iter().map(|&axis| shape[axis]).product();
-    // One element a column, in the type that sums are kept in.
-    let of_columns = |at: usize| -> Result<Option<Vec<T::Wide>>> {
-        let Some(given) = inputs.get(at) else {
-            return Ok(None);
-        };
-        let mut columns = host_vec(op.what.name(), length)?;
-        let all = &given.elements::<T>()[given.layout.offset()..][..length];
-        columns.extend(all.iter().map(|x| x.wide()));
-        Ok(Some(columns))
+    let [_, of_columns @ ..] = inputs else {
+        return Ok(());
     };
+    let readers: SmallVec<[_; 2]> = of_columns
+        .iter()
+        .map(|given| T::reader(given.elements()))
+        .collect();
+    // Where they lie, but for what is widened.
+    let mut rooms = [Vec::new(), Vec::new()];
+    let mut columns: SmallVec<[&[T::Wide]; 2]> = SmallVec::new();
+    for ((given, reader), room) in of_columns.iter().zip(&readers).zip(&mut rooms) {
+        if size_of::<T>() != size_of::<T::Wide>() {
+            *room = host_vec(op.what.name(), length)?;
+        }
+        columns.push(reader.run(given.layout.offset() as isize, 1, length, room));
+    }
+    let mut ones: Vec<_>;
     let (weight, bias) = match (op.weight, op.bias) {
         (false, false) => (None, None),
-        (true, false) => (of_columns(1)?, None),
-        (true, true) => (of_columns(1)?, of_columns(2)?),
+        (true, _) => (columns.first().copied(), columns.get(1).copied()),
         (false, true) => {
-            let mut ones = host_vec(op.what.name(), length)?;
+            ones = host_vec(op.what.name(), length)?;
             ones.resize(length, <T::Wide as Float>::ONE);
-            (Some(ones), of_columns(1)?)
+            (Some(&ones[..]), columns.first().copied())
         }
     };
     let norms = Norms {
@@ -87,8 +95,8 @@ pub(super) struct Norms<'a, W> {
     /// Elements of a row.
     pub length: usize,
     /// One element a column; where there is a bias there is a weight.
-    pub weight: Option<Vec<W>>,
-    pub bias: Option<Vec<W>>,
+    pub weight: Option<&'a [W]>,
+    pub bias: Option<&'a [W]>,
     /// [`Number::made`], and the bytes of an output.
     pub made: Made<W>,
     pub size: usize,
@@ -292,7 +300,7 @@ impl<W: Float> Norms<'_, W> {
     #[inline(always)]
     pub(super) fn columns(&self, column: usize, x: &[W], out: &mut [W], normal: impl Fn(W) -> W) {
         let all = out.iter_mut().zip(x);
-        match (&self.weight, &self.bias) {
+        match (self.weight, self.bias) {
             (None, _) => {
                 for (out, &x) in all {
                     *out = normal(x);

@@ -238,9 +238,9 @@ impl<W: Float> Loops for Runs<'_, W> {
                     );
                 }
                 (_, false) => {
-                    let of_column = |of: &Option<Vec<W>>| of.as_ref().map(|all| all[column]);
-                    let weight = of_column(&spread.norms.weight).unwrap_or(W::ONE);
-                    let bias = of_column(&spread.norms.bias).unwrap_or(W::ZERO);
+                    let of_column = |of: Option<&[W]>| of.map(|all| all[column]);
+                    let weight = of_column(spread.norms.weight).unwrap_or(W::ONE);
+                    let bias = of_column(spread.norms.bias).unwrap_or(W::ZERO);
                     let of_rows = step[row..].iter().zip(&shift[row..]);
                     let of_rows = of_rows.zip(rest[row..].iter().zip(&factor[row..]));
                     for ((out, &x), ((&step, &shift), (&rest, &factor))) in

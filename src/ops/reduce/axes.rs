@@ -10,7 +10,7 @@ use crate::memory::order;
 use crate::shape::{Dims, Shape};
 
 /// The dimensions that a reduction goes along: one (`1`; `-1` is the last), several (`[0, 2]`, in any order)
-/// or all (`..`); with [`keepdim`] they stay as dimensions of size 1.
+/// or all (`..`); an empty list is none of them, where PyTorch takes all; with [`keepdim`] they stay as dimensions of size 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes {
     /// All of them when `None`.

@@ -81,6 +81,11 @@ impl Read<u32> for Truths<'_> {
         buffer: &'a mut Vec<u32>,
     ) -> &'a [u32] {
         buffer.clear();
+        if stride == 1 {
+            let run = &self.0[start as usize..][..count];
+            buffer.extend(run.iter().map(|&x| u32::from(x != 0)));
+            return buffer;
+        }
         let place = |at: usize| (start + at as isize * stride) as usize;
         buffer.extend((0..count).map(|at| u32::from(self.0[place(at)] != 0)));
         buffer

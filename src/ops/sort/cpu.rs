@@ -160,6 +160,13 @@ impl<T: Keyed> Lines<'_, T> {
         let is_sparse = kept < size / SPARSE / held_by;
         if is_shared {
             for (line, out) in self.x.chunks(size).zip(out.chunks_mut(kept)) {
+                if self.is_in_order(line) {
+                    let pieces = line.chunks(LONG).zip(out.chunks_mut(LONG)).enumerate();
+                    parallel::share(true, pieces, |(at, (line, out))| {
+                        self.tell_all(line, at * LONG, out, told);
+                    });
+                    continue;
+                }
                 match is_sparse {
                     true => self.first_of_long(line, out, told)?,
                     false => self.long(line, out, told)?,
@@ -188,6 +195,10 @@ impl<T: Keyed> Lines<'_, T> {
             let room = rooms.lock().pop();
             let [mut items, mut spare] = room.unwrap_or_default();
             for (line, out) in lines.chunks(size).zip(out.chunks_mut(kept)) {
+                if size > FEW && self.is_in_order(line) {
+                    self.tell_all(line, 0, out, told);
+                    continue;
+                }
                 items.clear();
                 let sorted = match is_sparse {
                     true => {
@@ -215,6 +226,33 @@ impl<T: Keyed> Lines<'_, T> {
     #[inline(always)]
     fn item<I: Item>(&self, x: T, place: usize) -> I {
         I::new(x.key(self.zeros) ^ self.flip, place)
+    }
+
+    /// Whether a line is in order as it lies: where it is not, that shows soon.
+    fn is_in_order(&self, line: &[T]) -> bool {
+        let key = |x: T| x.key(self.zeros) ^ self.flip;
+        let mut is_in_order = false;
+        vectorised(|| {
+            is_in_order = (0..line.len()).step_by(PASSED).all(|from| {
+                let part = &line[from..line.len().min(from + PASSED + 1)];
+                let pairs = part.iter().zip(part.iter().skip(1));
+                !pairs.fold(false, |falls, (&one, &next)| falls | (key(one) > key(next)))
+            });
+        });
+        is_in_order
+    }
+
+    /// Writes what is told of a line's elements as they lie, the first of which has that place.
+    fn tell_all<I: Item, O>(
+        &self,
+        line: &[T],
+        first: usize,
+        out: &mut [O],
+        told: &impl Fn(I) -> O,
+    ) {
+        for ((place, &x), out) in (first..).zip(line).zip(out) {
+            *out = told(self.item(x, place));
+        }
     }
 
     /// A line whose keys threads have ranges of: each goes through all of it for its own.

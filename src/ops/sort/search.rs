@@ -27,6 +27,8 @@ const OP: &str = "search_sorted";
 const TOGETHER: usize = 16;
 /// Values that a thread takes at a time.
 const PART: usize = 1024;
+/// Elements for each value, of those that are in order, up to which both are gone through one after the other.
+const MERGED: usize = 2;
 /// Operations of a step.
 const STEPS: f64 = 16.0;
 
@@ -279,14 +281,51 @@ impl Search {
         parallel::share(is_much, parts, |several| {
             vectorised(|| {
                 for (line, values, out) in several {
-                    let parts = values.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER));
-                    for (values, out) in parts {
-                        search(line, values, out, end);
+                    let reached = reach(line, values, end);
+                    let (before, part) = reached.unwrap_or((0, line));
+                    if reached.is_some() && part.len() <= MERGED * values.len() {
+                        merge(part, values, out, end);
+                    } else {
+                        let parts = values.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER));
+                        for (values, out) in parts {
+                            search(part, values, out, end);
+                        }
                     }
+                    out.iter_mut().for_each(|out| *out += before);
                 }
             });
         });
         Ok(())
+    }
+}
+
+/// Of values that are in order those elements among which they belong, and how many come before these.
+#[inline(always)]
+fn reach<'a, T: Keyed>(
+    line: &'a [T],
+    values: &[T],
+    end: impl Fn(T) -> u64,
+) -> Option<(u32, &'a [T])> {
+    let mut pairs = values.iter().zip(values.iter().skip(1));
+    let are_in_order = pairs.all(|(&one, &next)| one.key(true) <= next.key(true));
+    let (first, last) = values.first().zip(values.last()).filter(|_| are_in_order)?;
+    let before = |&x: &T| line.partition_point(|&y| y.key(true) < end(x));
+    let first = before(first);
+    // Of a line that is not in order these may be anything.
+    let reached = line.get(first..before(last))?;
+    Some((first as u32, reached))
+}
+
+/// Counts elements before values that are in order, of a line with not many more.
+#[inline(always)]
+fn merge<T: Keyed>(line: &[T], values: &[T], out: &mut [u32], end: impl Fn(T) -> u64) {
+    let mut before = 0;
+    for (out, &x) in out.iter_mut().zip(values) {
+        let end = end(x);
+        while line.get(before).is_some_and(|y| y.key(true) < end) {
+            before += 1;
+        }
+        *out = before as u32;
     }
 }
 

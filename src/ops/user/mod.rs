@@ -91,6 +91,8 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 ///   ops and the twin give (SwiftShader's `pow` and `cos` of a rotary embedding by 1e-3).
 /// - Of f64 kernels have no `sin`, `exp`, `log`, `pow` and their like, of 64-bit integers no functions of bits (`countOneBits`,
 ///   `extractBits`, ..), whatever WGSL says: a kernel with one of them goes to its twin, or is refused under strict placement.
+/// - **An invocation's loops end after 65,535 turns in all on Mesa 22's lavapipe, without an error**: a row of a sparse matrix that is
+///   longer than that is cut. Share long rows among invocations, or launches; [`KernelLaunch::check`] compares a launch with its twin.
 /// - A launch goes to the device with those after it, once they are taken for some 20 ms of work (a loop for 1024 turns), at the next
 ///   read or wait, or with [`Device::submit`](crate::Device::submit).
 /// - An operand above the device's largest binding is windowed when the kernel is
@@ -101,7 +103,7 @@ type ShapeRule = dyn Fn(&[&Shape]) -> Result<Shape> + Send + Sync;
 /// Kernels of a program run with naga's checks: accesses outside of a binding reach no other
 /// tensor, and workgroup memory begins as zeros. GL has no such checks: there the twin runs. A loop
 /// without an end is the adapter's to end: naga bounds it at 2^64 turns, a driver's watchdog loses the device,
-/// Mesa 22's lavapipe stops at 65,535 turns, Mesa 25's never: with
+/// Mesa 22's lavapipe stops it early (above), Mesa 25's never: with
 /// [`DeviceBuilder::wait_timeout`](crate::DeviceBuilder::wait_timeout) nobody waits for it longer than that.
 /// A driver's compiler is not the library's: of arrays within an invocation WGSL promises 8 KiB, and with more than some KiB,
 /// where indices are computed, those of software adapters take seconds to minutes, or end the process.
