@@ -3,9 +3,10 @@
 use std::ops::BitAnd;
 
 use super::exponential::{LogSumExp, Logarithms};
-use super::fold::{Fold, LANES, reduce};
+use super::fold::{Fold, LANES, SHORT_LANES, reduce};
 use super::lanes::{Plain, Read};
-use super::number::{Float, Number, sum, sum_of_powers};
+use super::moment::{Moment, Norm};
+use super::number::{Float, Number};
 use super::space::Space;
 use super::{Along, Reduce, Reduction};
 use crate::cpu::{host_vec, vectorised};
@@ -190,6 +191,7 @@ macro_rules! sums {
 
         impl<W: Number<Wide = W>> Fold<W> for $fold {
             type State = W;
+            const ENOUGH_IN_RUNS: usize = SHORT_LANES;
 
             #[inline(always)]
             fn empty(&self) -> W {
@@ -289,6 +291,7 @@ impl<W: Number> Fold<W> for ArgExtreme {
     /// The best, and which it is: of nothing the largest number there is.
     type State = (W::Key, W::Ordinal);
     const BY_BLOCKS: bool = true;
+    const HAS_PLACES: bool = true;
     const ENOUGH: usize = 128;
 
     #[inline(always)]
@@ -324,151 +327,19 @@ impl<W: Number> Fold<W> for ArgExtreme {
     }
 
     #[inline(always)]
+    fn spread(&self, (best, place): Self::State, step: usize, first: usize) -> Self::State {
+        match place == W::NOWHERE {
+            true => (best, place),
+            false => (best, W::place(W::index(place) as usize * step + first)),
+        }
+    }
+
+    #[inline(always)]
     fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
         match b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) {
             true => b,
             false => a,
         }
-    }
-}
-
-/// norm, in f64, where no square of a narrower float goes over or under.
-struct Norm;
-
-impl<W: Float> Fold<W> for Norm {
-    type State = f64;
-    const BY_BLOCKS: bool = true;
-
-    #[inline(always)]
-    fn empty(&self) -> f64 {
-        0.0
-    }
-
-    #[inline(always)]
-    fn take<const FUSED: bool>(&self, state: f64, x: W, _: usize) -> f64 {
-        let x = x.wider();
-        state + x * x
-    }
-
-    #[inline(always)]
-    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<f64> {
-        Some(sum::<_, f64, FUSED, true>(
-            run,
-            #[inline(always)]
-            |x| x.wider() * x.wider(),
-        ))
-    }
-
-    #[inline(always)]
-    fn join<const FUSED: bool>(&self, a: f64, b: f64) -> f64 {
-        a + b
-    }
-}
-
-/// var and std, in f64.
-struct Moment;
-
-impl Moment {
-    /// What is taken off before numbers are added up: a sum of f64 may go over where their variance does not, and is
-    /// rounded, so that equal numbers would vary.
-    #[inline(always)]
-    fn near<W: Float>(first: W) -> f64 {
-        if W::IS_WIDENED { 0.0 } else { first.wider() }
-    }
-}
-
-impl<W: Float> Fold<W> for Moment {
-    /// How many, their mean, the sum of squared distances from it.
-    type State = (f64, f64, f64);
-    const BY_BLOCKS: bool = true;
-
-    #[inline(always)]
-    fn empty(&self) -> Self::State {
-        (0.0, 0.0, 0.0)
-    }
-
-    #[inline(always)]
-    fn take<const FUSED: bool>(
-        &self,
-        (count, mean, squares): Self::State,
-        x: W,
-        _: usize,
-    ) -> Self::State {
-        let (x, count) = (x.wider(), count + 1.0);
-        let apart = x - mean;
-        let mean = mean + apart / count;
-        (count, mean, squares + apart * (x - mean))
-    }
-
-    #[inline(always)]
-    fn block<const FUSED: bool>(&self, run: &[W], _: usize) -> Option<Self::State> {
-        let (count, near) = (run.len() as f64, run[0].wider());
-        if W::IS_WIDENED {
-            // In one pass: a run's mean is not further from one of its elements than the root of all squared distances from
-            // it, so that no more bits are lost than the run's length has, of the 29 that f64 has beyond f32.
-            let [total, squares] = sum_of_powers::<_, _, FUSED>(
-                run,
-                #[inline(always)]
-                |x| x.wider() - near,
-            );
-            let off = total / count;
-            return Some((count, near + off, squares - total * off));
-        }
-        let total = sum::<_, _, FUSED, true>(
-            run,
-            #[inline(always)]
-            |x| x.wider() - near,
-        );
-        let off = total / count;
-        let squares = sum::<_, _, FUSED, false>(
-            run,
-            #[inline(always)]
-            |x| {
-                let apart = (x.wider() - near) - off;
-                apart * apart
-            },
-        );
-        Some((count, near + off, squares))
-    }
-
-    #[inline(always)]
-    fn rows<const FUSED: bool, const R: usize>(
-        &self,
-        states: &mut [Self::State],
-        rows: [&[W]; R],
-        _: usize,
-    ) {
-        let (count, part) = (R as f64, 1.0 / R as f64);
-        for (at, state) in states.iter_mut().enumerate() {
-            let near = Self::near(rows[0][at]);
-            let mut total = 0.0;
-            for row in rows {
-                total += row[at].wider() - near;
-            }
-            let off = total * part;
-            let mut squares = 0.0;
-            for row in rows {
-                let apart = (row[at].wider() - near) - off;
-                squares += apart * apart;
-            }
-            let of_rows = (count, near + off, squares);
-            *state = <Self as Fold<W>>::join::<FUSED>(self, *state, of_rows);
-        }
-    }
-
-    #[inline(always)]
-    fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State {
-        let count = a.0 + b.0;
-        let apart = b.1 - a.1;
-        let share = b.0 / count.max(1.0);
-        // Beside nothing there is no distance, whose square may go over.
-        let both = a.0 * share;
-        let between = if both > 0.0 {
-            apart * apart * both
-        } else {
-            0.0
-        };
-        (count, a.1 + apart * share, a.2 + b.2 + between)
     }
 }
 
@@ -481,6 +352,7 @@ struct Truth<B> {
 
 impl<B: bytemuck::Pod + Sync + BitAnd<Output = B> + PartialEq> Fold<B> for Truth<B> {
     type State = u32;
+    const ENOUGH_IN_RUNS: usize = SHORT_LANES;
 
     #[inline(always)]
     fn empty(&self) -> u32 {
@@ -503,6 +375,7 @@ struct Count;
 
 impl Fold<u8> for Count {
     type State = u32;
+    const ENOUGH_IN_RUNS: usize = SHORT_LANES;
 
     #[inline(always)]
     fn empty(&self) -> u32 {

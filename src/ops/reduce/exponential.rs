@@ -17,6 +17,7 @@ impl<W: Float> Fold<W> for LogSumExp {
     /// The largest, and the sum of `exp` of the distances from it. Of NaN only the sum tells.
     type State = (W, W);
     const BY_BLOCKS: bool = true;
+    const ENOUGH_ABREAST: usize = 1024;
     const WIDEST: bool = true;
 
     #[inline(always)]

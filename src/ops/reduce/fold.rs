@@ -14,8 +14,15 @@ pub(super) trait Fold<W>: Sync {
     const BY_BLOCKS: bool = false;
     /// Whether [`Fold::block`] has a state for most runs.
     const HAS_BLOCKS: bool = Self::BY_BLOCKS;
+    /// Whether states tell where elements are.
+    const HAS_PLACES: bool = false;
     /// Elements of an output from which on it is faster by itself than beside others.
     const ENOUGH: usize = 32;
+    /// The same where outputs follow one another.
+    const ENOUGH_IN_RUNS: usize = Self::ENOUGH;
+    /// Elements of rows that follow one another from which on some go abreast, as [`Lanes::rows_abreast`] says: more where states
+    /// take long to join.
+    const ENOUGH_ABREAST: usize = 128;
     /// As [`Loops::WIDEST`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const WIDEST: bool = false;
@@ -54,6 +61,13 @@ pub(super) trait Fold<W>: Sync {
         }
     }
 
+    /// The state of every `step`th element from the `first` one on, which were taken as if they were all.
+    #[inline(always)]
+    fn spread(&self, state: Self::State, step: usize, first: usize) -> Self::State {
+        let _ = (step, first);
+        state
+    }
+
     /// Of `a`'s elements, then `b`'s.
     fn join<const FUSED: bool>(&self, a: Self::State, b: Self::State) -> Self::State;
 }
@@ -71,12 +85,15 @@ const FEW: usize = 24;
 /// nearest cache holds beside their states.
 const SHORT: usize = 512;
 const TOGETHER: usize = 4096;
-/// Rows that are taken at once, where neighbours are different outputs: a state is loaded once for them.
-const ROWS: usize = 8;
+/// Lanes of rows so short that joining more takes longer than these rows, and their elements at most.
+pub(super) const SHORT_LANES: usize = 8;
+const FOR_SHORT_LANES: usize = 128;
 /// Elements of an output that are one piece of work.
 const PART: usize = 64 << 10;
 /// The same where outputs are taken side by side, how many of them at most, and how many elements in all.
 const PART_ROWS: usize = 4096;
+/// Rows that follow one another and are one piece of work, at least.
+const LEAST_ROWS: usize = 256;
 const COLUMNS: usize = Lanes::MOST;
 const PART_ELEMENTS: usize = 1 << 20;
 /// Makes outputs of their states.
@@ -92,15 +109,35 @@ pub(super) fn reduce<W: Copy, F: Fold<W>>(
     finish: &Finish<'_, F::State>,
 ) -> Result<()> {
     let (length, outputs) = (space.length(), out.len() / size);
-    let are_beside = Lanes::suit(space, outputs, size_of::<W>(), F::ENOUGH);
-    let (part, width) = match are_beside {
-        true => {
+    // What has places has them in one dimension, so that rows abreast begin with every so many.
+    let abreast = match F::HAS_PLACES && space.reduced.len() > 1 {
+        true => None,
+        false => Lanes::rows_abreast(space, F::ENOUGH_ABREAST),
+    };
+    let enough = match space.is_one_run() {
+        true => F::ENOUGH_IN_RUNS,
+        false => F::ENOUGH,
+    };
+    let are_beside =
+        abreast.is_some_and(|rows| rows > 1) || Lanes::suit(space, outputs, size_of::<W>(), enough);
+    let (part, width) = match (are_beside, abreast) {
+        (true, Some(abreast)) => {
+            let columns = space.kept.last().copied().unwrap_or(1);
+            let rows = (PART / columns).max(LEAST_ROWS) / abreast * abreast;
+            (rows, columns * (rows / length.max(1)).max(1))
+        }
+        (true, None) => {
             let width = outputs.clamp(1, COLUMNS);
             ((PART_ELEMENTS / width).clamp(LONGEST, PART_ROWS), width)
         }
-        false => (PART, (PART / length.max(1)).max(1)),
+        (false, _) => (PART, (PART / length.max(1)).max(1)),
     };
-    let folder = Folder { fold, space, data };
+    let folder = Folder {
+        fold,
+        space,
+        data,
+        abreast,
+    };
     let work = |from: usize, range: std::ops::Range<usize>, states: &mut [F::State]| {
         vectorised(Work {
             folder: &folder,
@@ -233,10 +270,12 @@ impl<W: Copy, F: Fold<W>> Loops for Work<'_, W, F> {
     }
 }
 
-struct Folder<'a, W, F> {
-    fold: &'a F,
-    space: &'a Space,
-    data: &'a dyn Read<W>,
+pub(super) struct Folder<'a, W, F> {
+    pub fold: &'a F,
+    pub space: &'a Space,
+    pub data: &'a dyn Read<W>,
+    /// [`Lanes::rows_abreast`], of outputs that go side by side.
+    pub abreast: Option<usize>,
 }
 
 impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
@@ -249,10 +288,14 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
         states: &mut [F::State],
     ) {
         let length = self.space.length();
-        if FUSED
-            && F::HAS_BLOCKS
-            && range == (0..length)
-            && (LEAST_BLOCK..=SHORT).contains(&length)
+        let short = match F::HAS_BLOCKS {
+            true => LEAST_BLOCK..=SHORT,
+            false => SHORT_LANES..=FOR_SHORT_LANES,
+        };
+        let is_whole = range == (0..length);
+        if (FUSED || !F::HAS_BLOCKS)
+            && is_whole
+            && short.contains(&length)
             && self.space.is_one_run()
         {
             return self.short_rows::<LANES, FUSED>(from, length, states);
@@ -326,6 +369,7 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             for (state, row) in states.iter_mut().zip(rows.chunks_exact(length)) {
                 *state = match self.fold.block::<FUSED>(row, 0) {
                     Some(block) => block,
+                    None if !F::HAS_BLOCKS => self.short_row::<FUSED>(row),
                     None => {
                         let mut lanes = [self.fold.empty(); LANES];
                         self.run::<LANES, FUSED>(&mut lanes, row, 0);
@@ -334,6 +378,27 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
                 };
             }
         }
+    }
+
+    /// One of them in few lanes.
+    #[inline(always)]
+    fn short_row<const FUSED: bool>(&self, row: &[W]) -> F::State {
+        let mut lanes = [self.fold.empty(); SHORT_LANES];
+        let (whole, rest) = row.as_chunks::<SHORT_LANES>();
+        let mut at = 0;
+        for chunk in whole {
+            for lane in 0..SHORT_LANES {
+                lanes[lane] = self.fold.take::<FUSED>(lanes[lane], chunk[lane], at + lane);
+            }
+            at += SHORT_LANES;
+        }
+        // By themselves, so that lanes stay a vector.
+        let mut last = self.fold.empty();
+        for (&x, at) in rest.iter().zip(at..) {
+            last = self.fold.take::<FUSED>(last, x, at);
+        }
+        let state = self.joined::<SHORT_LANES, FUSED>(&lanes);
+        self.fold.join::<FUSED>(state, last)
     }
 
     #[inline(always)]
@@ -378,72 +443,6 @@ impl<W: Copy, F: Fold<W>> Folder<'_, W, F> {
             apart /= 2;
         }
         lanes[0]
-    }
-
-    /// The same for outputs side by side, an element of each after the other.
-    #[inline(always)]
-    fn beside<const FUSED: bool>(
-        &self,
-        from: usize,
-        range: std::ops::Range<usize>,
-        states: &mut [F::State],
-    ) {
-        let mut lanes = Lanes::default();
-        let mut buffers = [const { Vec::new() }; ROWS];
-        let mut parts = Vec::new();
-        let (mut first, mut rest) = (from, states);
-        while !rest.is_empty() {
-            let count = lanes.take(self.space, first, rest.len());
-            let (states, later) = rest.split_at_mut(count);
-            (first, rest) = (first + count, later);
-            let (mut index, mut taken) = (range.start, 0);
-            let mut is_first = true;
-            while index < range.end {
-                // The first go to the states themselves: of short rows these are all.
-                let part = if is_first {
-                    &mut *states
-                } else {
-                    &mut parts[..]
-                };
-                let rows = match range.end - index {
-                    ROWS.. => self.take_rows::<FUSED, ROWS>(part, &lanes, index, &mut buffers),
-                    2.. => self.take_rows::<FUSED, 2>(part, &lanes, index, &mut buffers),
-                    _ => self.take_rows::<FUSED, 1>(part, &lanes, index, &mut buffers),
-                };
-                (index, taken) = (index + rows, taken + rows);
-                if taken < LONGEST && index < range.end {
-                    continue;
-                }
-                if !is_first {
-                    for (state, &part) in states.iter_mut().zip(&parts) {
-                        *state = self.fold.join::<FUSED>(*state, part);
-                    }
-                }
-                (is_first, taken) = (false, 0);
-                if index < range.end {
-                    parts.clear();
-                    parts.resize(count, self.fold.empty());
-                }
-            }
-        }
-    }
-
-    /// Takes `R` rows, the `at`th and those after it, and says how many these are.
-    #[inline(always)]
-    fn take_rows<const FUSED: bool, const R: usize>(
-        &self,
-        states: &mut [F::State],
-        lanes: &Lanes,
-        at: usize,
-        buffers: &mut [Vec<W>; ROWS],
-    ) -> usize {
-        let mut rows: [&[W]; R] = [&[]; R];
-        for ((row, buffer), at) in rows.iter_mut().zip(buffers).zip(at..) {
-            let from = self.space.along(at);
-            *row = &lanes.row(self.data, from, buffer)[..states.len()];
-        }
-        self.fold.rows::<FUSED, R>(states, rows, at);
-        R
     }
 
     fn reduced_stride(&self) -> isize {
@@ -503,6 +502,7 @@ mod tests {
                 fold: &Total,
                 space: &space,
                 data: &Plain(&data),
+                abreast: None,
             };
             let [slow, wide] = [false, true].map(|fused| {
                 let mut states = vec![0.0; outputs];

@@ -95,6 +95,8 @@ impl<T: Number<Wide = f32> + Narrow> Read<f32> for Halves<'_, T> {
 #[derive(Default)]
 pub(in crate::ops) struct Lanes {
     count: usize,
+    /// [`Lanes::rows_abreast`].
+    abreast: Option<usize>,
     /// Where their first elements are: so far apart from the first on,
     start: isize,
     stride: isize,
@@ -116,6 +118,29 @@ impl Lanes {
     /// (2 M of f32 in 8 columns, ms: `argmax` 8.0 and 1.2, `logsumexp` 8.0 and 1.4, `max` 4.7 and 1.0; in 16 3.1 and 2.2, 8.0 and 2.2,
     /// 2.5 and 1.9; of f64 `sum` in 16 columns 1.0 and 4.0).
     const FEW_BYTES: usize = 64;
+    /// Elements of rows that go abreast, and how many steps there are for them then at least.
+    const WIDE: usize = 512;
+    const STEPS: usize = 8;
+
+    /// Where all that outputs side by side have follows one another in memory, row by row: how many of these rows go abreast, as one
+    /// that is long enough for vectors. A power of two, since their states are joined by halves.
+    pub fn rows_abreast(space: &Space, enough: usize) -> Option<usize> {
+        let (&columns, &across) = space.kept.last().zip(space.kept_strides.last())?;
+        let (&rows, &step) = space.reduced.last().zip(space.reduced_strides.last())?;
+        let is_plane = across == 1 && step == columns as isize && columns <= Self::MOST;
+        (is_plane && rows * columns >= enough).then(|| {
+            let most = (Self::WIDE / columns).min(rows / Self::STEPS);
+            1 << most.max(1).ilog2()
+        })
+    }
+
+    /// Those of rows that follow one another, where they do.
+    pub fn of(abreast: Option<usize>) -> Self {
+        Self {
+            abreast,
+            ..Self::default()
+        }
+    }
 
     /// Whether a reduction of elements of so many bytes takes outputs side by side, where those of so many elements that are
     /// neighbours are faster one by one.
@@ -147,6 +172,10 @@ impl Lanes {
         self.start = space.first(first);
         self.places.clear();
         let run = (inner - first % inner).min(left);
+        if self.abreast.is_some() {
+            self.count = run;
+            return run;
+        }
         self.count = match self.stride {
             1 => run.min(Self::MOST),
             _ => run.min(Self::APART),
@@ -163,6 +192,18 @@ impl Lanes {
             }
         }
         self.count
+    }
+
+    /// So many elements of rows that follow one another.
+    #[inline(always)]
+    pub fn rows<'a, W: Copy>(
+        &self,
+        data: &'a dyn Read<W>,
+        from: isize,
+        count: usize,
+        buffer: &'a mut Vec<W>,
+    ) -> &'a [W] {
+        data.run(self.start + from, 1, count, buffer)
     }
 
     /// Of each the element that is so far from its first one.

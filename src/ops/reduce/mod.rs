@@ -1,12 +1,14 @@
 //! Reductions: sums and the like along any dimensions, on any strides.
 
 mod axes;
+mod beside;
 mod cpu;
 mod exponential;
 mod fold;
 mod kernel;
 mod lanes;
 mod methods;
+mod moment;
 mod number;
 mod plan;
 mod shares;
