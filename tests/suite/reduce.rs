@@ -69,6 +69,11 @@ pub fn tests() -> Vec<Test> {
     for_each_dtype!(all, Scope::Kernels, "reduce::edges", edges, in_turn);
     for_each_dtype!(all, Scope::Kernels, "reduce::short", short, in_turn);
     for_each_dtype!(all, Scope::Kernels, "reduce::pooled", pooled, in_turn);
+    for_each_dtype!(all, Scope::Device, "reduce::abreast", abreast, is_native);
+    all.push(
+        Test::new("reduce::abreast::bool", Scope::Device, abreast::<bool>).when(is_native::<bool>),
+    );
+    all.push(Test::new("reduce::zeros", Scope::Device, zeros).when(is_native::<f32>));
     all
 }
 
@@ -580,6 +585,115 @@ fn short<T: Number>(context: &Context) -> Result<()> {
         )?;
         let x = x.step(1, 0..150, 2)?;
         check(context, What::some(context, rng, T::DTYPE), &x, &[0], false)
+    })
+}
+
+fn is_native<T: Number>(context: &Context) -> bool {
+    context.is_cpu()
+}
+
+/// Few columns by rows that follow one another, which the CPU takes several of at once: as many as do not come out even, in
+/// parts, through views; and rows that are about as short as its lanes.
+fn abreast<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    let all = What::of(T::DTYPE);
+    cases(1, |rng| {
+        for columns in 1..=65 {
+            let rows = 256usize.div_ceil(columns).next_power_of_two();
+            for rows in [
+                128 / columns,
+                rows,
+                8 * rows,
+                64 * rows,
+                65 * rows,
+                72 * rows,
+            ] {
+                let rows = (rows + rng.between(0, 2)).max(2) - 1;
+                let outer = if rows * columns > 4000 { 2 } else { 7 };
+                let x = Operand::<T>::random(device, rng, &[outer, rows + 2, columns])?;
+                let x = match rng.between(0, 5) {
+                    0 => x.flip(&[0])?,
+                    1 => x.flip(&[1])?,
+                    2 => x.step(1, 0..rows + 2, 2)?,
+                    3 => x.permute(&[1, 0, 2])?,
+                    _ => x.slice(&[0..outer, 1..rows + 1, 0..columns])?,
+                };
+                for axes in [&[1][..], &[0, 1]] {
+                    check(context, *rng.pick(all), &x, axes, false)?;
+                }
+            }
+        }
+        // In parts, all at once and with gaps between some.
+        for columns in [2, 3, 8, 24, 33, 64, 128, 300] {
+            let rows = 150_000 / columns / 2 * 2;
+            let x = Operand::<T>::random(device, rng, &[rows, columns])?;
+            let parts = [2, rows / 2, columns];
+            let gaps = [20, rows / 20, columns];
+            let gaps = Operand::<T>::random(device, rng, &gaps)?;
+            let gaps = gaps.slice(&[0..20, 0..rows / 20 - 1, 0..columns])?;
+            for &what in all {
+                check(context, what, &x, &[0], false)?;
+                check(context, what, &gaps, &[0, 1], false)?;
+            }
+            let x = x.reshape(&parts)?;
+            check(context, *rng.pick(all), &x, &[1], false)?;
+        }
+        let x = Operand::<T>::random(device, rng, &[9, 16, 20, 12])?;
+        for &what in all {
+            check(context, what, &x, &[0, 2], false)?;
+            check(context, what, &x, &[1, 2], false)?;
+        }
+        for length in 8..=131 {
+            let x = Operand::<T>::random(device, rng, &[150, length])?;
+            for x in [x.flip(&[0])?, x] {
+                check(context, *rng.pick(all), &x, &[1], false)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Which of both zeros is the largest and the least, and NaN beside infinities, in columns and in rows.
+fn zeros(context: &Context) -> Result<()> {
+    let few = [0.0, -0.0, -1.0, f32::NEG_INFINITY, f32::NAN];
+    cases(20, |rng| {
+        for (rows, columns) in [(700, 2), (90, 3), (40, 8), (31, 32), (400, 16)] {
+            let some = &few[rng.between(0, 1)..rng.between(2, few.len())];
+            let values: Vec<f32> = (0..rows * columns).map(|_| *rng.pick(some)).collect();
+            for least in [false, true] {
+                let values: Vec<f32> = match least {
+                    true => values.iter().map(|x| -x).collect(),
+                    false => values.clone(),
+                };
+                let want: Vec<f32> = (0..columns)
+                    .map(|column| {
+                        let of_column = values[column..].iter().step_by(columns);
+                        let best =
+                            of_column
+                                .copied()
+                                .reduce(|a, b| match a.is_nan() || b.is_nan() {
+                                    true => f32::NAN,
+                                    false if least == a.total_cmp(&b).is_lt() => a,
+                                    false => b,
+                                });
+                        best.unwrap_or(f32::NAN)
+                    })
+                    .collect();
+                let x = Tensor::from_slice(context.device(), &values, [rows, columns])?;
+                let rows = x.transpose(0, 1)?.contiguous()?;
+                for (x, axis) in [(x, 0), (rows, 1)] {
+                    let got = if least { x.min(axis)? } else { x.max(axis)? };
+                    for (got, want) in got.to_vec::<f32>()?.into_iter().zip(&want) {
+                        let is_same = got.to_bits() == want.to_bits();
+                        assert!(
+                            is_same || got.is_nan() && want.is_nan(),
+                            "{got}, not {want}"
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
     })
 }
 
