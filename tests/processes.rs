@@ -102,6 +102,7 @@ fn main() -> ExitCode {
 fn parent(case: &str, selector: &str, code: i32) -> std::result::Result<(), Failed> {
     let mut child = Command::new(std::env::current_exe()?)
         .env("MESA_SHADER_CACHE_DISABLE", "true")
+        .env_remove("ORLOP_VISIBLE_DEVICES")
         .env(CASE, case)
         .env(DEVICE, selector)
         .stdin(Stdio::null())

@@ -51,6 +51,8 @@ const SHARED_RIGHT: usize = 64 << 10;
 const NARROW: usize = 256;
 /// Terms, and half of the rows, or few columns, more, from which that pays.
 const LEAST_TERMS: usize = 64;
+/// Terms from which a few rows by themselves are not packed.
+const LEAST_BEYOND: usize = 256;
 /// Columns up to which it goes through a matrix of columns as that lies.
 const FEW_COLUMNS: usize = 16;
 
@@ -121,7 +123,7 @@ pub(crate) fn multiply<T: GemmElement>(
     }
     let packs_rows = packs_rows(a, b, size);
     let beyond = rows_beyond::<T>(m);
-    if packs_rows && b.column != 1 && beyond > 0 {
+    if packs_rows && b.column != 1 && is_narrow::<T>(m) && beyond > 0 && k >= LEAST_BEYOND {
         let (whole, few) = c.split_at_mut((m - beyond) * n);
         let (rows, last) = (m - beyond, a.from(m - beyond, 0));
         multiply(whole, a, b, Size { m: rows, ..size }, on_all_cores);

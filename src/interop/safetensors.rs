@@ -213,7 +213,8 @@ fn bytes(info: &TensorInfo) -> u64 {
 
 /// Writes named tensors, with the feature `safetensors`, and texts beside them, if there are any: `__metadata__` (what PyTorch's
 /// `transformers` loads says `("format", "pt")`). Elements are read while the writer takes them: work that writes
-/// into a tensor's own memory meanwhile, on another thread or in the writer, may be in some of them and not in others.
+/// into a tensor's own memory meanwhile, on another thread or in the writer, may be in some of them and not in others. (Of no
+/// tensors at all the list needs a type: `&[] as &[(&str, &Tensor)]`.)
 ///
 /// # Errors
 /// [`Error::File`](crate::Error::File) when the writer fails, for a name twice, for a tensor of more than 64 dimensions,

@@ -8,7 +8,7 @@ const SHARE: u64 = 8;
 pub(crate) const LEAST: u64 = 8 << 20;
 const MOST: u64 = 64 << 20;
 const COUNT: usize = 64;
-/// Ops for which one is kept.
+/// Ops for which one is kept, on the CPU allocations.
 const OPS: u64 = 1024;
 
 /// Regions that went back lately. To keep idle regions whole the pool gives them back and makes others

@@ -142,7 +142,7 @@ impl HostRegions {
         std::iter::from_fn(|| self.kept.pop()).count() > 0
     }
 
-    /// One more op: what nobody has needed for long goes.
+    /// One more allocation: what nobody has needed for long goes.
     pub(super) fn age(&mut self) {
         self.kept.age();
         while let Some(region) = self.kept.pop_old() {
@@ -150,10 +150,14 @@ impl HostRegions {
         }
     }
 
-    fn made(&self, bytes: u64) -> Result<HostRegion, Refused> {
-        match self.faults.strikes(Fault::Region) {
-            true => Err(Refused(INJECTED.to_owned())),
-            false => HostRegion::new(bytes),
+    fn made(&mut self, bytes: u64) -> Result<HostRegion, Refused> {
+        if self.faults.strikes(Fault::Region) {
+            return Err(Refused(INJECTED.to_owned()));
+        }
+        match HostRegion::new(bytes) {
+            // What is kept may be what is missing.
+            Err(_) if self.let_go() => HostRegion::new(bytes),
+            made => made,
         }
     }
 
@@ -169,11 +173,7 @@ impl RegionSource for HostRegions {
         self.claim.take(bytes)?;
         let region = match self.kept.take(bytes) {
             Some(kept) => Ok(kept),
-            None => match self.made(bytes) {
-                // What is kept may be what is missing.
-                Err(_) if self.let_go() => self.made(bytes),
-                made => made,
-            },
+            None => self.made(bytes),
         };
         match region {
             Ok(_) => self.held += bytes,
@@ -187,5 +187,37 @@ impl RegionSource for HostRegions {
         self.claim.give(bytes);
         self.held = self.held.saturating_sub(bytes);
         drop(self.kept.push(region, bytes, self.held));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::Ledger;
+
+    /// What went back lately is kept for the next one of its size, until it is old.
+    #[test]
+    fn the_next_one_is_the_last() {
+        const BYTES: u64 = 64 << 10;
+        let claim = Arc::new(Ledger::default()).join(None);
+        let mut regions = HostRegions::new(claim, FaultHook::default());
+        let first = regions.create(BYTES).unwrap();
+        let start = first.start;
+        regions.destroy(first);
+        assert_eq!(regions.held, 0);
+        let other = regions.create(BYTES / 2).unwrap();
+        let next = regions.create(BYTES).unwrap();
+        assert_eq!(next.start, start);
+        assert_eq!(regions.held, BYTES + BYTES / 2);
+        regions.destroy(next);
+        regions.destroy(other);
+        assert!(regions.let_go());
+        assert!(!regions.let_go());
+        let old = regions.create(BYTES).unwrap();
+        regions.destroy(old);
+        (0..1025).for_each(|_| regions.age());
+        assert!(!regions.let_go());
     }
 }

@@ -281,7 +281,9 @@ impl Search {
         parallel::share(is_much, parts, |several| {
             vectorised(|| {
                 for (line, values, out) in several {
-                    let reached = reach(line, values, end);
+                    // Of a few values all are found in one pass over the line.
+                    let is_worth_it = values.len() == 1 || values.len() > 4 * TOGETHER;
+                    let reached = is_worth_it.then(|| reach(line, values, end)).flatten();
                     let (before, part) = reached.unwrap_or((0, line));
                     if reached.is_some() && part.len() <= MERGED * values.len() {
                         merge(part, values, out, end);
