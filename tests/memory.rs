@@ -748,7 +748,9 @@ fn full_says_what_would_help() {
     let over = pool.allocate(3 * MIB).expect_err("over the budget");
     assert_eq!(
         help(over).as_deref(),
-        Some("freeing tensors, spilling them (`WhenFull::SpillToHost`, with a larger `most` where it has one), or a higher budget")
+        Some(
+            "freeing tensors, spilling them (`WhenFull::SpillToHost`, with a larger `most` where it has one), or a higher budget"
+        )
     );
     let larger = pool.allocate(1 << 40).expect_err("over the region limit");
     assert_eq!(help(larger).as_deref(), Some("smaller pieces"));

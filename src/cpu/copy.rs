@@ -1,6 +1,7 @@
 //! Copies of elements from one view into another.
 
 use super::parallel::{Block, Grid, Walk, through};
+use super::simd::{Loops, vectorised};
 use super::transpose::Transposed;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -53,6 +54,9 @@ pub(crate) fn copy_block<T: bytemuck::Pod>(
             copy_run(&elements[at..][..columns], &mut out[to..][..columns]);
         }
         return;
+    }
+    if from.column == 0 && to.column == 1 && columns >= FEW {
+        return vectorised(Fill(block, (elements, from), (out, to)));
     }
     if rows <= columns || columns >= FEW {
         for row in 0..rows {
@@ -121,6 +125,32 @@ fn clash(from: &[u8], out: &[u8]) -> bool {
     out.len() > SHORT && (1..64).contains(&ahead)
 }
 
+/// Rows of no less than [`FEW`], each of one value.
+struct Fill<'a, T>(&'a Block<'a>, (&'a [T], Grid), (&'a mut [T], Grid));
+
+impl<T: Copy> Loops for Fill<'_, T> {
+    const WIDEST: bool = true;
+
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Fill(block, (elements, from), (out, to)) = self;
+        for row in 0..block.rows {
+            let value = [elements[from.at(row, 0) as usize]; FEW];
+            let out = &mut out[to.at(row, 0) as usize..][..block.columns];
+            let (runs, rest) = out.as_chunks_mut::<FEW>();
+            for run in runs {
+                *run = value;
+            }
+            // The last ones twice, instead of one by one.
+            if !rest.is_empty()
+                && let Some(out) = out.last_chunk_mut::<FEW>()
+            {
+                *out = value;
+            }
+        }
+    }
+}
+
 /// Copies `count` elements that are some strides apart, from where each starts.
 fn copy_steps<T: Copy>(
     (elements, mut at, stride): (&[T], isize, isize),
@@ -146,11 +176,18 @@ pub(crate) fn gather<T: Copy>(elements: &[T], start: isize, stride: isize, out: 
         1 => out.copy_from_slice(&elements[start as usize..][..out.len()]),
         0 => out.fill(elements[start as usize]),
         _ => {
+            // Several in one turn of the loop: else where it lies in memory decides how fast it is.
+            const TURN: usize = 8;
             let mut at = start;
-            for out in out {
+            let mut copy = |out: &mut T| {
                 *out = elements[at as usize];
                 at += stride;
+            };
+            let (turns, rest) = out.as_chunks_mut::<TURN>();
+            for turn in turns {
+                turn.iter_mut().for_each(&mut copy);
             }
+            rest.iter_mut().for_each(copy);
         }
     }
 }

@@ -196,6 +196,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    #[inline(always)]
     pub(crate) fn at(&self, row: usize, column: usize) -> isize {
         self.start + row as isize * self.row + column as isize * self.column
     }
@@ -246,6 +247,26 @@ impl Walk {
             .iter()
             .map(|strides| strides.last().copied().unwrap_or(0))
             .collect()
+    }
+
+    /// Elements of the innermost dimension.
+    pub(crate) fn columns(&self) -> usize {
+        self.merged.dims.last().copied().unwrap_or(1)
+    }
+
+    /// After how many elements the first layout's come again, if they do.
+    pub(crate) fn period(&self) -> Option<usize> {
+        let (&rows, &stride) = (self.merged.dims.first()?, self.merged.strides[0].first()?);
+        (stride == 0).then_some(self.elements / rows)
+    }
+
+    /// Where in the first layout's storage `count` elements from `from` on begin, if they are neighbours there.
+    pub(crate) fn straight(&self, from: usize, count: usize) -> Option<usize> {
+        let columns = self.columns();
+        // Divided only where it may be.
+        let is_straight = self.merged.strides[0].last() == Some(&1) && count <= columns;
+        (is_straight && from % columns + count <= columns)
+            .then(|| (self.offsets[0] + self.merged.place(0, from)) as usize)
     }
 
     /// Rows and columns of all of it, and where they are in each layout, where no more dimensions are left.

@@ -64,10 +64,16 @@ pub(crate) struct HostInput<'a> {
     pub dtype: DType,
 }
 
-impl HostInput<'_> {
+impl<'a> HostInput<'a> {
     /// The whole storage as elements; the layout says which of them.
-    pub(crate) fn elements<T: bytemuck::Pod>(&self) -> &[T] {
+    pub(crate) fn elements<T: bytemuck::Pod>(&self) -> &'a [T] {
         bytemuck::cast_slice(self.bytes)
+    }
+
+    /// Elements that follow each other in the storage.
+    pub(crate) fn bytes_of(&self, first: usize, count: usize) -> &'a [u8] {
+        let size = self.dtype.size();
+        &self.bytes[first * size..(first + count) * size]
     }
 }
 

@@ -1,6 +1,7 @@
 //! add, sub, mul, div against references of their own, on any strides.
 
-use orlop::{DType, Result, Tensor};
+use half::{bf16, f16};
+use orlop::{DType, Result, Tensor, fused};
 
 use crate::adapters::{Context, full, in_turn, stored_alone};
 use crate::grid::broadcast_shapes;
@@ -18,6 +19,7 @@ pub fn tests() -> Vec<Test> {
             Scope::Device,
             nan_as_a_number,
         ),
+        Test::new("elementwise::bits_of_halves", Scope::Device, bits_of_halves),
         Test::new("elementwise::large", Scope::Device, large),
         Test::new(
             "elementwise::many_workgroups",
@@ -38,6 +40,14 @@ pub fn tests() -> Vec<Test> {
         Scope::Kernels,
         "elementwise::aliases",
         aliases,
+        stored_alone
+    );
+    for_each_dtype!(all, Scope::Kernels, "elementwise::rows", rows, stored_alone);
+    for_each_dtype!(
+        all,
+        Scope::Kernels,
+        "elementwise::rows_of_chains",
+        rows_of_chains,
         stored_alone
     );
     for_each_dtype!(all, Scope::Kernels, "elementwise::specials", specials);
@@ -172,6 +182,201 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Rows and columns of rows: on the CPU of all short lengths, and of those around vectors, steps of a chain, blocks and what
+/// one thread takes.
+fn row_sizes(context: &Context) -> Vec<[usize; 2]> {
+    let mut all: Vec<[usize; 2]> = vec![[37, 3], [5, 64], [3, 257], [2, 1025]];
+    if context.is_cpu() {
+        all.extend((1..=70).map(|columns| [37, columns]));
+        all.extend((127..=129).map(|columns| [9, columns]));
+        all.extend((254..=258).map(|columns| [5, columns]));
+        all.extend((1022..=1026).map(|columns| [3, columns]));
+        all.extend([
+            [1, 300],
+            [2, 2100],
+            [12_000, 3],
+            [1100, 32],
+            [531, 64],
+            [400, 100],
+        ]);
+        all.extend([[140, 300], [3, 17_000], [1, 40_000]]);
+    }
+    all
+}
+
+/// What repeats along rows, columns and whole planes, by itself and beside what does not.
+fn rows<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    cases(1, |rng| {
+        for [rows, columns] in row_sizes(context) {
+            let mut view = |shape: &[usize]| Operand::<T>::random_view(device, rng, shape);
+            let (row, column) = (view(&[columns])?, view(&[rows, 1])?);
+            let (part, plane) = (view(&[rows, columns])?, view(&[2, 1, columns])?);
+            let whole = Operand::<T>::random(device, rng, &[rows, columns])?;
+            let outer = Operand::<T>::random(device, rng, &[2, rows, 1])?;
+            let straight =
+                Operand::<T>::random(device, rng, &[columns + 3])?.range(3..columns + 3)?;
+            let pairs = [
+                (&whole, &straight),
+                (&whole, &row),
+                (&whole, &column),
+                (&column, &row),
+                (&part, &straight),
+                (&part, &column),
+                (&plane, &whole),
+                (&plane, &outer),
+                (&outer, &whole),
+                (&straight, &outer),
+            ];
+            for (first, second) in pairs {
+                check(context, some_op(context, rng), first, second)?;
+                check(context, some_op(context, rng), second, first)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Chains, and functions that are in none, of operands that repeat: on the CPU the same bits as of copies of them.
+fn rows_of_chains<T: Number>(context: &Context) -> Result<()> {
+    let device = context.device();
+    if !context.is_cpu() {
+        return Ok(());
+    }
+    let is_float = matches!(T::DTYPE, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    cases(1, |rng| {
+        for [rows, columns] in row_sizes(context) {
+            let all = [
+                Operand::<T>::random(device, rng, &[rows, columns])?.tensor,
+                Operand::<T>::random(device, rng, &[columns])?.tensor,
+                Operand::<T>::random(device, rng, &[rows, 1])?.tensor,
+                Operand::<T>::random(device, rng, &[1])?.tensor,
+            ];
+            let copies = [0, 1, 2].map(|at: usize| {
+                let copy = all[at].broadcast_to([rows, columns]);
+                copy.and_then(|view| view.copy())
+            });
+            let [x, row, column] = copies;
+            let copies = [x?, row?, column?, all[3].clone()];
+            let results = |[x, row, column, one]: &[Tensor; 4]| -> Result<Vec<Tensor>> {
+                let mut all = vec![
+                    x.mul_add(row, column)?,
+                    row.clamp(column, x)?,
+                    column.minimum(row)?,
+                    x.maximum(row)?,
+                    x.rem(row)?,
+                    column.rem(row)?,
+                    row.lt(column)?.cast(T::DTYPE)?,
+                    x.gt(column)?.select(row, x)?,
+                ];
+                if is_float {
+                    all.push(fused(|e| {
+                        let (x, row, column) = (e.input(x), e.input(row), e.input(column));
+                        let z = (row - x).maximum(column) * row + 0.5;
+                        (z.neg().abs().minimum(e.input(one)) - column).relu() / row
+                    })?);
+                    all.push(column.atan2(row)?);
+                    all.push(row.leaky_relu(column)?);
+                    all.push(fused(|e| {
+                        (e.input(x) - e.input(row)).exp() * e.input(column)
+                    })?);
+                }
+                let into = x.copy()?;
+                into.add_assign(row)?;
+                into.sub_assign(column)?;
+                all.push(into);
+                Ok(all)
+            };
+            for (at, (got, want)) in results(&all)?.iter().zip(&results(&copies)?).enumerate() {
+                let (got, want) = (got.to_vec::<T>()?, want.to_vec::<T>()?);
+                for (place, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let are_nan =
+                        [got, want].map(|x| matches!(x.value(), Value::Float(x) if x.is_nan()));
+                    assert!(
+                        got.bits() == want.bits() || are_nan == [true; 2],
+                        "{} {rows} {columns}, result {at}, element {place}: {got:?}, not {want:?}",
+                        T::DTYPE
+                    );
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `neg`, `abs` and `relu` of every number of 16 bits, from any element on, with steps and in place: the bits themselves.
+fn bits_of_halves(context: &Context) -> Result<()> {
+    let device = context.device();
+    if !context.is_cpu() {
+        // Of adapters `functions::halves` has these; subnormals may be flushed.
+        return Ok(());
+    }
+    let all: Vec<u16> = (0..=u16::MAX).chain(0..5).collect();
+    let halves: Vec<f16> = all.iter().map(|&bits| f16::from_bits(bits)).collect();
+    let brains: Vec<bf16> = all.iter().map(|&bits| bf16::from_bits(bits)).collect();
+    let tensors = [
+        (Tensor::from_slice(device, &halves, all.len())?, 0x7c00u16),
+        (Tensor::from_slice(device, &brains, all.len())?, 0x7f80),
+    ];
+    let bits = |tensor: &Tensor| -> Result<Vec<u16>> {
+        Ok(match tensor.dtype() {
+            DType::F16 => tensor
+                .to_vec::<f16>()?
+                .iter()
+                .map(|x| x.to_bits())
+                .collect(),
+            _ => tensor
+                .to_vec::<bf16>()?
+                .iter()
+                .map(|x| x.to_bits())
+                .collect(),
+        })
+    };
+    for (tensor, infinity) in tensors {
+        let is_nan = |x: u16| x & 0x7fff > infinity;
+        let check =
+            |name: &str, x: &[u16], got: &Tensor, want: &dyn Fn(u16) -> u16| -> Result<()> {
+                let got = bits(got)?;
+                assert_eq!(got.len(), x.len());
+                for (&x, got) in x.iter().zip(got) {
+                    let is_right = if is_nan(x) {
+                        is_nan(got)
+                    } else {
+                        got == want(x)
+                    };
+                    assert!(is_right, "{name} of {x:#x}: {got:#x}, not {:#x}", want(x));
+                }
+                Ok(())
+            };
+        let neg = |x: u16| x ^ 0x8000;
+        let abs = |x: u16| x & 0x7fff;
+        // That of zero stays here.
+        let relu = |x: u16| if x > 0x8000 { 0 } else { x };
+        let views = [
+            tensor.clone(),
+            tensor.slice(1..)?,
+            tensor.slice(5..40_000)?,
+            tensor.slice(0..1)?,
+            tensor.slice(0x7f00..0x8100)?,
+            tensor.flip(&[0])?,
+            tensor.slice(orlop::SliceRange::from(3..).step(2))?,
+        ];
+        for view in views {
+            let x = bits(&view)?;
+            check("neg", &x, &view.neg()?, &neg)?;
+            check("abs", &x, &view.abs()?, &abs)?;
+            check("relu", &x, &view.relu()?, &relu)?;
+            let into = view.copy()?;
+            into.fused_assign(|_, x| x.neg())?;
+            check("neg in place", &x, &into, &neg)?;
+            let into = view.copy()?;
+            into.fused_assign(|_, x| x.relu())?;
+            check("relu in place", &x, &into, &relu)?;
+        }
+    }
+    Ok(())
 }
 
 /// Both operands in one storage.

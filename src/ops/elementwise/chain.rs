@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::expression::{Expression, Node, Types};
 use super::function::Function;
 use super::lanes::Lanes;
+use crate::cpu::parallel::Grid;
 use crate::dtype::{DType, ElementBytes};
 use crate::road::HostInput;
 
@@ -32,7 +33,23 @@ macro_rules! each {
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a, T> {
     Number(T),
-    Values(&'a [T]),
+    Values(Elements<'a, T>),
+}
+
+/// As many as the output has.
+#[derive(Clone, Copy)]
+pub(super) enum Elements<'a, T> {
+    /// In its order.
+    InOrder(&'a [T]),
+    /// (By reference: chains are moved.)
+    Rows(&'a Rows<'a, T>),
+}
+
+/// By rows of the output, each of neighbours or of one value.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a, T> {
+    pub elements: &'a [T],
+    pub grid: Grid,
 }
 
 /// Of the value of the step before.
@@ -69,13 +86,15 @@ enum Two {
 enum Step<'a, T> {
     One(One),
     Number(Two, T),
-    Values(Two, &'a [T]),
+    Values(Two, Elements<'a, T>),
 }
 
 /// Functions one after another, each of what the one before it gives.
 pub(super) struct Chain<'a, T> {
     first: Source<'a, T>,
     steps: SmallVec<[Step<'a, T>; 8]>,
+    /// Of a row; `None` where sources know of no rows.
+    columns: Option<usize>,
 }
 
 /// Whether a function can be in a chain: a few instructions each.
@@ -198,9 +217,10 @@ fn at_once_of<T: Lanes + bytemuck::Pod>(
                     return None;
                 }
                 let first = input.layout.offset();
-                Source::Values(input.elements().get(first..first + out.len())?)
+                let elements = input.elements().get(first..first + out.len())?;
+                Source::Values(Elements::InOrder(elements))
             }
-            Node::Old => Source::Values(&old),
+            Node::Old => Source::Values(Elements::InOrder(&old)),
             Node::Apply(..) | Node::Cast(..) => return None,
         });
     }
@@ -215,6 +235,15 @@ impl<'a, T: Lanes> Chain<'a, T> {
         Self {
             first: Source::Number(T::ZERO),
             steps: SmallVec::new(),
+            columns: None,
+        }
+    }
+
+    /// Of whole rows, of so many values each.
+    pub(super) fn of_rows(columns: usize) -> Self {
+        Self {
+            columns: Some(columns),
+            ..Self::new()
         }
     }
 
@@ -311,30 +340,81 @@ impl<T: Lanes> WithSimd for Run<'_, '_, T> {
         let Run(chain, out) = self;
         let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
         let tile = WIDTH * lanes;
+        let columns = chain.columns.unwrap_or(out.len()).max(1);
         let whole = out.len() / tile * tile;
-        for at in (0..whole).step_by(tile) {
-            let value = values::<T, S, true>(simd, chain, at);
-            T::vectors_mut::<S>(&mut out[at..at + tile]).copy_from_slice(&value);
-        }
-        if whole < out.len() {
-            let value = values::<T, S, false>(simd, chain, whole);
-            for (out, value) in out[whole..].chunks_mut(lanes).zip(value) {
-                T::partial_store(simd, out, value);
+        let is_short =
+            columns < tile && tile.is_multiple_of(columns) && columns.is_multiple_of(lanes);
+        // Several short rows at a time, and what is left of them, or else all, row by row.
+        let several = if is_short { whole } else { 0 };
+        let (first, rest) = out.split_at_mut(several);
+        let rows = if is_short { several / columns } else { 0 };
+        let rest = rest.chunks_mut(columns).zip(rows..);
+        for (line, row) in std::iter::once((first, 0)).chain(rest) {
+            let is_one = row >= rows;
+            let mut place = match is_one {
+                true => Place::of_row(row, row * columns),
+                false => Place {
+                    shift: (columns / lanes).trailing_zeros(),
+                    ..Place::of_row(0, 0)
+                },
+            };
+            let mut tiles = line.chunks_exact_mut(tile);
+            for out in &mut tiles {
+                let value = values::<T, S, true>(simd, chain, place);
+                T::vectors_mut::<S>(out).copy_from_slice(&value);
+                place.at += tile;
+                match is_one {
+                    true => place.column += tile,
+                    false => place.row += WIDTH >> place.shift,
+                }
+            }
+            let out = tiles.into_remainder();
+            if !out.is_empty() {
+                place.count = out.len();
+                let value = values::<T, S, false>(simd, chain, place);
+                for (out, value) in out.chunks_mut(lanes).zip(value) {
+                    T::partial_store(simd, out, value);
+                }
             }
         }
     }
 }
 
-/// What the last step gives from `at` on; where the tile is not whole, past the end too.
+/// Where a tile is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Its first value, of all and in its row.
+    at: usize,
+    row: usize,
+    column: usize,
+    /// Its values, where it is not whole.
+    count: usize,
+    /// A row has two to the power of this vectors of it.
+    shift: u32,
+}
+
+impl Place {
+    fn of_row(row: usize, at: usize) -> Self {
+        Self {
+            at,
+            row,
+            column: 0,
+            count: 0,
+            shift: WIDTH.trailing_zeros(),
+        }
+    }
+}
+
+/// What the last step gives at a place; where the tile is not whole, past the end too.
 #[inline(always)]
 fn values<T: Lanes, S: Simd, const WHOLE: bool>(
     simd: S,
     chain: &Chain<'_, T>,
-    at: usize,
+    place: Place,
 ) -> [T::Vector<S>; WIDTH] {
     let mut value = match chain.first {
         Source::Number(number) => [T::splat(simd, number); WIDTH],
-        Source::Values(values) => load::<T, S, WHOLE>(simd, values, at),
+        Source::Values(elements) => load::<T, S, WHOLE>(simd, elements, place),
     };
     for step in &chain.steps {
         value = match *step {
@@ -342,8 +422,8 @@ fn values<T: Lanes, S: Simd, const WHOLE: bool>(
             Step::Number(function, number) => {
                 of_two::<T, S>(simd, function, value, [T::splat(simd, number); WIDTH])
             }
-            Step::Values(function, values) => {
-                let other = load::<T, S, WHOLE>(simd, values, at);
+            Step::Values(function, elements) => {
+                let other = load::<T, S, WHOLE>(simd, elements, place);
                 of_two::<T, S>(simd, function, value, other)
             }
         };
@@ -354,15 +434,45 @@ fn values<T: Lanes, S: Simd, const WHOLE: bool>(
 #[inline(always)]
 fn load<T: Lanes, S: Simd, const WHOLE: bool>(
     simd: S,
-    values: &[T],
-    at: usize,
+    elements: Elements<'_, T>,
+    place: Place,
 ) -> [T::Vector<S>; WIDTH] {
     let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
+    let (values, start) = match elements {
+        Elements::InOrder(values) => (values, place.at),
+        // In one row, or else vector by vector.
+        Elements::Rows(&Rows {
+            elements: values,
+            grid,
+        }) if !WHOLE || 1 << place.shift == WIDTH => {
+            let start = grid.at(place.row, place.column) as usize;
+            if grid.column == 0 {
+                return [T::splat(simd, values[start]); WIDTH];
+            }
+            (values, start)
+        }
+        Elements::Rows(&Rows {
+            elements: values,
+            grid,
+        }) => {
+            let start = grid.at(place.row, 0);
+            let row =
+                |vector: usize| (start + (vector >> place.shift) as isize * grid.row) as usize;
+            if grid.column == 0 {
+                return each!(i => T::splat(simd, values[row(i)]));
+            }
+            let of_row = (1 << place.shift) - 1;
+            return each!(i => {
+                let start = row(i) + (i & of_row) * lanes;
+                T::vectors::<S>(&values[start..start + lanes])[0]
+            });
+        }
+    };
     if WHOLE {
-        let tile = T::vectors::<S>(&values[at..at + WIDTH * lanes]);
+        let tile = T::vectors::<S>(&values[start..start + WIDTH * lanes]);
         each!(i => tile[i])
     } else {
-        let mut vectors = values[at..].chunks(lanes);
+        let mut vectors = values[start..start + place.count].chunks(lanes);
         each!(_i => T::partial_load(simd, vectors.next().unwrap_or_default()))
     }
 }

@@ -2,6 +2,7 @@
 //! whose data is an expression.
 
 mod apply;
+mod bits;
 mod chain;
 mod convert;
 mod expression;
@@ -11,10 +12,12 @@ mod lanes;
 mod launch;
 mod methods;
 mod real;
+mod rows;
 mod specialisations;
 mod tiles;
 mod turned;
 mod twin;
+mod walked;
 mod write;
 
 use std::borrow::Cow;

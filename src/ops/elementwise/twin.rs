@@ -6,12 +6,15 @@ use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use super::apply::{Operands, Values, apply};
-use super::chain::{self, Chain, Role, Source, at_once, is_computed, roles};
+use super::bits::by_bits;
+use super::chain::{self, Chain, Elements, Role, Source, at_once, is_computed, roles};
 use super::convert::convert;
 use super::expression::{Expression, Node, Types};
 use super::function::Kind;
 use super::lanes::Lanes;
+use super::rows::{by_rows, is_one};
 use super::tiles::{Tile, Tiles};
+use super::walked::{APART, Register, Walked, gather, is_narrow, widen};
 use crate::cpu::parallel::{self, Walk};
 use crate::cpu::stores::{AHEAD, Stores, read_ahead};
 use crate::cpu::transpose::Transposed;
@@ -20,7 +23,7 @@ use crate::dtype::{DType, ElementBytes, by_size};
 use crate::road::{HostInput, HostOutput};
 
 /// Elements of a block.
-const BLOCK: usize = 1024;
+pub(super) const BLOCK: usize = 1024;
 
 /// Elements that the nearest caches do not hold.
 const MANY: usize = 64 << 10;
@@ -43,6 +46,11 @@ pub(super) fn evaluate(
         if layout.elements() <= BLOCK && at_once(expression, numbers, inputs, output.dtype, out) {
             return;
         }
+        if by_bits(expression, inputs, output.dtype, out)
+            || by_rows(expression, types, numbers, inputs, out)
+        {
+            return;
+        }
         let copied = turned_first(expression, inputs, output.dtype, out);
         let expression = copied.as_ref().unwrap_or(expression);
         let most = BLOCK.min(layout.elements());
@@ -52,14 +60,11 @@ pub(super) fn evaluate(
                 machine(Some(Tile::new(&tiles))).tiles(&tiles, first, size, out);
             });
         }
-        let stores = match is_light(expression) {
-            true => Stores::of(out.len()),
-            false => Stores::Plain,
-        };
+        let stores = stores(expression, out.len());
         parallel::elements(out, size, |from, piece| {
             let mut machine = machine(None);
             // Where nothing is kept between nodes, in one block.
-            let length = match machine.registers.is_empty() {
+            let length = match machine.registers.is_empty() && machine.walked.is_empty() {
                 true => piece.len().max(size) / size,
                 false => BLOCK,
             };
@@ -136,6 +141,14 @@ fn is_light(expression: &Expression) -> bool {
     })
 }
 
+/// The way of a result of so many bytes.
+pub(super) fn stores(expression: &Expression, bytes: usize) -> Stores {
+    match is_light(expression) {
+        true => Stores::of(bytes),
+        false => Stores::Plain,
+    }
+}
+
 /// Changes elements of a view in a block of their own.
 fn through<T: bytemuck::Pod>(
     walk: &Walk,
@@ -153,13 +166,6 @@ fn through<T: bytemuck::Pod>(
     });
 }
 
-/// A block of values of any kind, aligned for all of them.
-type Register = Vec<u64>;
-
-/// Beside a block's values: else registers lie pages apart, and a processor that compares the ends of
-/// addresses takes loads from one for loads of what it just stored to another.
-const APART: usize = 32;
-
 /// Where a node's values are.
 #[derive(Clone, Copy)]
 enum Location {
@@ -168,6 +174,8 @@ enum Location {
     /// In the tile of an input.
     Tile(usize),
     Register(usize),
+    /// As an input that is walked has them.
+    Walked(usize),
     /// One number for all elements, which chains alone read: of their type.
     Number(f64),
     /// In the output or in a chain, which nothing reads again.
@@ -181,20 +189,14 @@ struct Machine<'a> {
     roles: SmallVec<[Role; 8]>,
     inputs: &'a [HostInput<'a>],
     tile: Option<Tile<'a>>,
-    /// Of inputs that are read neither straight nor by tiles, each with its number.
-    walks: Vec<(usize, Walk)>,
+    /// Of inputs that are read neither straight nor by tiles.
+    walked: Vec<Walked<'a>>,
     places: SmallVec<[Location; 6]>,
     /// Elements of a block at most, which registers hold.
     most: usize,
     registers: Vec<Register>,
-    /// Bits of elements before they are widened.
-    raw: Register,
     /// How far ahead of what is read straight memory is asked for.
     ahead: usize,
-}
-
-fn is_narrow(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 impl<'a> Machine<'a> {
@@ -213,11 +215,10 @@ impl<'a> Machine<'a> {
             roles: roles(expression, types),
             inputs,
             tile,
-            walks: Vec::new(),
+            walked: Vec::new(),
             places: SmallVec::new(),
             most,
             registers: Vec::new(),
-            raw: Vec::new(),
             ahead: if is_much { AHEAD } else { 0 },
         };
         // Registers that serve again, and those that a chain reads until its end.
@@ -272,7 +273,7 @@ impl<'a> Machine<'a> {
         if operand.layout.is_contiguous() && !is_narrow(dtype) {
             return Location::Straight(input);
         }
-        if operand.layout.strides().iter().all(|&stride| stride == 0) {
+        if is_one(operand.layout) {
             let first = operand.layout.offset() * dtype.size();
             let bytes = operand.bytes.get(first..first + dtype.size());
             return self.number(node, dtype, bytes.unwrap_or_default());
@@ -281,14 +282,11 @@ impl<'a> Machine<'a> {
         if is_in_tile && !is_narrow(dtype) {
             return Location::Tile(input);
         }
-        let register = self.register();
-        if !is_in_tile && !operand.layout.is_contiguous() {
-            self.walks.push((input, Walk::new(&[operand.layout])));
-            if is_narrow(dtype) {
-                self.raw.resize(self.most, 0);
-            }
+        if is_in_tile || operand.layout.is_contiguous() {
+            return Location::Register(self.register());
         }
-        Location::Register(register)
+        self.walked.push(Walked::new(operand, self.most));
+        Location::Walked(self.walked.len() - 1)
     }
 
     /// One element for all: itself where chains alone read it, else in a register's every place.
@@ -367,9 +365,9 @@ impl<'a> Machine<'a> {
         match self.places[node] {
             Location::Straight(input) => {
                 let operand = &self.inputs[input];
-                let first = (operand.layout.offset() + from) * dtype.size();
-                &operand.bytes[first..first + count * dtype.size()]
+                operand.bytes_of(operand.layout.offset() + from, count)
             }
+            Location::Walked(at) => self.walked[at].values(from, count),
             Location::Tile(input) => {
                 let tile = self.tile.as_ref();
                 tile.map_or(&[], |tile| tile.values(input, from, count, dtype.size()))
@@ -400,37 +398,27 @@ impl<'a> Machine<'a> {
 
     /// Gathers and widens an input's elements that are not read straight.
     fn load(&mut self, node: usize, input: usize, from: usize, count: usize) {
-        let Location::Register(register) = self.places[node] else {
-            return;
+        let register = match self.places[node] {
+            Location::Walked(at) => return self.walked[at].load(from, count),
+            Location::Register(register) => register,
+            _ => return,
         };
         let (operand, dtype) = (&self.inputs[input], self.types[node]);
-        let size = dtype.size();
-        let target: &mut [u8] = cast_slice_mut(&mut self.registers[register]);
-        let walk = self.walks.iter().find(|(of, _)| *of == input);
-        let elements = match (walk, &self.tile) {
-            (Some((_, walk)), _) => {
-                let raw: &mut [u8] = cast_slice_mut(&mut self.raw);
-                let into = if is_narrow(dtype) { raw } else { &mut *target };
-                let into = &mut into[..count * size];
-                by_size!(dtype, Bits => {
-                    gather::<Bits>(walk, (cast_slice(operand.bytes), 0), from, cast_slice_mut(into))
-                });
-                match is_narrow(dtype) {
-                    true => &cast_slice(&self.raw)[..count * size],
-                    false => return,
-                }
-            }
-            (None, Some(tile)) if tile.has(input) => tile.values(input, from, count, size),
-            (None, _) if operand.layout.is_contiguous() => {
-                let first = (operand.layout.offset() + from) * size;
-                let elements = &operand.bytes[first..first + count * size];
+        let elements = match &self.tile {
+            Some(tile) if tile.has(input) => tile.values(input, from, count, dtype.size()),
+            _ if operand.layout.is_contiguous() => {
+                let elements = operand.bytes_of(operand.layout.offset() + from, count);
                 read_ahead(elements, self.ahead);
                 elements
             }
             // One value, spread at the start.
-            (None, _) => return,
+            _ => return,
         };
-        widen(dtype, elements, cast_slice_mut(target));
+        widen(
+            dtype,
+            elements,
+            cast_slice_mut(&mut self.registers[register]),
+        );
     }
 
     /// Keeps what the output holds, before it is overwritten.
@@ -510,20 +498,15 @@ impl<'a> Machine<'a> {
                 *source = match self.places[read] {
                     _ if self.roles[read] == Role::Flows => None,
                     Location::Number(number) => Some(Source::Number(narrowed(number))),
-                    _ => Some(Source::Values(cast_slice(self.values(read, from, count)))),
+                    _ => {
+                        let values = cast_slice(self.values(read, from, count));
+                        Some(Source::Values(Elements::InOrder(values)))
+                    }
                 };
             }
             chain.push(function, sources);
         }
         chain
-    }
-}
-
-/// Halves as f32.
-fn widen(dtype: DType, elements: &[u8], target: &mut [f32]) {
-    match dtype {
-        DType::F16 => narrow::widen::<f16>(cast_slice(elements), target),
-        _ => narrow::widen::<bf16>(cast_slice(elements), target),
     }
 }
 
@@ -538,17 +521,4 @@ fn fill_with<T: bytemuck::Pod>(register: &mut Register, element: &[u8]) {
 
 fn bits16(element: &[u8]) -> u16 {
     element.try_into().map_or(0, u16::from_ne_bytes)
-}
-
-/// Elements of a view from `from` on, as many as `into` holds; `elements` begin with the storage's `base`th.
-fn gather<T: bytemuck::Pod>(
-    walk: &Walk,
-    (elements, base): (&[T], usize),
-    from: usize,
-    into: &mut [T],
-) {
-    walk.blocks(from, into.len(), &mut |block| {
-        let at = block.grids[0].after(base);
-        cpu::copy_block(block, (elements, at), (into, block.in_order()));
-    });
 }
