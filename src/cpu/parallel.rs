@@ -254,10 +254,15 @@ impl Walk {
         self.merged.dims.last().copied().unwrap_or(1)
     }
 
+    /// Elements of a block at most: of the two innermost dimensions.
+    pub(crate) fn block_elements(&self) -> usize {
+        self.merged.dims.iter().rev().take(2).product()
+    }
+
     /// After how many elements the first layout's come again, if they do.
     pub(crate) fn period(&self) -> Option<usize> {
         let (&rows, &stride) = (self.merged.dims.first()?, self.merged.strides[0].first()?);
-        (stride == 0).then_some(self.elements / rows)
+        (stride == 0).then(|| self.elements / rows)
     }
 
     /// Where in the first layout's storage `count` elements from `from` on begin, if they are neighbours there.

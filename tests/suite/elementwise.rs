@@ -235,6 +235,16 @@ fn rows<T: Number>(context: &Context) -> Result<()> {
                 check(context, some_op(context, rng), second, first)?;
             }
         }
+        // Many planes, each with a row or a column of its own, of few elements and of more.
+        for [rows, columns] in [[2, 16], [7, 16], [33, 16], [3, 130], [5, 130], [17, 32]] {
+            let of = |rng: &mut Rng, shape: &[usize]| Operand::<T>::random(device, rng, shape);
+            let whole = of(rng, &[9, rows, columns])?;
+            for other in [[9, 1, columns], [9, rows, 1], [1, rows, columns]] {
+                let other = of(rng, &other)?;
+                check(context, some_op(context, rng), &whole, &other)?;
+                check(context, some_op(context, rng), &other, &whole)?;
+            }
+        }
         Ok(())
     })
 }

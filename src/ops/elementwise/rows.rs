@@ -17,6 +17,8 @@ use crate::road::HostInput;
 const LONG: usize = 128;
 /// Columns of rows several of which are a step of a chain, where they are a power of two.
 const SHORT: usize = 16;
+/// Elements of a block, of two of many dimensions, for which what is made ready for each block is not most of the work.
+const LEAST_BLOCK: usize = 512;
 
 /// Writes the output of one chain of numbers and of such inputs, and says whether it is that.
 pub(super) fn by_rows(
@@ -56,7 +58,8 @@ fn of<T: Lanes + Pod>(
     let columns = walk.columns();
     let are_rows = columns >= LONG || columns >= SHORT && columns.is_power_of_two();
     let is_neighbour = |&stride: &isize| stride == 0 || stride == 1;
-    if !are_rows || !walk.inner_strides().iter().all(is_neighbour) {
+    let are_blocks = walk.block_elements() >= LEAST_BLOCK.min(out.len() / size_of::<T>());
+    if !are_rows || !are_blocks || !walk.inner_strides().iter().all(is_neighbour) {
         return None;
     }
     // One chain and nothing else.
