@@ -8,7 +8,7 @@ use crate::adapters::{Context, Variant, in_turn};
 use crate::number::{Number, Value, for_each_dtype};
 use crate::operand::{Operand, same};
 use crate::reduce::rounding;
-use crate::rng::{Rng, cases};
+use crate::rng::{Rng, cases, seed};
 use crate::scan::shape;
 use crate::sort::{compared, sample};
 use crate::{Scope, Test};
@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("search::random::bool", Scope::Kernels, random::<bool>),
         Test::new("quantile::arguments", Scope::Device, quantile_arguments),
         Test::new("quantile::specials", Scope::Device, specials),
+        Test::new("quantile::long", Scope::Device, long_quantiles),
     ];
     for_each_dtype!(all, Scope::Kernels, "search::random", random, in_turn);
     all.extend([
@@ -276,6 +277,54 @@ fn quantiles<T: Number>(context: &Context) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Lines of many elements and of many that are equal, whose places the CPU finds by a sample.
+fn long_quantiles(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut rng = Rng::new(seed());
+    let sizes: &[usize] = match context.is_slow() {
+        true => &[48, 2049],
+        false => &[47, 48, 2047, 2048, 2049, 70_001, 300_000],
+    };
+    for &size in sizes {
+        let random: Vec<f32> = (0..size).map(|_| rng.unit() as f32).collect();
+        let lines = [
+            random.clone(),
+            random.iter().map(|x| (4.0 * x).round()).collect(),
+            random.iter().map(|x| x.max(0.0)).collect(),
+            (0..size).map(|at| at as f32).collect(),
+            (0..size).map(|at| -(at as f32)).collect(),
+            (0..size).map(|at| (at % 16) as f32).collect(),
+            vec![-3.0; size],
+            (0..size).map(|at| f32::from(at + 1 == size)).collect(),
+        ];
+        let x = Tensor::from_slice(device, &lines.concat(), [lines.len(), size])?;
+        let last = size - 1;
+        let near = 1.0 / last as f64;
+        for q in [0.0, 0.3 * near, near, 0.25, 0.5, 0.99, 1.0 - near, 1.0] {
+            let got = x.quantile(q, 1)?.to_vec::<f32>()?;
+            for (line, got) in lines.iter().zip(got) {
+                let mut line = line.clone();
+                line.sort_by(f32::total_cmp);
+                let place = q * last as f64;
+                let low = (place as usize).min(last);
+                let (at, next) = (f64::from(line[low]), f64::from(line[(low + 1).min(last)]));
+                let want = at + (next - at) * (place - low as f64);
+                let off = (f64::from(got) - want).abs();
+                assert!(
+                    off <= 1e-6 * at.abs().max(next.abs()) + 1e-7,
+                    "{q} of {size}: {got} for {want}"
+                );
+            }
+        }
+        let mut spoiled = lines.concat();
+        spoiled[size / 3] = f32::NAN;
+        let spoiled = Tensor::from_slice(device, &spoiled, [lines.len(), size])?;
+        let got = spoiled.median(1)?.to_vec::<f32>()?;
+        assert!(got[0].is_nan() && got[1..].iter().all(|x| !x.is_nan()));
+    }
+    Ok(())
 }
 
 fn specials(context: &Context) -> Result<()> {

@@ -6,6 +6,7 @@ mod kernel;
 mod keys;
 mod quantile;
 mod search;
+mod selection;
 mod steps;
 
 use std::borrow::Cow;
@@ -156,14 +157,21 @@ fn first_places(
 
 /// A sort along any axis: turned inside, where lines are runs of memory.
 fn along(x: &Tensor, axis: usize, sort: &Sort) -> Result<Tensor> {
+    turned(x, axis, |lines| first::places(sort, &*sort.near(lines)?))
+}
+
+/// What an op of lines makes of those along an axis, the last one for it.
+fn turned(
+    x: &Tensor,
+    axis: usize,
+    of_lines: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
     let last = x.rank() - 1;
     let others = (0..x.rank()).filter(|&other| other != axis);
     let turned: Dims = others.chain([axis]).collect();
     let mut back: Dims = (0..last).collect();
     back.insert(axis, last);
-    let lines = x.permute(&turned)?;
-    let near = sort.near(&lines)?;
-    first::places(sort, &near)?.permute(&back)
+    of_lines(&x.permute(&turned)?)?.permute(&back)
 }
 
 /// What comes out.

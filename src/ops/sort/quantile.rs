@@ -1,9 +1,11 @@
 //! Quantiles: what stands at a place of a sorted line, or between two.
 
-use super::{SortOrder, sorted};
+use super::selection::{self, Selection};
+use super::{SortOrder, sorted, turned};
 use crate::error::{Error, Result};
 use crate::layout::{Axis, SliceRange};
 use crate::ops::elementwise::fused;
+use crate::road;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -11,7 +13,7 @@ impl Tensor {
     /// `n` elements in order what stands at place `q * (n - 1)`, between two of them in proportion. The axis is gone from the
     /// shape. NaN where one is NaN.
     ///
-    /// Lines are sorted: for several quantiles of one tensor, [`Tensor::sort`] it once. Between -infinity and infinity is NaN;
+    /// GPUs sort the lines, the CPU looks for the place alone: for several quantiles of one tensor, [`Tensor::sort`] it once. Between -infinity and infinity is NaN;
     /// between an infinity and a number, or the same, is that infinity.
     ///
     /// ```
@@ -52,23 +54,29 @@ fn quantile(op: &'static str, x: &Tensor, q: f64, axis: Axis) -> Result<Tensor> 
         let why = format!("axis {axis} of shape {} is empty", x.shape());
         return Err(Error::invalid(op, why));
     }
-    let lines = sorted(op, x, axis, SortOrder::Ascending)?;
-    let at = |place: usize| -> Result<Tensor> {
-        let mut ranges = vec![SliceRange::from(..); x.rank()];
-        ranges[axis] = SliceRange::from(place);
-        lines.slice(&ranges[..])
-    };
     let last = size - 1;
     let place = q * last as f64;
     // Rounded, the place of a long line may lie behind it.
     let low = (place.floor() as usize).min(last);
     let part = place - low as f64;
-    let (lower, largest) = (at(low)?, at(last)?);
+    let (lines, places) = match size >= selection::LEAST && road::home(op, &[x])?.is_cpu() {
+        true => (selected(op, x, axis, low)?, [0, 1, 2]),
+        false => {
+            let lines = sorted(op, x, axis, SortOrder::Ascending)?;
+            (lines, [low, (low + 1).min(last), last])
+        }
+    };
+    let at = |place: usize| -> Result<Tensor> {
+        let mut ranges = vec![SliceRange::from(..); x.rank()];
+        ranges[axis] = SliceRange::from(place);
+        lines.slice(&ranges[..])
+    };
+    let (lower, largest) = (at(places[0])?, at(places[2])?);
     // Of a part that is none in f32 infinities would make NaN.
     if low == last || part < f64::from(f32::MIN_POSITIVE) {
         return lower.minimum(&largest);
     }
-    let upper = at(low + 1)?;
+    let upper = at(places[1])?;
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     // The largest is NaN where one is, and so is the lesser of it and another.
     fused(|e| {
@@ -77,4 +85,11 @@ fn quantile(op: &'static str, x: &Tensor, q: f64, axis: Axis) -> Result<Tensor> 
         let value = lower.eq(upper).select(lower, between);
         value.cast(dtype).minimum(e.input(&largest))
     })
+}
+
+/// What [`Selection`] tells of the lines along an axis, in the tensor's dtype.
+fn selected(op: &'static str, x: &Tensor, axis: usize, place: usize) -> Result<Tensor> {
+    let selection = Selection { op, place };
+    let told = turned(x, axis, |lines| road::run(&selection, &[lines]))?;
+    told.cast(x.dtype())
 }
