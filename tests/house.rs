@@ -44,6 +44,7 @@ const UNSAFE: &[&str] = &[
     "cpu/arena/region.rs",
     "cpu/helpers.rs",
     "cpu/pages.rs",
+    "cpu/pairs.rs",
     "cpu/product/gemm.rs",
     "cpu/stores.rs",
     "gpu/hal.rs",

@@ -11,6 +11,8 @@ mod helpers;
 pub(crate) mod matrix;
 pub(crate) mod narrow;
 mod pages;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub(crate) mod parallel;
 pub(crate) mod product;
 mod shared;

@@ -12,6 +12,9 @@ use half::{bf16, f16};
 use pulp::x86::V4;
 
 use super::halves::Widening;
+use super::matrix::{Matrix, Size};
+#[cfg(target_arch = "x86_64")]
+use super::pairs;
 use super::simd::{Loops, Widest, vectorised};
 
 /// A float of 16 bits.
@@ -31,6 +34,36 @@ pub(crate) trait Narrow: Pod + Send + Sync {
     #[inline]
     fn widening<W: Widening<Self>>(work: W) {
         vectorised(ByBits(work, PhantomData::<Self>));
+    }
+
+    /// Numbers that [`Narrow::multiply_add`] takes for operands of so many rows, columns and steps of k.
+    #[inline]
+    fn packed(_sides: [usize; 2], _k: usize) -> [usize; 2] {
+        [0; 2]
+    }
+
+    /// `sums = a x b` of few rows or columns and of lines of neighbours along k: as [`Narrow::multiply_add`], without scratch.
+    #[inline]
+    fn multiply_lines(
+        _sums: &mut [f32],
+        _a: Matrix<'_, Self>,
+        _b: Matrix<'_, Self>,
+        _size: Size,
+    ) -> bool {
+        false
+    }
+
+    /// `sums += a x b` by instructions of the processor that nothing is widened for, and whether there are such and they take these
+    /// elements.
+    #[inline]
+    fn multiply_add(
+        _sums: &mut [f32],
+        _a: Matrix<'_, Self>,
+        _b: Matrix<'_, Self>,
+        _size: Size,
+        _scratch: [&mut [f32]; 2],
+    ) -> bool {
+        false
     }
 
     /// As many as both have, sixteens at a time by instructions of the processor: how many.
@@ -160,6 +193,35 @@ fn sixteens<A: Pod, B: Pod>(
 }
 
 impl Narrow for bf16 {
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn packed(sides: [usize; 2], k: usize) -> [usize; 2] {
+        pairs::packed(sides, k)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn multiply_lines(
+        sums: &mut [f32],
+        a: Matrix<'_, bf16>,
+        b: Matrix<'_, bf16>,
+        size: Size,
+    ) -> bool {
+        pairs::multiply_lines(sums, a, b, size)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn multiply_add(
+        sums: &mut [f32],
+        a: Matrix<'_, bf16>,
+        b: Matrix<'_, bf16>,
+        size: Size,
+        scratch: [&mut [f32]; 2],
+    ) -> bool {
+        pairs::multiply_add(sums, a, b, size, scratch)
+    }
+
     #[inline(always)]
     fn widened(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)

@@ -1,6 +1,6 @@
 //! Matrix products of all shapes and layouts, within the documented bounds.
 
-use orlop::{DType, Result, Tensor, with_matmul_split};
+use orlop::{DType, Result, Tensor, bf16, with_matmul_split};
 
 use crate::adapters::{Context, Variant, full, in_turn, stored_alone};
 use crate::number::{Number, for_each_dtype};
@@ -20,6 +20,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("matmul::larger", Scope::Kernels, larger),
         Test::new("matmul::many_workgroups", Scope::Kernels, many_workgroups),
         Test::new("matmul::specials", Scope::Kernels, specials),
+        Test::new("matmul::specials::bf16", Scope::Device, bf16_specials),
         Test::new("matmul::backwards", Scope::Device, backwards),
         Test::new("matmul::small_sweep", Scope::Device, small_sweep),
         // Which the CPU shares out otherwise than small ones.
@@ -471,6 +472,62 @@ fn specials(context: &Context) -> Result<()> {
             0 | 2 => assert!(got.is_nan(), "row {}: {got}", at / n),
             1 => assert_eq!(*got, f32::INFINITY),
             _ => assert_eq!(*got, k as f32),
+        }
+    }
+    Ok(())
+}
+
+/// What processors with instructions for bf16 could take for zero, and NaN and infinities, by rows and by columns, of few rows
+/// and of many.
+fn bf16_specials(context: &Context) -> Result<()> {
+    let (device, k) = (context.device(), 160);
+    for (m, n) in [(1, 40), (3, 40), (40, 3), (40, 70)] {
+        let tiny = bf16::from_f32(1e-39);
+        let mut rows = vec![bf16::ONE; m * k];
+        rows[(m - 1) * k + 7] = tiny;
+        let mut columns = vec![bf16::ZERO; k * n];
+        columns[7 * n..8 * n].fill(bf16::from_f32(1e38));
+        let a = Tensor::from_slice(device, &rows, [m, k])?;
+        let b = Tensor::from_slice(device, &columns, [k, n])?;
+        let turned = |x: &Tensor| x.transpose(0, 1)?.contiguous()?.transpose(0, 1);
+        for (a, b) in [
+            (a.clone(), b.clone()),
+            (a.clone(), turned(&b)?),
+            (turned(&a)?, turned(&b)?),
+        ] {
+            let got = a.matmul(&b)?.cast(DType::F32)?.to_vec::<f32>()?;
+            let want = tiny.to_f32() * 1e38;
+            let near = |x: f32, y: f32| (x - y).abs() <= 0.01 * y;
+            for (at, &got) in got.iter().enumerate() {
+                match at / n == m - 1 {
+                    true => assert!(near(got, want) || got == 0.0 && !context.is_cpu(), "{got}"),
+                    false => assert!(near(got, 1e38), "{got}"),
+                }
+            }
+        }
+        let (nan, infinity) = (bf16::NAN, bf16::INFINITY);
+        columns.fill(bf16::ONE);
+        columns[9 * n] = nan;
+        columns[150 * n + n - 1] = infinity;
+        columns[20 * n + 1] = bf16::NEG_INFINITY;
+        rows[(m - 1) * k + 7] = bf16::ONE;
+        rows[(m - 1) * k + 150] = bf16::ZERO;
+        let a = Tensor::from_slice(device, &rows, [m, k])?;
+        let b = Tensor::from_slice(device, &columns, [k, n])?;
+        for b in [b.clone(), turned(&b)?] {
+            let got = a.matmul(&b)?.cast(DType::F32)?.to_vec::<f32>()?;
+            for (at, &got) in got.iter().enumerate() {
+                let (is_last, column) = (at / n == m - 1, at % n);
+                let is_right = match column {
+                    0 => got.is_nan(),
+                    1 => got == f32::NEG_INFINITY,
+                    // 0 times infinity.
+                    _ if column == n - 1 && is_last => got.is_nan(),
+                    _ if column == n - 1 => got == f32::INFINITY,
+                    _ => got == if is_last { 159.0 } else { 160.0 },
+                };
+                assert!(is_right, "{m} x {n}, {at}: {got}");
+            }
         }
     }
     Ok(())

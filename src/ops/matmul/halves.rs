@@ -52,7 +52,10 @@ pub(super) fn multiply<T: Half>(
     let in_parallel = on_all_cores && size.work() > ALONE;
     let threads = if in_parallel { parallel::width() } else { 1 };
     let cut = Cut::of(a, b, size, threads);
-    let scratch: usize = cut.scratch([cut.rows, cut.columns], size.k).iter().sum();
+    let scratch: usize = cut
+        .scratch::<T>([cut.rows, cut.columns], size.k)
+        .iter()
+        .sum();
     let spare = (0..threads).map(|_| host_vec::<f32>("matmul", scratch));
     let spare = Mutex::new(spare.collect::<Result<Vec<_>>>()?);
     tiles::share(in_parallel, c, size.n, [cut.rows, cut.columns], |tile| {
@@ -145,12 +148,14 @@ impl Cut {
 
     /// Numbers that a tile of so many rows and columns takes: sums, those of some steps of k, and of either operand what is
     /// widened.
-    fn scratch(self, [rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
+    fn scratch<T: Narrow>(self, [rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
         let (entries, steps) = (rows * columns, k.min(self.steps));
         if self.is_vector {
             return [entries, entries, steps, 0];
         }
-        [entries, entries, rows * steps, steps * columns]
+        let [left, right] = T::packed([rows, columns], steps);
+        let (left, right) = (left.max(rows * steps), right.max(steps * columns));
+        [entries, entries, left, right]
     }
 
     /// `a x b` on the caller's thread.
@@ -161,11 +166,14 @@ impl Cut {
         Size { m, k, n }: Size,
         scratch: &'a mut Vec<f32>,
     ) -> &'a mut [f32] {
-        let lengths = self.scratch([m, n], k);
+        let lengths = self.scratch::<T>([m, n], k);
         scratch.resize(lengths.iter().sum(), 0.0);
         let (sums, rest) = scratch.split_at_mut(lengths[0]);
         let (part, rest) = rest.split_at_mut(lengths[1]);
         let (left, right) = rest.split_at_mut(lengths[2]);
+        if T::multiply_lines(sums, a, b, Size { m, k, n }) {
+            return sums;
+        }
         sums.fill(0.0);
         for step in (0..k).step_by(self.steps) {
             let steps = self.steps.min(k - step);
@@ -173,9 +181,13 @@ impl Cut {
                 let (a, b) = (a.from(0, step), b.from(step, 0));
                 times_vector(part, as_vector(a, b, Size { m, k, n }), &mut left[..steps]);
             } else {
-                let a = widened(a.from(0, step), [m, steps], left);
-                let b = widened(b.from(step, 0), [steps, n], right);
                 let size = Size { m, k: steps, n };
+                let (a, b) = (a.from(0, step), b.from(step, 0));
+                if T::multiply_add(sums, a, b, size, [left, right]) {
+                    continue;
+                }
+                let a = widened(a, [m, steps], left);
+                let b = widened(b, [steps, n], right);
                 if !is_small(a, b, size) {
                     product::multiply_add(sums, a, b, size);
                     continue;
@@ -370,7 +382,7 @@ mod tests {
                 };
                 assert!(cut.steps > 0 && cut.steps <= most, "{size:?}: {cut:?}");
                 let tile = [cut.rows, cut.columns];
-                let numbers: usize = cut.scratch(tile, size.k).iter().sum();
+                let numbers: usize = cut.scratch::<half::bf16>(tile, size.k).iter().sum();
                 assert!(numbers * 4 <= 5 << 19, "{size:?}: {cut:?}");
                 if size.m.min(size.n) <= FEW {
                     assert!(
