@@ -256,7 +256,6 @@ impl Gpu {
             Arc::clone(&health),
             options.kernel_checks,
             capabilities.immediate_bytes,
-            // On GL they are dropped where others must not call, and an op's may be dropped anywhere.
             serial.is_some(),
         );
         let limit = options.wait_timeout;

@@ -25,7 +25,7 @@ pub(crate) struct CompiledKernel {
 
 /// So many kernels in turn are compiled once, far more than a program's ops come to; of up to twice as many some are. Its own
 /// kernels and expressions, with a number in the text of each, do not pile up for ever.
-const KERNELS: usize = 1024;
+const KERNELS: usize = if cfg!(test) { 16 } else { 1024 };
 
 /// The cache of kernels of one device.
 pub(crate) struct Pipelines {
@@ -36,6 +36,8 @@ pub(crate) struct Pipelines {
     immediate_bytes: u32,
     pub(super) conversions: Conversions,
     kernels: Mutex<Generations<KernelKey, Arc<CompiledKernel>>>,
+    /// On GL all that are in use or kept: ops let go of theirs where others call GL, and wherever that is none may be dropped.
+    held: Option<Mutex<Vec<Arc<CompiledKernel>>>>,
 }
 
 impl Pipelines {
@@ -44,7 +46,7 @@ impl Pipelines {
         health: Arc<Health>,
         checks: bool,
         immediate_bytes: u32,
-        keeps_all: bool,
+        are_held: bool,
     ) -> Self {
         Self {
             device,
@@ -52,15 +54,12 @@ impl Pipelines {
             checks,
             immediate_bytes,
             conversions: Conversions::default(),
-            kernels: Mutex::new(Generations::new(if keeps_all {
-                usize::MAX
-            } else {
-                KERNELS
-            })),
+            kernels: Mutex::new(Generations::new(KERNELS)),
+            held: are_held.then(Mutex::default),
         }
     }
 
-    /// Compiles at the first call for a key.
+    /// Compiles at the first call for a key. On GL its lock is held.
     ///
     /// # Errors
     /// `KernelCompile` with the compiler's message, `DeviceLost`.
@@ -70,6 +69,12 @@ impl Pipelines {
         }
         // Compiled outside the lock: two threads may do it twice, neither waits for the other.
         let kernel = Arc::new(self.compile(key)?);
+        if let Some(held) = &self.held {
+            let mut held = held.lock();
+            held.push(Arc::clone(&kernel));
+            // What nobody else has nobody gets any more.
+            held.retain(|kernel| Arc::strong_count(kernel) > 1);
+        }
         Ok(self.kernels.lock().insert(key.clone(), kernel))
     }
 
@@ -187,6 +192,50 @@ impl Pipelines {
             operands,
             texels: texels.is_some(),
             space,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::dtype::DType;
+    use crate::ops::fused;
+    use crate::tensor::Tensor;
+
+    /// Ever new expressions, then the first again: right, and no more kernels than are kept.
+    #[test]
+    fn kernels_do_not_pile_up() {
+        let adapters = Device::list().unwrap();
+        for info in adapters.iter().filter(|info| info.backend != "native") {
+            let device = Device::select(&info.selector).unwrap();
+            let x = Tensor::from_slice(&device, &[-1.5f32, 2.0], [2]).unwrap();
+            let count = 3 * KERNELS;
+            for at in (0..count).chain(0..4) {
+                let value = |x: f32| {
+                    let turns = (0..6).map(|bit| at >> bit & 1 == 1);
+                    turns.fold(
+                        x,
+                        |value, is_sum| if is_sum { value + x } else { value - x },
+                    )
+                };
+                let got = fused(|e| {
+                    let x = e.input(&x);
+                    let turns = (0..6).map(|bit| at >> bit & 1 == 1);
+                    turns.fold(
+                        x,
+                        |value, is_sum| if is_sum { value + x } else { value - x },
+                    )
+                });
+                let got = got.unwrap().to_vec::<f32>().unwrap();
+                assert_eq!(got, [value(-1.5), value(2.0)], "{info}, {at}");
+            }
+            let pipelines = &device.gpu().unwrap().pipelines;
+            if let Some(held) = &pipelines.held {
+                let held = held.lock().len();
+                assert!(held > KERNELS && held <= 2 * KERNELS + 2, "{info}: {held}");
+            }
         }
     }
 }

@@ -66,8 +66,8 @@ pub fn with_matmul_split<R>(parts: u32, work: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `work` and tells how each matrix product in it was to be computed on GPUs, in order: the problem as
-/// its kernel sees it, and the plan. A product that is cut into panels has further entries for those. Of
-/// this thread only; products on the CPU device have no plans. An operand that goes backwards is copied whole before: the
+/// its kernel sees it, and the plan. A product that is cut into panels, or k of which is split, has further entries for its
+/// parts. Of this thread only; products on the CPU device have no plans. An operand that goes backwards is copied whole before: the
 /// problem is that of its copy. A call within another tells its own products; the other one tells them, too.
 ///
 /// ```
