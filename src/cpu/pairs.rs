@@ -64,7 +64,7 @@ pub(super) fn multiply_lines(
     size: Size,
 ) -> bool {
     let is_few = size.m.min(size.n) <= FEW && size.k >= LEAST;
-    let are_lines = (a.column == 1 || size.k == 1) && (b.row == 1 || size.k == 1);
+    let are_lines = a.column == 1 && b.row == 1;
     // SAFETY: the processor has what the function is compiled for.
     is_few && are_lines && is_there() && unsafe { lines(sums, a, b, size) }
 }

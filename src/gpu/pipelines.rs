@@ -200,7 +200,6 @@ impl Pipelines {
 mod tests {
     use super::*;
     use crate::device::Device;
-    use crate::dtype::DType;
     use crate::ops::fused;
     use crate::tensor::Tensor;
 
