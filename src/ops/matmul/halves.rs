@@ -1,6 +1,8 @@
 //! Products of halves on the CPU: sums in f32 over the whole of k, rounded once, in tiles that are
 //! widened as they are needed.
 
+use std::sync::PoisonError;
+
 use super::finish::Term;
 use super::tiles;
 use crate::cpu::matrix::{Matrix, Size};
@@ -31,6 +33,12 @@ const LEAST: usize = 16;
 const VECTOR_STEPS: [usize; 2] = [8192, 512];
 const VECTOR_LINES: usize = 4096;
 
+/// Rooms of products that are done, for the next ones: the system takes back what is freed, and to have it again costs several
+/// times what small products do. (The standard library's lock: it is never waited for with another one.)
+static KEPT: std::sync::Mutex<Vec<Vec<f32>>> = std::sync::Mutex::new(Vec::new());
+/// Numbers of all that are kept at most: 8 MiB, those of three threads of the largest products, of many of others.
+const MOST_KEPT: usize = 2 << 20;
+
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
 
@@ -56,7 +64,7 @@ pub(super) fn multiply<T: Half>(
         .scratch::<T>([cut.rows, cut.columns], size.k)
         .iter()
         .sum();
-    let spare = (0..threads).map(|_| host_vec::<f32>("matmul", scratch));
+    let spare = (0..threads).map(|_| room(scratch));
     let spare = Mutex::new(spare.collect::<Result<Vec<_>>>()?);
     tiles::share(in_parallel, c, size.n, [cut.rows, cut.columns], |tile| {
         // There is one for each thread.
@@ -77,7 +85,30 @@ pub(super) fn multiply<T: Half>(
         }
         spare.lock().push(scratch);
     });
+    spare.into_inner().into_iter().for_each(keep);
     Ok(())
+}
+
+/// Room for so many numbers: what was kept, where it has as much.
+///
+/// # Errors
+/// `OutOfMemory` of the host.
+fn room(count: usize) -> Result<Vec<f32>> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let large = kept.iter().position(|room| room.capacity() >= count);
+    match large {
+        Some(at) => Ok(kept.swap_remove(at)),
+        None => host_vec("matmul", count),
+    }
+}
+
+/// Keeps a room for the next product, unless there is enough.
+fn keep(room: Vec<f32>) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let held: usize = kept.iter().map(Vec::capacity).sum();
+    if room.capacity() <= MOST_KEPT.saturating_sub(held) {
+        kept.push(room);
+    }
 }
 
 /// How a product is cut.
@@ -167,7 +198,10 @@ impl Cut {
         scratch: &'a mut Vec<f32>,
     ) -> &'a mut [f32] {
         let lengths = self.scratch::<T>([m, n], k);
-        scratch.resize(lengths.iter().sum(), 0.0);
+        let numbers = lengths.iter().sum();
+        if scratch.len() < numbers {
+            scratch.resize(numbers, 0.0);
+        }
         let (sums, rest) = scratch.split_at_mut(lengths[0]);
         let (part, rest) = rest.split_at_mut(lengths[1]);
         let (left, right) = rest.split_at_mut(lengths[2]);
