@@ -489,6 +489,7 @@ mod tests {
             [3, 300, 16],
             // Few rows that are packed, few columns, and strips: of columns that push each other out of the cache, too.
             [9, 300, 100],
+            [18, 300, 100],
             [33, 512, 90],
             [64, 1024, 1001],
             [300, 100, 16],

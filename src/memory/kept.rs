@@ -105,10 +105,23 @@ mod tests {
         let before = keeps(&mut kept, 256, 0, 0);
         assert_eq!(kept.push(7, LEAST + 1, 0), [7]);
         assert_eq!(keeps(&mut kept, 256, 0, 0), before);
+        // One that is as large as may be takes all others'.
+        assert!(!kept.push(LEAST, LEAST, 0).contains(&LEAST));
+        assert_eq!(kept.bytes, LEAST);
         let (_, bytes) = keeps(&mut kept, MOST / 8, 10, 64 * MOST);
         assert!(bytes <= MOST && bytes > MOST / 2, "{bytes}");
         while kept.pop().is_some() {}
         assert_eq!(kept.bytes, 0);
+    }
+
+    /// The one that is in the nearest caches, if any is.
+    #[test]
+    fn the_latest_is_taken() {
+        let mut kept = Kept::default();
+        for (region, bytes) in [('a', 256), ('b', 256), ('c', 512)] {
+            kept.push(region, bytes, 0);
+        }
+        assert_eq!((kept.take(256), kept.take(256)), (Some('b'), Some('a')));
     }
 
     #[test]

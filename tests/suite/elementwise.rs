@@ -292,6 +292,11 @@ fn rows_of_chains<T: Number>(context: &Context) -> Result<()> {
                     all.push(fused(|e| {
                         (e.input(x) - e.input(row)).exp() * e.input(column)
                     })?);
+                    // Two chains, one of which waits for the other.
+                    all.push(fused(|e| {
+                        let (x, row, column) = (e.input(x), e.input(row), e.input(column));
+                        (x + row) * (x - column)
+                    })?);
                 }
                 let into = x.copy()?;
                 into.add_assign(row)?;
@@ -385,6 +390,13 @@ fn bits_of_halves(context: &Context) -> Result<()> {
             into.fused_assign(|_, x| x.relu())?;
             check("relu in place", &x, &into, &relu)?;
         }
+    }
+    // Larger than the caches of most processors, as [`large`]: pieces that begin within a copy of the row.
+    let row = Tensor::from_slice(device, &halves, all.len())?;
+    let many = row.broadcast_to([290, all.len()])?.copy()?.neg()?;
+    let row = bits(&row.neg()?)?;
+    for (at, got) in bits(&many)?.chunks(row.len()).enumerate() {
+        assert!(got == row, "row {at} is another");
     }
     Ok(())
 }

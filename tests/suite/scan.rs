@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
     let mut all = vec![
         Test::new("scan::arguments", Scope::Device, arguments),
         Test::new("scan::long", Scope::Device, long),
+        Test::new("scan::alone", Scope::Device, alone).when(Context::is_cpu),
         Test::new("scan::specials", Scope::Kernels, specials),
         Test::new("scan::far_axes", Scope::Kernels, far_axes)
             .when(|context| context.variant == Variant::Windows),
@@ -218,6 +219,25 @@ fn long(context: &Context) -> Result<()> {
             .zip(&again)
             .all(|(a, b)| a.to_bits() == b.to_bits())
     );
+    Ok(())
+}
+
+/// Long lines that no threads share, by itself, few beside each other and with gaps between them: of equal values, whose
+/// roundings all go one way where sums of runs are added up in one part.
+fn alone(context: &Context) -> Result<()> {
+    let rows = 270_001;
+    for columns in [1, 2, 3] {
+        let values = vec![1.979_736_3f32; rows * columns];
+        let x = Operand::new(context.device(), values, &[rows, columns])?;
+        let x = match columns {
+            3 => x.slice(&[0..rows, 1..3])?,
+            _ => x,
+        };
+        // A worker of rayon asks no other one.
+        let mut checked = Ok(());
+        rayon::scope(|scope| scope.spawn(|_| checked = check(&x, 0)));
+        checked?;
+    }
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("search::arguments", Scope::Device, arguments),
         Test::new("search::in_strict", Scope::Gpu, in_strict),
         Test::new("search::placed", Scope::Device, placed),
+        Test::new("search::close", Scope::Kernels, close),
         Test::new("search::far", Scope::Kernels, far)
             .when(|context| context.variant == Variant::Windows),
         Test::new("search::huge", Scope::Large, huge),
@@ -182,6 +183,19 @@ fn placed(context: &Context) -> Result<()> {
     let none = line.slice(..0)?.search_sorted(&wanted, SearchSide::Right)?;
     assert_eq!(none.device(), home);
     same(&none, &[0u32])
+}
+
+/// f64 that differ in the lower one of their key's two words alone, which makes numbers and NaN of zeros and infinities.
+fn close(context: &Context) -> Result<()> {
+    let (one, infinity) = (1f64.to_bits(), f64::INFINITY.to_bits());
+    let above = [one..one + 30, 0..3, infinity - 1..infinity + 2];
+    let above = above.into_iter().flatten().map(f64::from_bits);
+    let mut values: Vec<f64> = above.flat_map(|x| [x, -x]).collect();
+    values.sort_by(|&x, &y| compared(x, y));
+    let count = values.len();
+    let wanted: Vec<f64> = (0..count).map(|at| values[at * 31 % count]).collect();
+    let line = Operand::new(context.device(), values, &[count])?;
+    check(&line, &Operand::new(context.device(), wanted, &[count])?)
 }
 
 /// Values above the binding limit, where that is 128 MiB.

@@ -172,6 +172,9 @@ fn edges<T: Number>(context: &Context) -> Result<()> {
         }
         for &size in sizes.iter().filter(|size| (200..5000).contains(*size)) {
             let mut values: Vec<T> = (0..size).map(|_| sample(rng)).collect();
+            // In order but for the signs of zeros.
+            values.sort_by(|&x, &y| compared(x, y));
+            check(&Operand::new(context.device(), values.clone(), &[size])?, 0)?;
             values.sort_by(|&x, &y| with_signs(x, y));
             check(&Operand::new(context.device(), values.clone(), &[size])?, 0)?;
             // In order but for the last one.
