@@ -406,6 +406,10 @@ fn quantile_arguments(context: &Context) -> Result<()> {
     let whole = x.cast(DType::I32)?;
     assert!(matches!(whole.median(0), Err(Error::InvalidArgument(_))));
     let none = x.slice((.., ..0))?;
+    for sides in [[1 << 32, 1], [1 << 20, 1 << 20]] {
+        let many = Tensor::zeros(context.device(), [1, 1], DType::F32)?.broadcast_to(sides)?;
+        assert!(matches!(many.median(0), Err(Error::InvalidArgument(_))));
+    }
     let error = none.median(1).unwrap_err().to_string();
     assert!(error.contains("is empty"), "{error}");
     assert_eq!(none.median(0)?.shape().dims(), [0]);

@@ -335,7 +335,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::memory::{Growth, Ledger, QUANTUM, RegionSource};
+    use crate::memory::{Growth, Ledger, QUANTUM};
 
     thread_local! {
         static ELSEWHERE: RefCell<Vec<Arc<HostBlock>>> = const { RefCell::new(Vec::new()) };
@@ -378,33 +378,6 @@ mod tests {
         }
     }
 
-    /// What is kept goes with age, and where memory is asked back or there may be less of it.
-    #[test]
-    fn kept_regions_go() {
-        let pool = pool();
-        let keeps_one = || {
-            let mut pool = pool.pool.lock();
-            let region = pool.source_mut().create(QUANTUM).unwrap();
-            pool.source_mut().destroy(region);
-        };
-        let has_one = || pool.pool.lock().source_mut().let_go();
-        // Its region stays, whatever comes and goes beside it.
-        let _first = pool.allocate(QUANTUM).unwrap();
-        // Each allocation is one more; quicker than so many of them is to say so.
-        for (allocations, is_there) in [(24, true), (25, false)] {
-            keeps_one();
-            (0..1000).for_each(|_| pool.pool.lock().source_mut().age());
-            (0..allocations).for_each(|_| drop(pool.allocate(QUANTUM).unwrap()));
-            assert_eq!(has_one(), is_there);
-        }
-        keeps_one();
-        pool.trim_to(0);
-        assert!(!has_one());
-        keeps_one();
-        pool.set_limit(Some(1 << 20)).unwrap();
-        assert!(!has_one());
-    }
-
     /// One region of so many quanta, and no more.
     fn preallocated(quanta: u64) -> Arc<HostPool> {
         let bytes = quanta * QUANTUM;
@@ -417,7 +390,7 @@ mod tests {
         HostPool::new(config, WhenFull::Relocate, claim, FaultHook::default())
     }
 
-    fn pool() -> Arc<HostPool> {
+    pub(super) fn pool() -> Arc<HostPool> {
         let config = PoolConfig {
             growth: Default::default(),
             limit: Some(1 << 20),

@@ -228,4 +228,31 @@ mod tests {
         (0..1025).for_each(|_| regions.age());
         assert!(!regions.let_go());
     }
+
+    /// What is kept goes with age, and where memory is asked back or there may be less of it.
+    #[test]
+    fn kept_regions_go() {
+        let pool = crate::cpu::arena::tests::pool();
+        let keeps_one = || {
+            let mut pool = pool.pool.lock();
+            let region = pool.source_mut().create(QUANTUM).unwrap();
+            pool.source_mut().destroy(region);
+        };
+        let has_one = || pool.pool.lock().source_mut().let_go();
+        // Its region stays, whatever comes and goes beside it.
+        let _first = pool.allocate(QUANTUM).unwrap();
+        // Each allocation is one more; quicker than so many of them is to say so.
+        for (allocations, is_there) in [(24, true), (25, false)] {
+            keeps_one();
+            (0..1000).for_each(|_| pool.pool.lock().source_mut().age());
+            (0..allocations).for_each(|_| drop(pool.allocate(QUANTUM).unwrap()));
+            assert_eq!(has_one(), is_there);
+        }
+        keeps_one();
+        pool.trim_to(0);
+        assert!(!has_one());
+        keeps_one();
+        pool.set_limit(Some(1 << 20)).unwrap();
+        assert!(!has_one());
+    }
 }

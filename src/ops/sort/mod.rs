@@ -174,6 +174,22 @@ fn turned(
     of_lines(&x.permute(&turned)?)?.permute(&back)
 }
 
+/// Whether there are not too many elements, of all and of a line along the last axis.
+///
+/// # Errors
+/// `InvalidArgument`.
+fn check_lines(op: &'static str, shape: &Shape) -> Result<()> {
+    road::check_walk(op, shape)?;
+    let size = shape.last().copied().unwrap_or(0);
+    match u32::try_from(size) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let why = format!("{size} elements along the axis are more than u32 count");
+            Err(Error::invalid(op, why))
+        }
+    }
+}
+
 /// What comes out.
 #[derive(Clone, Copy, PartialEq)]
 enum Wanted {
@@ -233,12 +249,8 @@ impl Op for Sort {
             return Err(Error::invalid(self.op, "takes one operand"));
         };
         let shape = x.layout.shape();
-        road::check_walk(self.op, shape)?;
+        check_lines(self.op, shape)?;
         let [size, kept] = self.sizes(shape);
-        if u32::try_from(size).is_err() {
-            let why = format!("{size} elements along the axis are more than u32 count");
-            return Err(Error::invalid(self.op, why));
-        }
         if kept > size {
             let why = format!("{kept} elements are asked for, of {size} along the axis");
             return Err(Error::invalid(self.op, why));

@@ -1,6 +1,7 @@
 //! What stands at a place of each sorted line, on the CPU, which need not sort for it: two elements of a sample, before and
 //! behind the place, say which of a line's elements are looked at (Floyd and Rivest, "Expected time bounds for selection", 1975).
 
+use super::check_lines;
 use super::cpu::lines_of;
 use super::keys::{self, Keyed};
 use crate::capabilities::Capabilities;
@@ -44,7 +45,9 @@ impl Op for Selection {
         let [x] = inputs else {
             return Err(Error::invalid(self.op, "takes one operand"));
         };
-        let mut dims: Dims = x.layout.shape().dims().into();
+        let shape = x.layout.shape();
+        check_lines(self.op, shape)?;
+        let mut dims: Dims = shape.dims().into();
         if let Some(last) = dims.last_mut() {
             *last = TOLD;
         }
