@@ -13,8 +13,9 @@ impl Tensor {
     /// `n` elements in order what stands at place `q * (n - 1)`, between two of them in proportion. The axis is gone from the
     /// shape. NaN where one is NaN.
     ///
-    /// GPUs sort the lines, the CPU looks for the place alone: for several quantiles of one tensor, [`Tensor::sort`] it once. Between -infinity and infinity is NaN;
-    /// between an infinity and a number, or the same, is that infinity.
+    /// GPUs sort the lines, the CPU looks for the place alone where a line has 48 elements or more: for several quantiles of one
+    /// tensor, [`Tensor::sort`] it once. Between -infinity and infinity is NaN; between an infinity and a number, or the same, is
+    /// that infinity.
     ///
     /// ```
     /// use orlop::{Device, Tensor};
