@@ -18,6 +18,7 @@ use bytemuck::{cast, cast_slice_mut};
 use half::bf16;
 
 use super::matrix::{Matrix, Size};
+use super::stores::LINE;
 
 /// Pairs of a vector.
 const LANES: usize = 16;
@@ -38,13 +39,11 @@ const PART: usize = 8192;
 /// Columns from which packing those of few rows pays, and multiply-adds from which it does for more.
 const MANY: usize = 64;
 const SMALLEST: usize = 32 * 32 * 32;
-/// Bytes of a line of memory, where packed pairs begin.
-const LINE: usize = 64;
 
 /// Pairs of steps of k, of sixteen rows or columns.
 type Packed = [u32; LANES];
 
-/// Numbers of 32 bits that packed operands take, of A and of B.
+/// Numbers of 32 bits that packed operands take, of A and of B: they begin with a line of memory.
 pub(super) fn packed([m, n]: [usize; 2], k: usize) -> [usize; 2] {
     let steps = k.div_ceil(2);
     [m.div_ceil(ROWS), n.div_ceil(LANES)].map(|panels| panels * steps * LANES + LINE / 4)

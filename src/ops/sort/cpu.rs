@@ -19,7 +19,7 @@ const DIGITS: usize = 1 << DIGIT;
 /// Those of f64.
 const MOST_PASSES: usize = 8;
 /// Elements of a line from which threads share it.
-const LONG: usize = 128 << 10;
+pub(super) const LONG: usize = 128 << 10;
 /// Items of a line, a part, that are looked at to find where parts end.
 const SAMPLES: usize = 64;
 /// Of so many times as many elements as are kept most are passed by.

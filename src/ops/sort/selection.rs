@@ -2,7 +2,7 @@
 //! behind the place, say which of a line's elements are looked at (Floyd and Rivest, "Expected time bounds for selection", 1975).
 
 use super::check_lines;
-use super::cpu::lines_of;
+use super::cpu::{LONG, lines_of};
 use super::keys::{self, Keyed};
 use crate::capabilities::Capabilities;
 use crate::cpu::{host_vec, parallel, vectorised};
@@ -17,8 +17,6 @@ use crate::sync::Mutex;
 pub(super) const TOLD: usize = 3;
 /// Elements of a line from which the CPU has one sooner than all in order.
 pub(super) const LEAST: usize = 48;
-/// Elements of a line from which threads share it.
-const LONG: usize = 128 << 10;
 /// Elements of a line from which a sample pays, how many of them are one of it, and those it has at most.
 const SAMPLED: usize = 2048;
 const OF_SAMPLE: usize = 16;
