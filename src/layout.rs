@@ -158,6 +158,17 @@ impl Layout {
         sizes.any(|(&size, &stride)| size > 1 && stride < 0)
     }
 
+    /// The same elements with every dimension forwards.
+    pub(crate) fn forwards(mut self) -> Self {
+        for (&size, stride) in self.shape.iter().zip(&mut self.strides) {
+            if size > 1 && *stride < 0 {
+                self.offset -= (size - 1) * stride.unsigned_abs();
+                *stride = -*stride;
+            }
+        }
+        self
+    }
+
     /// Repeated dimensions (stride 0) keep one index. Where windows do not overlap either
     /// ([`Layout::is_distinct`]), each element is there once.
     pub(crate) fn distinct(&self) -> Self {

@@ -175,6 +175,10 @@ pub(crate) fn gather<T: Copy>(elements: &[T], start: isize, stride: isize, out: 
     match stride {
         1 => out.copy_from_slice(&elements[start as usize..][..out.len()]),
         0 => out.fill(elements[start as usize]),
+        -1 if out.len() >= FEW => {
+            let end = start as usize + 1;
+            vectorised(Backwards(&elements[end - out.len()..end], out));
+        }
         _ => {
             // Several in one turn of the loop: else where it lies in memory decides how fast it is.
             const TURN: usize = 8;
@@ -188,6 +192,18 @@ pub(crate) fn gather<T: Copy>(elements: &[T], start: isize, stride: isize, out: 
                 turn.iter_mut().for_each(&mut copy);
             }
             rest.iter_mut().for_each(copy);
+        }
+    }
+}
+
+/// As many elements as there are places for, the last one first.
+struct Backwards<'a, T>(&'a [T], &'a mut [T]);
+
+impl<T: Copy> Loops for Backwards<'_, T> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        for (out, &element) in self.1.iter_mut().zip(self.0.iter().rev()) {
+            *out = element;
         }
     }
 }

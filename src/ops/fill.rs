@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::order::Course;
 use super::{contiguous, plan, ranges};
 use crate::capabilities::Capabilities;
 use crate::cpu::{self, parallel};
@@ -51,6 +52,7 @@ impl Tensor {
     pub fn fill(&self, value: impl Into<Scalar>) -> Result<()> {
         let each = self.view(self.layout().distinct());
         each.check_distinct("fill")?;
+        let each = Course::of(each.layout()).view(&each)?;
         let fill = Fill::new("fill", each.shape().clone(), value.into(), self.dtype())?;
         contiguous::write(&fill, &[], &each)
     }

@@ -343,6 +343,9 @@ fn fill_views<T: Number>(context: &Context) -> Result<()> {
             })
             .collect();
         let mut view = base.slice(&ranges)?.permute(&rng.shuffled(shape.len()))?;
+        if !shape.is_empty() && rng.one_in(2) {
+            view = view.flip(&[rng.below(shape.len())])?;
+        }
         if rng.one_in(3) && view.grid.indices.len() < 300 {
             let repeated: Vec<usize> = [3]
                 .into_iter()

@@ -48,6 +48,7 @@ pub fn tests() -> Vec<Test> {
         Test::new("functions::bools", Scope::Kernels, bools),
         Test::new("functions::in_place", Scope::Kernels, in_place),
         Test::new("functions::overlaps", Scope::Kernels, overlaps),
+        Test::new("functions::overwritten", Scope::Device, overwritten),
         Test::new("functions::take_over", Scope::Device, take_over),
         Test::new("functions::fused", Scope::Kernels, fusions),
         Test::new("functions::long_fusions", Scope::Kernels, long_fusions),
@@ -1304,6 +1305,76 @@ fn overlaps(context: &Context) -> Result<()> {
     ));
     assert!(line.cast(DType::I32)?.add_assign(0.5).is_err());
     assert_eq!(line.to_vec::<f32>()?, before);
+    Ok(())
+}
+
+/// What the memory held is read where it is overwritten, once or several times, by what is one loop and what is several,
+/// with whole inputs, rows and columns: the bits that it gives elsewhere.
+fn overwritten(context: &Context) -> Result<()> {
+    let device = context.device();
+    let mut shapes = vec![
+        [1, 1],
+        [1, 7],
+        [3, 31],
+        [1, 129],
+        [7, 16],
+        [9, 130],
+        [2, 1025],
+    ];
+    if !context.is_slow() {
+        shapes.extend([[1, 70_001], [300, 257]]);
+    }
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
+        if !device.capabilities().holds(dtype) {
+            continue;
+        }
+        for &[rows, columns] in &shapes {
+            let of = |rows: usize, columns: usize, salt: usize| -> Result<Tensor> {
+                let value = |at: usize| ((at * 37 + salt) % 101) as f32 - 50.0;
+                let values: Vec<f32> = (0..rows * columns).map(value).collect();
+                Tensor::from_slice(device, &values, [rows, columns])?
+                    .cast(dtype)?
+                    .copy()
+            };
+            let base = of(rows + 2, columns + 3, 5)?;
+            let views: [fn(&Tensor) -> Result<Tensor>; 3] = [
+                |x| x.slice((1..-1, ..-3))?.copy(),
+                |x| x.slice((1..-1, 2..-1)),
+                |x| x.slice((1..-1, 1..-2))?.flip(&[1]),
+            ];
+            for view in views {
+                for (m, n) in [(rows, columns), (1, columns), (rows, 1)] {
+                    let other = of(m, n, 11)?;
+                    let fresh = view(&base)?;
+                    let give = |what: usize, into: &Tensor| match what {
+                        0 => into.add_assign(&other),
+                        1 => into.fused_assign(|e, x| (e.input(&other) - x * 2) * x + x),
+                        2 => into.fused_assign(|e, x| x.maximum(e.input(&other)) - 3),
+                        _ => into.fused_assign(|e, x| (x * x).minimum(7) + (e.input(&other) - x)),
+                    };
+                    for what in 0..4 {
+                        let want = orlop::fused(|e| {
+                            let (x, other) = (e.input(&fresh), e.input(&other));
+                            match what {
+                                0 => x + other,
+                                1 => (other - x * 2) * x + x,
+                                2 => x.maximum(other) - 3,
+                                _ => (x * x).minimum(7) + (other - x),
+                            }
+                        })?;
+                        let whole = base.copy()?;
+                        let into = view(&whole)?;
+                        give(what, &into)?;
+                        let is_same = into.eq(&want)?.all(..)?.item::<bool>()?;
+                        assert!(is_same, "{what} of {into:?} and {other:?}");
+                        // Nothing beside it.
+                        let changed = base.ne(&whole)?.sum(..)?.item::<u32>()?;
+                        assert!(changed as usize <= rows * columns, "{what} of {into:?}");
+                    }
+                }
+            }
+        }
+    }
     Ok(())
 }
 

@@ -43,6 +43,8 @@ pub(super) enum Elements<'a, T> {
     InOrder(&'a [T]),
     /// (By reference: chains are moved.)
     Rows(&'a Rows<'a, T>),
+    /// What the output held.
+    Old,
 }
 
 /// By rows of the output, each of neighbours or of one value.
@@ -200,10 +202,6 @@ fn at_once_of<T: Lanes + bytemuck::Pod>(
         Node::Apply(function, _) if is_plain(function) && !read.iter().any(is_computed) => function,
         _ => return None,
     };
-    let old = match read.contains(&Node::Old) {
-        true => out.to_vec(),
-        false => Vec::new(),
-    };
     let mut sources = [None; 3];
     for (source, &of) in sources.iter_mut().zip(node.reads()) {
         *source = Some(match *read.get(usize::from(of))? {
@@ -220,7 +218,7 @@ fn at_once_of<T: Lanes + bytemuck::Pod>(
                 let elements = input.elements().get(first..first + out.len())?;
                 Source::Values(Elements::InOrder(elements))
             }
-            Node::Old => Source::Values(Elements::InOrder(&old)),
+            Node::Old => Source::Values(Elements::Old),
             Node::Apply(..) | Node::Cast(..) => return None,
         });
     }
@@ -360,7 +358,7 @@ impl<T: Lanes> WithSimd for Run<'_, '_, T> {
             };
             let mut tiles = line.chunks_exact_mut(tile);
             for out in &mut tiles {
-                let value = values::<T, S, true>(simd, chain, place);
+                let value = values::<T, S, true>(simd, chain, place, out);
                 T::vectors_mut::<S>(out).copy_from_slice(&value);
                 place.at += tile;
                 match is_one {
@@ -371,7 +369,7 @@ impl<T: Lanes> WithSimd for Run<'_, '_, T> {
             let out = tiles.into_remainder();
             if !out.is_empty() {
                 place.count = out.len();
-                let value = values::<T, S, false>(simd, chain, place);
+                let value = values::<T, S, false>(simd, chain, place, out);
                 for (out, value) in out.chunks_mut(lanes).zip(value) {
                     T::partial_store(simd, out, value);
                 }
@@ -405,16 +403,17 @@ impl Place {
     }
 }
 
-/// What the last step gives at a place; where the tile is not whole, past the end too.
+/// What the last step gives at a place, where the output held `old`; where the tile is not whole, past the end too.
 #[inline(always)]
 fn values<T: Lanes, S: Simd, const WHOLE: bool>(
     simd: S,
     chain: &Chain<'_, T>,
     place: Place,
+    old: &[T],
 ) -> [T::Vector<S>; WIDTH] {
     let mut value = match chain.first {
         Source::Number(number) => [T::splat(simd, number); WIDTH],
-        Source::Values(elements) => load::<T, S, WHOLE>(simd, elements, place),
+        Source::Values(elements) => load::<T, S, WHOLE>(simd, elements, place, old),
     };
     for step in &chain.steps {
         value = match *step {
@@ -423,7 +422,7 @@ fn values<T: Lanes, S: Simd, const WHOLE: bool>(
                 of_two::<T, S>(simd, function, value, [T::splat(simd, number); WIDTH])
             }
             Step::Values(function, elements) => {
-                let other = load::<T, S, WHOLE>(simd, elements, place);
+                let other = load::<T, S, WHOLE>(simd, elements, place, old);
                 of_two::<T, S>(simd, function, value, other)
             }
         };
@@ -436,10 +435,12 @@ fn load<T: Lanes, S: Simd, const WHOLE: bool>(
     simd: S,
     elements: Elements<'_, T>,
     place: Place,
+    old: &[T],
 ) -> [T::Vector<S>; WIDTH] {
     let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
     let (values, start) = match elements {
         Elements::InOrder(values) => (values, place.at),
+        Elements::Old => (old, 0),
         // In one row, or else vector by vector.
         Elements::Rows(&Rows {
             elements: values,

@@ -70,7 +70,7 @@ fn of<T: Lanes + Pod>(
         .iter()
         .zip(before)
         .all(|(node, role)| match role {
-            Role::Alone => matches!(node, Node::Input(_) | Node::Scalar(_)),
+            Role::Alone => !matches!(node, Node::Apply(..) | Node::Cast(..)),
             Role::Flows => true,
             Role::Ends(_) => false,
         });
@@ -103,7 +103,8 @@ fn of<T: Lanes + Pod>(
                         let at = usize::from(at);
                         Some(source(inputs.get(at)?, rows.get(at)?, block)?)
                     }
-                    _ => None,
+                    Node::Old => Some(Source::Values(Elements::Old)),
+                    Node::Apply(..) | Node::Cast(..) => None,
                 };
             }
             chain.push(function, sources);

@@ -178,6 +178,8 @@ enum Location {
     Walked(usize),
     /// One number for all elements, which chains alone read: of their type.
     Number(f64),
+    /// In the output, which the chain that alone reads it overwrites.
+    Old,
     /// In the output or in a chain, which nothing reads again.
     Output,
 }
@@ -232,6 +234,7 @@ impl<'a> Machine<'a> {
                     let bytes = value.map_or(&[][..], ElementBytes::as_slice);
                     machine.number(at, dtype, bytes)
                 }
+                Node::Old if machine.is_read_at_last(at) => Location::Old,
                 Node::Old => Location::Register(machine.register()),
                 Node::Apply(..) if machine.roles[at] == Role::Flows => Location::Output,
                 // Computed straight into the output.
@@ -260,6 +263,17 @@ impl<'a> Machine<'a> {
             }
         }
         machine
+    }
+
+    /// Whether none but the chain that the output is of reads a node that is of the output's type, not widened.
+    fn is_read_at_last(&self, node: usize) -> bool {
+        let start = match self.roles.last() {
+            Some(Role::Ends(start)) => usize::from(*start),
+            _ => return false,
+        };
+        let mut others = self.expression.nodes[..start].iter();
+        !is_narrow(self.types[node])
+            && !others.any(|other| other.reads().iter().any(|&read| usize::from(read) == node))
     }
 
     fn register(&mut self) -> usize {
@@ -372,7 +386,7 @@ impl<'a> Machine<'a> {
                 let tile = self.tile.as_ref();
                 tile.map_or(&[], |tile| tile.values(input, from, count, dtype.size()))
             }
-            Location::Number(_) | Location::Output => &[],
+            Location::Number(_) | Location::Old | Location::Output => &[],
             Location::Register(register) => {
                 let bytes: &[u8] = cast_slice(&self.registers[register]);
                 &bytes[..count * Kind::of(dtype).bytes()]
@@ -498,6 +512,7 @@ impl<'a> Machine<'a> {
                 *source = match self.places[read] {
                     _ if self.roles[read] == Role::Flows => None,
                     Location::Number(number) => Some(Source::Number(narrowed(number))),
+                    Location::Old => Some(Source::Values(Elements::Old)),
                     _ => {
                         let values = cast_slice(self.values(read, from, count));
                         Some(Source::Values(Elements::InOrder(values)))

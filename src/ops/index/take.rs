@@ -3,7 +3,8 @@
 use smallvec::{SmallVec, smallvec};
 
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::cpu::{self, parallel};
+use crate::cpu;
+use crate::cpu::parallel::{self, Block};
 use crate::dtype::{DType, by_size};
 use crate::error::{Error, Result};
 use crate::launch::{Bound, KernelKey, Launch, Launches, Window, Words, check_count};
@@ -214,57 +215,88 @@ impl Seen {
         let Some(out) = bytemuck::cast_slice_mut::<u8, T>(output.bytes).get_mut(..count) else {
             return;
         };
+        let is_looked_up = (strides[TABLE], strides[INDEX], self.stride) == (0, 1, 1);
         parallel::pieces(out, |start, piece| {
-            let length = piece.len();
-            if (strides[TABLE], strides[INDEX]) == (1, 0) {
-                walk.blocks(start, length, &mut |block| {
-                    let [table, index] = [block.grids[TABLE], block.grids[INDEX]];
-                    let rows = piece[block.first..].chunks_mut(block.columns);
-                    for (row, out) in rows.take(block.rows).enumerate() {
-                        match place.of(index.at(row, 0)) {
-                            Some(entry) => {
-                                let at = table.at(row, 0) + entry as isize * self.stride;
-                                cpu::copy_run(&from[at as usize..][..out.len()], out);
-                            }
-                            None => out.fill(T::zeroed()),
-                        }
-                    }
-                });
-                return;
-            }
-            walk.runs(start, length, &mut |first, starts, count| {
-                let out = &mut piece[first..first + count];
-                // Rows that are looked up in themselves.
-                if (strides[TABLE], strides[INDEX], self.stride) == (0, 1, 1) {
-                    let row = &from[starts[TABLE] as usize..][..self.size];
-                    let numbers = &place.numbers[starts[INDEX] as usize..][..count];
-                    match place.signed {
-                        true => look_up(row, numbers, out, |number| place.entry(number)),
-                        false => look_up(row, numbers, out, |number| Some(number as usize)),
-                    }
-                    return;
-                }
-                let (mut at, mut named) = (starts[TABLE], starts[INDEX]);
-                let mut taken = |entry: Option<usize>| {
-                    let start = at;
-                    at += strides[TABLE];
-                    entry.map_or(T::zeroed(), |entry| {
-                        from[(start + entry as isize * self.stride) as usize]
-                    })
-                };
-                if strides[INDEX] == 1 {
-                    let numbers = &place.numbers[named as usize..][..count];
-                    for (out, &number) in out.iter_mut().zip(numbers) {
-                        *out = taken(place.entry(number));
-                    }
-                    return;
-                }
-                for out in out {
-                    *out = taken(place.of(named));
-                    named += strides[INDEX];
+            walk.blocks(start, piece.len(), &mut |block| {
+                let out = &mut piece[block.first..][..block.rows * block.columns];
+                match strides[INDEX] {
+                    0 => self.take_rows(from, &place, block, out),
+                    1 if is_looked_up => self.look_up_rows(from, &place, block, out),
+                    _ => self.take_elements(from, &place, block, out),
                 }
             });
         });
+    }
+
+    /// A block whose rows are of one entry each.
+    fn take_rows<T: bytemuck::Pod>(
+        &self,
+        from: &[T],
+        place: &IndexReader<'_>,
+        block: &Block<'_>,
+        out: &mut [T],
+    ) {
+        let [table, index] = [block.grids[TABLE], block.grids[INDEX]];
+        for (row, out) in out.chunks_mut(block.columns).enumerate() {
+            let Some(entry) = place.of(index.at(row, 0)) else {
+                out.fill(T::zeroed());
+                continue;
+            };
+            let at = table.at(row, 0) + entry as isize * self.stride;
+            match table.column {
+                1 => cpu::copy_run(&from[at as usize..][..out.len()], out),
+                step => cpu::gather(from, at, step, out),
+            }
+        }
+    }
+
+    /// A block whose rows are looked up in rows of the table.
+    fn look_up_rows<T: bytemuck::Pod>(
+        &self,
+        from: &[T],
+        place: &IndexReader<'_>,
+        block: &Block<'_>,
+        out: &mut [T],
+    ) {
+        let [table, index] = [block.grids[TABLE], block.grids[INDEX]];
+        for (row, out) in out.chunks_mut(block.columns).enumerate() {
+            let entries = &from[table.at(row, 0) as usize..][..self.size];
+            let numbers = &place.numbers[index.at(row, 0) as usize..][..out.len()];
+            match place.signed {
+                true => look_up(entries, numbers, out, |number| place.entry(number)),
+                false => look_up(entries, numbers, out, |number| Some(number as usize)),
+            }
+        }
+    }
+
+    fn take_elements<T: bytemuck::Pod>(
+        &self,
+        from: &[T],
+        place: &IndexReader<'_>,
+        block: &Block<'_>,
+        out: &mut [T],
+    ) {
+        let [table, index] = [block.grids[TABLE], block.grids[INDEX]];
+        for (row, out) in out.chunks_mut(block.columns).enumerate() {
+            let [mut at, mut named] = [table.at(row, 0), index.at(row, 0)];
+            let mut taken = |entry: Option<usize>| {
+                let start = at;
+                at += table.column;
+                entry.map_or(T::zeroed(), |entry| {
+                    from[(start + entry as isize * self.stride) as usize]
+                })
+            };
+            if index.column == 1 {
+                for (out, entry) in out.iter_mut().zip(place.run(named as usize, block.columns)) {
+                    *out = taken(entry);
+                }
+                continue;
+            }
+            for out in out {
+                *out = taken(place.of(named));
+                named += index.column;
+            }
+        }
     }
 }
 

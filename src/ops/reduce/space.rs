@@ -27,15 +27,19 @@ impl Space {
                 (!(layout.strides()[axis].unsigned_abs() as u64), 0)
             });
         }
+        let mut across = layout.alone(&reduced);
+        if !has_order {
+            across = across.forwards();
+        }
         // New outputs are contiguous, so that all dimensions that lie evenly here merge.
         let kept = merge(&[&layout.alone(&kept)]);
-        let reduced = merge(&[&layout.alone(&reduced)]);
+        let reduced = merge(&[&across]);
         Self {
             kept: kept.dims,
             kept_strides: kept.strides.into_iter().next().unwrap_or_default(),
             reduced: reduced.dims,
             reduced_strides: reduced.strides.into_iter().next().unwrap_or_default(),
-            offset: layout.offset(),
+            offset: across.offset(),
         }
     }
 

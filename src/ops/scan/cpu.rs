@@ -301,7 +301,7 @@ impl<W: Sum> Lines<'_, W> {
                 out,
             });
         }
-        if self.inner < FEW && self.are_rows() {
+        if self.inner < FEW {
             return vectorised(Few {
                 lines: self,
                 start,
@@ -350,7 +350,7 @@ impl<W: Sum> Lines<'_, W> {
             });
             return;
         }
-        if self.inner < FEW && self.are_rows() {
+        if self.inner < FEW {
             return vectorised(FewSums {
                 lines: self,
                 start,
@@ -371,6 +371,32 @@ impl<W: Sum> Lines<'_, W> {
                     *base = W::added(*base, sum);
                 }
             }
+        }
+    }
+
+    /// Where the elements of [`RUN`] rows are from the first one on, unless they follow each other.
+    fn places_of_rows(&self) -> Vec<isize> {
+        if self.are_rows() {
+            return Vec::new();
+        }
+        let (dims, strides) = &self.across;
+        let columns: Vec<isize> = (0..self.inner).map(|at| place(at, dims, strides)).collect();
+        let rows = (0..RUN as isize).map(|row| row * self.step);
+        let of_row = |row: isize| columns.iter().map(move |column| row + column);
+        rows.flat_map(of_row).collect()
+    }
+
+    /// So many elements of rows from a row's start on, with [`Lines::places_of_rows`].
+    fn rows<'b>(
+        &'b self,
+        start: isize,
+        count: usize,
+        places: &[isize],
+        buffer: &'b mut Vec<W>,
+    ) -> &'b [W] {
+        match places.get(..count) {
+            Some(places) => self.data.each(places, start, buffer),
+            None => self.data.run(start, 1, count, buffer),
         }
     }
 

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Change, Seen};
-use crate::cpu::parallel;
+use crate::cpu::parallel::{self, Block};
 use crate::cpu::stores::LINE;
 use crate::ops::index::IndexReader;
 use crate::road::{HostInput, HostOutput};
@@ -222,31 +222,56 @@ impl Seen {
                 });
                 return;
             }
-            walk.runs(seen.start, seen.len(), &mut |_, starts, count| {
-                let [mut to, mut number, mut from] = [starts[0], starts[1], starts[2]];
-                let is_line = (strides[0], strides[1], self.stride) == (0, 1, 1);
-                if is_line && matches!(strides[2], 0 | 1) {
-                    // A line whose index lies in a row, as its source does, or with one number for all.
-                    let line = &mut out[start(to, 0)..][..self.size];
-                    let entries = place.run(number as usize, count);
-                    let given = &given[from as usize..];
-                    match strides[2] {
-                        0 => change_line(line, entries.map(|entry| (entry, given[0])), &change),
-                        _ => change_line(line, entries.zip(given.iter().copied()), &change),
-                    }
-                    return;
-                }
-                for _ in 0..count {
-                    if let Some(entry) = place.of(number) {
-                        let out = &mut out[start(to, entry)];
-                        *out = change(*out, given[from as usize]);
-                    }
-                    to += strides[0];
-                    number += strides[1];
-                    from += strides[2];
-                }
+            // Lines whose index lies in a row, as their source does, or with one number for all.
+            let are_lines =
+                (strides[0], strides[1], self.stride) == (0, 1, 1) && matches!(strides[2], 0 | 1);
+            walk.blocks(seen.start, seen.len(), &mut |block| match are_lines {
+                true => self.change_lines(block, (&place, given), (out, before), &change),
+                false => self.change_elements(block, (&place, given), (out, before), &change),
             });
         });
+    }
+
+    /// A block whose rows go to a line each; `out` begins with the element that `before` are before.
+    fn change_lines<T: bytemuck::Pod>(
+        &self,
+        block: &Block<'_>,
+        (place, given): (&IndexReader<'_>, &[T]),
+        (out, before): (&mut [T], usize),
+        change: &impl Fn(T, T) -> T,
+    ) {
+        let [line, number, from] = [0, 1, 2].map(|of| block.grids[of]);
+        for row in 0..block.rows {
+            let [line, number, first] = [line, number, from].map(|grid| grid.at(row, 0) as usize);
+            let line = &mut out[line - before..][..self.size];
+            let entries = place.run(number, block.columns);
+            let given = &given[first..];
+            match from.column {
+                0 => change_line(line, entries.map(|entry| (entry, given[0])), change),
+                _ => change_line(line, entries.zip(given.iter().copied()), change),
+            }
+        }
+    }
+
+    fn change_elements<T: bytemuck::Pod>(
+        &self,
+        block: &Block<'_>,
+        (place, given): (&IndexReader<'_>, &[T]),
+        (out, before): (&mut [T], usize),
+        change: &impl Fn(T, T) -> T,
+    ) {
+        for row in 0..block.rows {
+            let [mut to, mut number, mut from] = [0, 1, 2].map(|of| block.grids[of].at(row, 0));
+            for _ in 0..block.columns {
+                if let Some(entry) = place.of(number) {
+                    let out = &mut out[(to + entry as isize * self.stride) as usize - before];
+                    *out = change(*out, given[from as usize]);
+                }
+                to += block.grids[0].column;
+                number += block.grids[1].column;
+                from += block.grids[2].column;
+            }
+        }
     }
 }
 

@@ -158,7 +158,7 @@ fn add_up_rows<W: Sum, const N: usize>(out: &mut [W], run: &[W]) {
     }
 }
 
-/// Few neighbouring lines whose rows follow each other.
+/// Few neighbouring lines, some rows of them at once.
 pub(super) struct Few<'a, W> {
     pub lines: &'a Lines<'a, W>,
     pub start: isize,
@@ -173,10 +173,10 @@ impl<W: Sum> Loops for Few<'_, W> {
         let mut bases = [[W::default(); 2]; FEW];
         bases[..self.bases.len()].copy_from_slice(self.bases);
         let mut several = [W::default(); FEW * CHAINS];
-        let mut buffer = Vec::new();
+        let (places, mut buffer) = (self.lines.places_of_rows(), Vec::new());
         for (at, out) in self.out.chunks_mut(RUN * inner).enumerate() {
-            let start = self.start + (at * RUN * inner) as isize;
-            let run = self.lines.data.run(start, 1, out.len(), &mut buffer);
+            let start = self.start + (at * RUN) as isize * self.lines.step;
+            let run = self.lines.rows(start, out.len(), &places, &mut buffer);
             add_up(out, run, inner);
             let before = bases.map(|[base, rest]| base.plus(rest));
             let last = out.len() - inner;
@@ -209,12 +209,12 @@ impl<W: Sum> Loops for FewSums<'_, W> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let inner = self.lines.inner;
-        let mut buffer = Vec::new();
+        let (places, mut buffer) = (self.lines.places_of_rows(), Vec::new());
         let mut added = [W::default(); RUN * FEW];
         for row in (0..self.rows).step_by(RUN) {
             let count = RUN.min(self.rows - row) * inner;
-            let start = self.start + (row * inner) as isize;
-            let run = self.lines.data.run(start, 1, count, &mut buffer);
+            let start = self.start + row as isize * self.lines.step;
+            let run = self.lines.rows(start, count, &places, &mut buffer);
             let added = &mut added[..count];
             add_up(added, run, inner);
             for (base, &sum) in self.sums.iter_mut().zip(&added[count - inner..]) {
