@@ -1312,17 +1312,17 @@ fn overlaps(context: &Context) -> Result<()> {
 /// with whole inputs, rows and columns: the bits that it gives elsewhere.
 fn overwritten(context: &Context) -> Result<()> {
     let device = context.device();
-    let mut shapes = vec![
-        [1, 1],
-        [1, 7],
-        [3, 31],
-        [1, 129],
-        [7, 16],
-        [9, 130],
-        [2, 1025],
-    ];
+    let mut shapes = vec![[1, 7], [3, 31], [2, 130]];
     if !context.is_slow() {
-        shapes.extend([[1, 70_001], [300, 257]]);
+        let more = [
+            [1, 1],
+            [7, 16],
+            [1, 129],
+            [2, 1025],
+            [1, 70_001],
+            [300, 257],
+        ];
+        shapes.extend(more);
     }
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
         if !device.capabilities().holds(dtype) {
@@ -1337,15 +1337,16 @@ fn overwritten(context: &Context) -> Result<()> {
                     .copy()
             };
             let base = of(rows + 2, columns + 3, 5)?;
-            let views: [fn(&Tensor) -> Result<Tensor>; 3] = [
-                |x| x.slice((1..-1, ..-3))?.copy(),
-                |x| x.slice((1..-1, 2..-1)),
-                |x| x.slice((1..-1, 1..-2))?.flip(&[1]),
-            ];
-            for view in views {
+            let part = |x: &Tensor, first| x.slice((1..rows + 1, first..first + columns));
+            let view = |x: &Tensor, which: usize| match which {
+                0 => part(x, 0)?.copy(),
+                1 => part(x, 2),
+                _ => part(x, 1)?.flip(&[1]),
+            };
+            for which in 0..3 {
                 for (m, n) in [(rows, columns), (1, columns), (rows, 1)] {
                     let other = of(m, n, 11)?;
-                    let fresh = view(&base)?;
+                    let fresh = view(&base, which)?;
                     let give = |what: usize, into: &Tensor| match what {
                         0 => into.add_assign(&other),
                         1 => into.fused_assign(|e, x| (e.input(&other) - x * 2) * x + x),
@@ -1363,7 +1364,7 @@ fn overwritten(context: &Context) -> Result<()> {
                             }
                         })?;
                         let whole = base.copy()?;
-                        let into = view(&whole)?;
+                        let into = view(&whole, which)?;
                         give(what, &into)?;
                         let is_same = into.eq(&want)?.all(..)?.item::<bool>()?;
                         assert!(is_same, "{what} of {into:?} and {other:?}");
