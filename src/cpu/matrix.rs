@@ -1,5 +1,9 @@
 //! Where a product's operands lie, and how large it is.
 
+/// Bytes between columns, and multiples of them, with which the lines that are packed at a time push each other out of the first
+/// cache: 48 of f32 in the `gemm` crate.
+const CLASH: usize = 1024;
+
 /// One matrix in a slice: its element (0, 0) comes first; strides are in elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
@@ -25,6 +29,13 @@ impl<T> Matrix<'_, T> {
             column: self.row,
             ..self
         }
+    }
+
+    /// Whether packing some of its columns is slow, since they lie so far apart.
+    pub(super) fn clashes(self) -> bool {
+        self.row == 1
+            && self.column > 1
+            && (self.column as usize * size_of::<T>()).is_multiple_of(CLASH)
     }
 
     /// True when every element of `rows x columns` lies inside the slice.

@@ -13,18 +13,22 @@ pub(crate) mod narrow;
 mod pages;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+pub(crate) mod panels;
 pub(crate) mod parallel;
 pub(crate) mod product;
+mod rooms;
 mod shared;
 mod simd;
 pub(crate) mod single;
 pub(crate) mod stores;
+pub(crate) mod tiles;
 pub(crate) mod transpose;
 mod vectors;
 pub(crate) mod whole;
 
 pub(crate) use arena::{HostBlock, HostPin, HostPool, ReadBytes};
 pub(crate) use copy::{copy, copy_block, copy_run, fill, gather};
+pub(crate) use rooms::Rooms;
 pub(crate) use simd::{Loops, vectorised};
 
 use crate::error::{Error, Result};

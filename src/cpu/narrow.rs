@@ -36,6 +36,12 @@ pub(crate) trait Narrow: Pod + Send + Sync {
         vectorised(ByBits(work, PhantomData::<Self>));
     }
 
+    /// Whether the processor has instructions that multiply them as they are.
+    #[inline]
+    fn has_products() -> bool {
+        false
+    }
+
     /// Numbers that [`Narrow::multiply_add`] takes for operands of so many rows, columns and steps of k.
     #[inline]
     fn packed(_sides: [usize; 2], _k: usize) -> [usize; 2] {
@@ -193,6 +199,12 @@ fn sixteens<A: Pod, B: Pod>(
 }
 
 impl Narrow for bf16 {
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn has_products() -> bool {
+        pairs::is_there()
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn packed(sides: [usize; 2], k: usize) -> [usize; 2] {

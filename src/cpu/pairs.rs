@@ -50,7 +50,7 @@ pub(super) fn packed([m, n]: [usize; 2], k: usize) -> [usize; 2] {
 }
 
 /// Whether the processor has the instruction, and what is used beside it.
-fn is_there() -> bool {
+pub(super) fn is_there() -> bool {
     // (Miri has none of it, whatever it is told of the processor.)
     cfg!(not(miri))
         && is_x86_feature_detected!("avx512f")

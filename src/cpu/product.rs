@@ -121,6 +121,9 @@ pub(crate) fn multiply<T: GemmElement>(
     if k > longest {
         return in_parts(c, a, b, size, longest, on_all_cores);
     }
+    if T::by_panels(c, a, b, size, is_shared) {
+        return;
+    }
     let packs_rows = packs_rows(a, b, size);
     let beyond = rows_beyond::<T>(m);
     if packs_rows && b.column != 1 && is_narrow::<T>(m) && beyond > 0 && k >= LEAST_BEYOND {
@@ -140,7 +143,7 @@ pub(crate) fn multiply<T: GemmElement>(
     // Few rows that are packed, in front of all of b.
     let mut rows = Vec::new();
     let are_turned =
-        strips::clashes(a.turned()) && target.packs_rows && rows.try_reserve_exact(k * m).is_ok();
+        a.turned().clashes() && target.packs_rows && rows.try_reserve_exact(k * m).is_ok();
     let a = match are_turned {
         true => strips::turned(a.turned(), [k, m], &mut rows).turned(),
         false => a,

@@ -11,6 +11,7 @@ use gemm_common::Parallelism;
 use super::rows;
 use crate::cpu::few::Few;
 use crate::cpu::matrix::{Matrix, Size};
+use crate::cpu::panels;
 use crate::cpu::vectors::add;
 
 /// The `gemm` crate's function for one type: m, n, k; destination with column and row stride;
@@ -42,12 +43,33 @@ pub(crate) trait GemmElement: Few + bytemuck::Pod {
     const ONE: Self;
     /// The best kernel for this processor.
     fn gemm() -> Gemm<Self>;
+
+    /// The product by [`panels`], and whether it suits them.
+    fn by_panels(
+        _c: &mut [Self],
+        _a: Matrix<'_, Self>,
+        _b: Matrix<'_, Self>,
+        _size: Size,
+        _in_parallel: bool,
+    ) -> bool {
+        false
+    }
 }
 
 impl GemmElement for f32 {
     const ONE: f32 = 1.0;
     fn gemm() -> Gemm<f32> {
         gemm_f32::gemm::f32::get_gemm_fn()
+    }
+
+    fn by_panels(
+        c: &mut [f32],
+        a: Matrix<'_, f32>,
+        b: Matrix<'_, f32>,
+        size: Size,
+        in_parallel: bool,
+    ) -> bool {
+        panels::suit(a, b, size) && panels::share(c, a, b, size, in_parallel)
     }
 }
 

@@ -5,21 +5,11 @@ use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::stores::Stores;
 use crate::cpu::{parallel, transpose};
 
-/// Bytes between columns, and multiples of them, with which the lines that `gemm` packs at a time push each other out of the
-/// first cache: 48 of f32.
-const CLASH: usize = 1024;
 /// Columns and terms that are turned at a time then.
 const STRIP: usize = 192;
 const STRIP_TERMS: usize = 256;
 /// Columns of a strip at least.
 const LEAST: usize = 48;
-
-/// Whether packing some of its columns is slow, since they lie so far apart.
-pub(super) fn clashes<T>(matrix: Matrix<'_, T>) -> bool {
-    matrix.row == 1
-        && matrix.column > 1
-        && (matrix.column as usize * size_of::<T>()).is_multiple_of(CLASH)
-}
 
 /// A matrix of columns as rows without gaps.
 pub(super) fn turned<'a, T: GemmElement>(
@@ -42,7 +32,7 @@ pub(super) fn turned<'a, T: GemmElement>(
 
 /// Whether strips pay, by what the product alone says: its bits do not depend on who works on it.
 pub(super) fn suit<T>(b: Matrix<'_, T>, Size { k, n, .. }: Size) -> bool {
-    clashes(b) && k >= STRIP_TERMS && n >= STRIP
+    b.clashes() && k >= STRIP_TERMS && n >= STRIP
 }
 
 /// The product by strips of columns of b, which are turned before: by squares, where `gemm` packs element by element.

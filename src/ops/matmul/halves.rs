@@ -1,17 +1,13 @@
 //! Products of halves on the CPU: sums in f32 over the whole of k, rounded once, in tiles that are
 //! widened as they are needed.
 
-use std::sync::PoisonError;
-
 use super::finish::Term;
-use super::tiles;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::narrow::{self, Narrow};
 use crate::cpu::parallel;
 use crate::cpu::product::{self, ALONE};
-use crate::cpu::{halves, host_vec};
+use crate::cpu::{Rooms, halves, panels, tiles};
 use crate::error::Result;
-use crate::sync::Mutex;
 
 /// Steps of k that are widened at a time.
 const STEPS: usize = 512;
@@ -32,12 +28,6 @@ const LEAST: usize = 16;
 /// of one, of a tile.
 const VECTOR_STEPS: [usize; 2] = [8192, 512];
 const VECTOR_LINES: usize = 4096;
-
-/// Rooms of products that are done, for the next ones: the system takes back what is freed, and to have it again costs several
-/// times what small products do. (The standard library's lock: it is never waited for with another one.)
-static KEPT: std::sync::Mutex<Vec<Vec<f32>>> = std::sync::Mutex::new(Vec::new());
-/// Numbers of all that are kept at most: 8 MiB, those of three threads of the largest products, of many of others.
-const MOST_KEPT: usize = 2 << 20;
 
 /// What is multiplied here.
 pub(super) trait Half: Term<Sum = f32> + Narrow {}
@@ -64,51 +54,26 @@ pub(super) fn multiply<T: Half>(
         .scratch::<T>([cut.rows, cut.columns], size.k)
         .iter()
         .sum();
-    let spare = (0..threads).map(|_| room(scratch));
-    let spare = Mutex::new(spare.collect::<Result<Vec<_>>>()?);
+    let rooms = Rooms::new("matmul", threads, scratch)?;
     tiles::share(in_parallel, c, size.n, [cut.rows, cut.columns], |tile| {
-        // There is one for each thread.
-        let mut scratch = spare.lock().pop().unwrap_or_default();
         let part = Size {
             m: tile.rows,
             n: tile.columns,
             ..size
         };
         let (a, b) = (a.from(tile.row, 0), b.from(0, tile.column));
-        let mut sums = cut.sums(a, b, part, &mut scratch);
-        let mut first = tile.row * size.n + tile.column;
-        for line in tile.lines {
-            let (of_line, others) = sums.split_at_mut(line.len());
-            finish(first, of_line);
-            narrow::round(of_line, line);
-            (sums, first) = (others, first + size.n);
-        }
-        spare.lock().push(scratch);
+        rooms.lend(|room| {
+            let mut sums = cut.sums(a, b, part, room);
+            let mut first = tile.row * size.n + tile.column;
+            for line in tile.lines {
+                let (of_line, others) = sums.split_at_mut(line.len());
+                finish(first, of_line);
+                narrow::round(of_line, line);
+                (sums, first) = (others, first + size.n);
+            }
+        });
     });
-    spare.into_inner().into_iter().for_each(keep);
     Ok(())
-}
-
-/// Room for so many numbers: what was kept, where it has as much.
-///
-/// # Errors
-/// `OutOfMemory` of the host.
-fn room(count: usize) -> Result<Vec<f32>> {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let large = kept.iter().position(|room| room.capacity() >= count);
-    match large {
-        Some(at) => Ok(kept.swap_remove(at)),
-        None => host_vec("matmul", count),
-    }
-}
-
-/// Keeps a room for the next product, unless there is enough.
-fn keep(room: Vec<f32>) {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let held: usize = kept.iter().map(Vec::capacity).sum();
-    if room.capacity() <= MOST_KEPT.saturating_sub(held) {
-        kept.push(room);
-    }
 }
 
 /// How a product is cut.
@@ -119,14 +84,24 @@ struct Cut {
     columns: usize,
     /// Of k, which are widened at a time.
     steps: usize,
+    way: Way,
+}
+
+/// How a tile is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
     /// A matrix with lines of neighbours times a vector: it is widened as it is multiplied.
-    is_vector: bool,
+    Vector,
+    /// Lines along k, which are widened as they are packed.
+    Panels,
+    /// By steps of k, which are widened before.
+    Steps,
 }
 
 impl Cut {
     /// Tiles of more rows or columns where the other side or k is short, of fewer where threads would have none; of few where
     /// either side is that short.
-    fn of<T: Copy>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size, threads: usize) -> Self {
+    fn of<T: Narrow>(a: Matrix<'_, T>, b: Matrix<'_, T>, size: Size, threads: usize) -> Self {
         let Size { m, k, n } = size;
         let (matrix, _) = as_vector(a, b, size);
         let has_columns = matrix.row == 1 && m.max(n) >= halves::LANES;
@@ -142,7 +117,7 @@ impl Cut {
                 rows,
                 columns,
                 steps: k.clamp(1, steps),
-                is_vector: true,
+                way: Way::Vector,
             };
         }
         let terms = k.clamp(1, STEPS);
@@ -159,7 +134,10 @@ impl Cut {
             rows,
             columns: columns.min(n),
             steps: terms,
-            is_vector: false,
+            way: match !T::has_products() && panels::suit(a, b, size) {
+                true => Way::Panels,
+                false => Way::Steps,
+            },
         };
         // Along the lines that the longer side has.
         let (longer, are_lines_of_k) = match m <= n {
@@ -181,8 +159,10 @@ impl Cut {
     /// widened.
     fn scratch<T: Narrow>(self, [rows, columns]: [usize; 2], k: usize) -> [usize; 4] {
         let (entries, steps) = (rows * columns, k.min(self.steps));
-        if self.is_vector {
-            return [entries, entries, steps, 0];
+        match self.way {
+            Way::Vector => return [entries, entries, steps, 0],
+            Way::Panels => return [entries, 0, panels::scratch(rows, k.min(panels::STEPS)), 0],
+            Way::Steps => {}
         }
         let [left, right] = T::packed([rows, columns], steps);
         let (left, right) = (left.max(rows * steps), right.max(steps * columns));
@@ -195,23 +175,25 @@ impl Cut {
         a: Matrix<'_, T>,
         b: Matrix<'_, T>,
         Size { m, k, n }: Size,
-        scratch: &'a mut Vec<f32>,
+        scratch: &'a mut [f32],
     ) -> &'a mut [f32] {
         let lengths = self.scratch::<T>([m, n], k);
-        let numbers = lengths.iter().sum();
-        if scratch.len() < numbers {
-            scratch.resize(numbers, 0.0);
-        }
         let (sums, rest) = scratch.split_at_mut(lengths[0]);
         let (part, rest) = rest.split_at_mut(lengths[1]);
         let (left, right) = rest.split_at_mut(lengths[2]);
-        if T::multiply_lines(sums, a, b, Size { m, k, n }) {
+        let size = Size { m, k, n };
+        if self.way == Way::Panels {
+            let mut rows: Vec<&mut [f32]> = sums.chunks_mut(n).collect();
+            panels::multiply(&mut rows, a, b, size, left);
+            return sums;
+        }
+        if T::multiply_lines(sums, a, b, size) {
             return sums;
         }
         sums.fill(0.0);
         for step in (0..k).step_by(self.steps) {
             let steps = self.steps.min(k - step);
-            if self.is_vector {
+            if self.way == Way::Vector {
                 let (a, b) = (a.from(0, step), b.from(step, 0));
                 times_vector(part, as_vector(a, b, Size { m, k, n }), &mut left[..steps]);
             } else {
@@ -320,6 +302,7 @@ mod tests {
     use half::f16;
 
     use super::*;
+    use crate::sync::Mutex;
 
     /// Parts of k and tiles, by rows and by columns: sums of small integers, which f16 holds.
     #[test]
@@ -409,7 +392,7 @@ mod tests {
                     cut.columns > 0 && cut.columns <= size.n,
                     "{size:?}: {cut:?}"
                 );
-                let most = if cut.is_vector {
+                let most = if cut.way == Way::Vector {
                     VECTOR_STEPS[0]
                 } else {
                     STEPS

@@ -1,9 +1,8 @@
 //! Products of integers on the CPU, which wrap: of u32, and of i32 by the same bits.
 
-use super::tiles;
 use crate::cpu::matrix::{Matrix, Size};
 use crate::cpu::product::ALONE;
-use crate::cpu::{Loops, parallel, vectorised};
+use crate::cpu::{Loops, parallel, tiles, vectorised};
 
 /// Rows and columns whose sums stay in registers.
 const ROWS: usize = 4;

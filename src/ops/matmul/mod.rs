@@ -19,7 +19,6 @@ mod rule;
 mod software;
 mod streamed;
 mod texels;
-mod tiles;
 mod tiny;
 
 pub(super) use kernel::specialisations;
@@ -73,9 +72,8 @@ impl Tensor {
 
     /// A layer: `activation(self x weight + bias)`, with `self` `[..., k]`, `weight` `[k, n]` and
     /// `bias` `[n]`. Weights that lie `[n, k]`, as PyTorch's do, are given as
-    /// `weight.transpose(0, 1)`, which copies nothing; on the CPU products of 2 to 40 rows take up to twice the time with such
-    /// weights, of f16 (and of bf16 where the processor has no AVX512-BF16) of any number of rows, so that one copy of them,
-    /// `.copy()`, pays there.
+    /// `weight.transpose(0, 1)`, which copies nothing; on the CPU products of 2 to 24 rows take up to 1.5 times as long with such
+    /// weights, so that one copy of them, `.copy()`, pays there.
     ///
     /// # Errors
     /// As [`Tensor::matmul_with`], under the name `matmul`.

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::cpu::parallel;
+use super::parallel;
 
 /// Some rows and columns of a result.
-pub(super) struct Tile<'a, T> {
+pub(crate) struct Tile<'a, T> {
     pub row: usize,
     pub column: usize,
     pub rows: usize,
@@ -15,7 +15,7 @@ pub(super) struct Tile<'a, T> {
 }
 
 /// Hands `work` the tiles of `c`, which is row-major without gaps, of at most this many rows and columns.
-pub(super) fn share<T: Send>(
+pub(crate) fn share<T: Send>(
     in_parallel: bool,
     c: &mut [T],
     n: usize,
