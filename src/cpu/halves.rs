@@ -9,6 +9,11 @@ use super::narrow::Narrow;
 pub(crate) const LANES: usize = 16;
 /// Rows that one pass over `x` takes.
 const ROWS: usize = 4;
+/// Bytes of rows up to which they are taken one by one: beside each other they are as many streams from memory, which end before
+/// the processor reads them ahead.
+const SHORT: usize = 8 << 10;
+/// Sums of a single row that go on side by side.
+const CHAINS: usize = 2;
 /// Columns that one pass over `y` takes.
 const COLUMNS: usize = 8;
 
@@ -34,7 +39,13 @@ pub(crate) fn columns_times<T: Narrow>(matrix: &[T], stride: usize, x: &[f32], y
 
 /// Loops that widen. They have to be inlined always. `FUSED`: the processor multiplies and adds in one instruction.
 pub(crate) trait Widening<T> {
-    fn run<const FUSED: bool>(self, widen: impl Fn([T; LANES]) -> [f32; LANES] + Copy);
+    fn run<const FUSED: bool>(self, by: impl Widens<T>);
+}
+
+/// How as many elements are widened as a vector has; inlined always. (Of a closure that is called from several places a
+/// function is made, which is none for vectors.)
+pub(crate) trait Widens<T>: Copy {
+    fn wide(self, halves: &[T; LANES]) -> [f32; LANES];
 }
 
 #[inline(always)]
@@ -54,7 +65,7 @@ struct Rows<'a, T> {
 
 impl<T: Narrow> Widening<T> for Rows<'_, T> {
     #[inline(always)]
-    fn run<const FUSED: bool>(self, widen: impl Fn([T; LANES]) -> [f32; LANES] + Copy) {
+    fn run<const FUSED: bool>(self, by: impl Widens<T>) {
         let Rows {
             matrix,
             stride,
@@ -62,6 +73,12 @@ impl<T: Narrow> Widening<T> for Rows<'_, T> {
             y,
         } = self;
         let k = x.len();
+        if k * size_of::<T>() <= SHORT {
+            for (row, y) in y.iter_mut().enumerate() {
+                *y = dot::<T, FUSED>(&matrix[row * stride..][..k], x, by);
+            }
+            return;
+        }
         let (bodies, tail) = x.as_chunks::<LANES>();
         let mut x_tail = [0.0; LANES];
         x_tail[..tail.len()].copy_from_slice(tail);
@@ -75,7 +92,7 @@ impl<T: Narrow> Widening<T> for Rows<'_, T> {
             let chunks = lines.map(|line| &line.as_chunks::<LANES>().0[..bodies.len()]);
             for (at, x) in bodies.iter().enumerate() {
                 for of in 0..ROWS {
-                    let wide = widen(chunks[of][at]);
+                    let wide = by.wide(&chunks[of][at]);
                     for lane in 0..LANES {
                         sums[of][lane] = add::<FUSED>(sums[of][lane], wide[lane], x[lane]);
                     }
@@ -85,7 +102,7 @@ impl<T: Narrow> Widening<T> for Rows<'_, T> {
                 for of in 0..ROWS {
                     let mut last = [T::zeroed(); LANES];
                     last[..tail.len()].copy_from_slice(&lines[of][k - tail.len()..]);
-                    let wide = widen(last);
+                    let wide = by.wide(&last);
                     for lane in 0..LANES {
                         sums[of][lane] = add::<FUSED>(sums[of][lane], wide[lane], x_tail[lane]);
                     }
@@ -99,6 +116,44 @@ impl<T: Narrow> Widening<T> for Rows<'_, T> {
             row += count;
         }
     }
+}
+
+/// A row times `x`.
+#[inline(always)]
+fn dot<T: Narrow, const FUSED: bool>(row: &[T], x: &[f32], by: impl Widens<T>) -> f32 {
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    let (bodies, x_rest) = x.as_chunks::<LANES>();
+    let mut sums = [[0.0; LANES]; CHAINS];
+    let (several, last) = chunks.as_chunks::<CHAINS>();
+    let (x_several, x_last) = bodies.as_chunks::<CHAINS>();
+    for (chunks, x) in several.iter().zip(x_several) {
+        for chain in 0..CHAINS {
+            let wide = by.wide(&chunks[chain]);
+            for lane in 0..LANES {
+                sums[chain][lane] = add::<FUSED>(sums[chain][lane], wide[lane], x[chain][lane]);
+            }
+        }
+    }
+    let [mut sums, others] = sums;
+    for (chunk, x) in last.iter().zip(x_last) {
+        let wide = by.wide(chunk);
+        for lane in 0..LANES {
+            sums[lane] = add::<FUSED>(sums[lane], wide[lane], x[lane]);
+        }
+    }
+    for lane in 0..LANES {
+        sums[lane] += others[lane];
+    }
+    if !rest.is_empty() {
+        let (mut padded, mut x_padded) = ([T::zeroed(); LANES], [0.0; LANES]);
+        padded[..rest.len()].copy_from_slice(rest);
+        x_padded[..rest.len()].copy_from_slice(x_rest);
+        let wide = by.wide(&padded);
+        for lane in 0..LANES {
+            sums[lane] = add::<FUSED>(sums[lane], wide[lane], x_padded[lane]);
+        }
+    }
+    total(sums)
 }
 
 #[inline(always)]
@@ -117,7 +172,7 @@ struct Columns<'a, T> {
 
 impl<T: Narrow> Widening<T> for Columns<'_, T> {
     #[inline(always)]
-    fn run<const FUSED: bool>(self, widen: impl Fn([T; LANES]) -> [f32; LANES] + Copy) {
+    fn run<const FUSED: bool>(self, by: impl Widens<T>) {
         let Columns {
             matrix,
             stride,
@@ -130,11 +185,11 @@ impl<T: Narrow> Widening<T> for Columns<'_, T> {
             let from = &matrix[column * stride..];
             match x[column..].first_chunk::<COLUMNS>() {
                 Some(&x) => {
-                    add_columns::<T, FUSED, COLUMNS>((from, stride), x, y, widen);
+                    add_columns::<T, FUSED, COLUMNS>((from, stride), x, y, by);
                     column += COLUMNS;
                 }
                 None => {
-                    add_columns::<T, FUSED, 1>((from, stride), [x[column]], y, widen);
+                    add_columns::<T, FUSED, 1>((from, stride), [x[column]], y, by);
                     column += 1;
                 }
             }
@@ -147,7 +202,7 @@ fn add_columns<T: Narrow, const FUSED: bool, const N: usize>(
     (matrix, stride): (&[T], usize),
     x: [f32; N],
     y: &mut [f32],
-    widen: impl Fn([T; LANES]) -> [f32; LANES] + Copy,
+    by: impl Widens<T>,
 ) {
     let rows = y.len();
     let (bodies, tail) = y.as_chunks_mut::<LANES>();
@@ -156,7 +211,7 @@ fn add_columns<T: Narrow, const FUSED: bool, const N: usize>(
     for (at, y) in bodies.iter_mut().enumerate() {
         let mut sums = *y;
         for of in 0..N {
-            let wide = widen(chunks[of][at]);
+            let wide = by.wide(&chunks[of][at]);
             for lane in 0..LANES {
                 sums[lane] = add::<FUSED>(sums[lane], wide[lane], x[of]);
             }
@@ -181,7 +236,7 @@ mod tests {
     fn near_f64<T: Narrow>() {
         for (rows, k) in (0..12)
             .flat_map(|rows| (0..40).map(move |k| (rows, k)))
-            .chain([(3, 1000), (1000, 3)])
+            .chain([(3, 1000), (1000, 3), (5, 5003)])
         {
             let stride = rows.max(k) + 3;
             let value = |at: usize| T::rounded(((at * 37 % 101) as f32 - 50.0) / 16.0);

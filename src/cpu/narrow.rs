@@ -11,7 +11,7 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use pulp::x86::V4;
 
-use super::halves::Widening;
+use super::halves::{LANES, Widening, Widens};
 use super::matrix::{Matrix, Size};
 #[cfg(target_arch = "x86_64")]
 use super::pairs;
@@ -87,10 +87,25 @@ impl<T: Narrow, W: Widening<T>> Loops for ByBits<W, T> {
 
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
-        self.0.run::<FUSED>(
-            #[inline(always)]
-            |halves| halves.map(T::widened),
-        );
+        self.0.run::<FUSED>(Bits);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Bits;
+
+impl<T: Narrow> Widens<T> for Bits {
+    #[inline(always)]
+    fn wide(self, halves: &[T; LANES]) -> [f32; LANES] {
+        halves.map(T::widened)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Widens<f16> for V4 {
+    #[inline(always)]
+    fn wide(self, halves: &[f16; LANES]) -> [f32; LANES] {
+        cast(self.avx512f._mm512_cvtph_ps(cast(*halves)))
     }
 }
 
@@ -155,12 +170,7 @@ impl Narrow for f16 {
         match V4::try_new() {
             Some(simd) => simd.vectorize(
                 #[inline(always)]
-                || {
-                    work.run::<true>(
-                        #[inline(always)]
-                        |x| cast(simd.avx512f._mm512_cvtph_ps(cast(x))),
-                    );
-                },
+                || work.run::<true>(simd),
             ),
             None => vectorised(ByBits(work, PhantomData::<f16>)),
         }

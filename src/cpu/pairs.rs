@@ -5,19 +5,20 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, _mm512_and_si512, _mm512_cmplt_epu16_mask, _mm512_cvtepu16_epi32,
-    _mm512_dpbf16_ps, _mm512_or_si512, _mm512_reduce_add_ps, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
-    _mm512_sub_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512bh, __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_cmplt_epu16_mask,
+    _mm512_cvtepu16_epi32, _mm512_dpbf16_ps, _mm512_or_si512, _mm512_reduce_add_ps,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_sub_epi16,
 };
 
 use std::array;
 
 use bytemuck::{cast, cast_slice_mut};
 use half::bf16;
+use pulp::x86::V4;
 
 use super::matrix::{Matrix, Size};
+use super::panels::turned;
 use super::stores::LINE;
 
 /// Pairs of a vector.
@@ -34,6 +35,8 @@ const TOGETHER: usize = 8;
 /// Lines that are few, and the least terms that pay for adding up vectors.
 const FEW: usize = 8;
 const LEAST: usize = 128;
+/// Terms of lines that are taken one after the other.
+const SHORT: usize = 4096;
 /// Terms of a line that are summed before they are added to those before them.
 const PART: usize = 8192;
 /// Columns from which packing those of few rows pays, and multiply-adds from which it does for more.
@@ -225,6 +228,7 @@ fn lines(
                 let short = short.map(|line| &line[part.clone()]);
                 let long = long.map(|line| &line[part.clone()]);
                 subnormal |= match count - first {
+                    1 if count == 1 && k <= SHORT => add_lines(&mut products[0], short[0], &long),
                     1 => add_square::<1>(&mut products, &short, &long),
                     2 => add_square::<2>(&mut products, &short, &long),
                     _ => add_square::<SQUARE>(&mut products, &short, &long),
@@ -278,6 +282,35 @@ fn add_square<const N: usize>(
     subnormal
 }
 
+/// The same of a single line with each of the others, one after the other: short ones beside each other would be as many streams from
+/// memory, which end before the processor reads them ahead.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn add_lines(products: &mut [f32; SQUARE], short: &[bf16], long: &[&[bf16]; SQUARE]) -> u32 {
+    let mut subnormal = 0;
+    for (product, long) in products.iter_mut().zip(long) {
+        let (fours, rest) = long.as_chunks::<{ SQUARE * WIDE }>();
+        let mut sums = [_mm512_setzero_ps(); SQUARE];
+        for (from, short) in fours.iter().zip(short.as_chunks::<{ SQUARE * WIDE }>().0) {
+            let (from, short) = (from.as_chunks::<WIDE>().0, short.as_chunks::<WIDE>().0);
+            for (at, sum) in sums.iter_mut().enumerate() {
+                let right: __m512i = cast(from[at]);
+                subnormal |= subnormals(right);
+                *sum = _mm512_dpbf16_ps(*sum, cast(short[at]), cast(right));
+            }
+        }
+        let first = long.len() - rest.len();
+        for at in (first..long.len()).step_by(WIDE) {
+            let right = loaded(long, at);
+            subnormal |= subnormals(right);
+            sums[0] = _mm512_dpbf16_ps(sums[0], cast(loaded(short, at)), cast(right));
+        }
+        let [first, second, third, fourth] = sums;
+        let sum = _mm512_add_ps(_mm512_add_ps(first, second), _mm512_add_ps(third, fourth));
+        *product += _mm512_reduce_add_ps(sum);
+    }
+    subnormal
+}
+
 /// A vector of a line's elements that has them all.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn whole_at(line: &[bf16], at: usize) -> __m512i {
@@ -310,7 +343,7 @@ fn pack(panel: &mut [Packed], lines: Matrix<'_, bf16>, count: usize, k: usize) -
     let mut subnormal = 0;
     let elements = lines.elements;
     let [to_line, to_step] = [lines.row, lines.column].map(|stride| stride as usize);
-    if to_step == 1 {
+    if let Some(simd) = V4::try_new().filter(|_| to_step == 1) {
         for (block, panel) in panel.chunks_mut(LANES).enumerate() {
             let first = block * WIDE;
             let here = (k - first).min(WIDE);
@@ -327,7 +360,7 @@ fn pack(panel: &mut [Packed], lines: Matrix<'_, bf16>, count: usize, k: usize) -
                 };
                 subnormal |= subnormals(*vector);
             }
-            for (to, pairs) in panel.iter_mut().zip(turned(vectors)) {
+            for (to, pairs) in panel.iter_mut().zip(turned(simd, vectors)) {
                 *to = cast(pairs);
             }
         }
@@ -388,55 +421,6 @@ fn subnormals(vector: __m512i) -> u32 {
     let sizes = _mm512_and_si512(vector, _mm512_set1_epi16(0x7fff));
     let before = _mm512_sub_epi16(sizes, _mm512_set1_epi16(1));
     _mm512_cmplt_epu16_mask(before, _mm512_set1_epi16(0x7f))
-}
-
-/// Sixteen vectors of as many words, rows as columns.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn turned(rows: [__m512i; LANES]) -> [__m512i; LANES] {
-    let mut pairs = rows;
-    for (to, from) in pairs
-        .as_chunks_mut::<2>()
-        .0
-        .iter_mut()
-        .zip(rows.as_chunks::<2>().0)
-    {
-        *to = [
-            _mm512_unpacklo_epi32(from[0], from[1]),
-            _mm512_unpackhi_epi32(from[0], from[1]),
-        ];
-    }
-    // Of four rows the elements of a column in each part of 128 bits.
-    let mut fours = pairs;
-    for (to, from) in fours
-        .as_chunks_mut::<4>()
-        .0
-        .iter_mut()
-        .zip(pairs.as_chunks::<4>().0)
-    {
-        *to = [
-            _mm512_unpacklo_epi64(from[0], from[2]),
-            _mm512_unpackhi_epi64(from[0], from[2]),
-            _mm512_unpacklo_epi64(from[1], from[3]),
-            _mm512_unpackhi_epi64(from[1], from[3]),
-        ];
-    }
-    let mut columns = fours;
-    for at in 0..4 {
-        let [a, b, c, d] = [0, 4, 8, 12].map(|from| fours[from + at]);
-        let even = [
-            _mm512_shuffle_i32x4::<0x88>(a, b),
-            _mm512_shuffle_i32x4::<0x88>(c, d),
-        ];
-        let odd = [
-            _mm512_shuffle_i32x4::<0xdd>(a, b),
-            _mm512_shuffle_i32x4::<0xdd>(c, d),
-        ];
-        columns[at] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
-        columns[at + 4] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
-        columns[at + 8] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
-        columns[at + 12] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
-    }
-    columns
 }
 
 #[cfg(test)]
@@ -526,9 +510,9 @@ mod tests {
     /// Wherever one is, of either sign and size; beside the matrices it may be any.
     #[test]
     fn subnormal_operands_are_left_to_others() {
-        let [m, k, n] = [5, 161, 67];
-        let size = Size { m, k, n };
-        for (of_a, of_b) in (0..9).map(|at| (at / 3, at % 3)) {
+        let [k, n] = [161, 67];
+        for (m, of_a, of_b) in (0..18).map(|at| ([1, 5][at / 9], at / 3 % 3, at % 3)) {
+            let size = Size { m, k, n };
             let (of_a, of_b) = (ways([m, k])[of_a], ways([k, n])[of_b]);
             let mut both = [values(of_a[2], 7), values(of_b[2], 5)];
             let strides = [of_a, of_b];

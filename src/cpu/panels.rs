@@ -2,6 +2,8 @@
 //! in the processor's registers into panels, where `gemm` packs element by element. On the caller's thread.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__m512i;
 use std::ops::Range;
 
 use pulp::Simd;
@@ -140,40 +142,11 @@ trait Squares<const LANES: usize>: Simd {
 impl Squares<16> for V4 {
     #[inline(always)]
     fn turn(self, rows: [&[f32; 16]; 16], to: &mut [[f32; 16]; 16]) {
-        let simd = self.avx512f;
-        let mut all = [simd._mm512_setzero_si512(); 16];
+        let mut all = [self.avx512f._mm512_setzero_si512(); 16];
         for at in 0..16 {
             all[at] = cast(*rows[at]);
         }
-        let mut pairs = all;
-        for at in (0..16).step_by(2) {
-            pairs[at] = simd._mm512_unpacklo_epi32(all[at], all[at + 1]);
-            pairs[at + 1] = simd._mm512_unpackhi_epi32(all[at], all[at + 1]);
-        }
-        // Of four rows the elements of a column in each part of 128 bits.
-        let mut fours = pairs;
-        for at in (0..16).step_by(4) {
-            fours[at] = simd._mm512_unpacklo_epi64(pairs[at], pairs[at + 2]);
-            fours[at + 1] = simd._mm512_unpackhi_epi64(pairs[at], pairs[at + 2]);
-            fours[at + 2] = simd._mm512_unpacklo_epi64(pairs[at + 1], pairs[at + 3]);
-            fours[at + 3] = simd._mm512_unpackhi_epi64(pairs[at + 1], pairs[at + 3]);
-        }
-        let mut columns = fours;
-        for at in 0..4 {
-            let [a, b, c, d] = [fours[at], fours[at + 4], fours[at + 8], fours[at + 12]];
-            let even = [
-                simd._mm512_shuffle_i32x4::<0x88>(a, b),
-                simd._mm512_shuffle_i32x4::<0x88>(c, d),
-            ];
-            let odd = [
-                simd._mm512_shuffle_i32x4::<0xdd>(a, b),
-                simd._mm512_shuffle_i32x4::<0xdd>(c, d),
-            ];
-            columns[at] = simd._mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
-            columns[at + 4] = simd._mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
-            columns[at + 8] = simd._mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
-            columns[at + 12] = simd._mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
-        }
+        let columns = turned(self, all);
         for at in 0..16 {
             to[at] = cast(columns[at]);
         }
@@ -211,6 +184,43 @@ impl Squares<8> for V3 {
             to[at] = cast(columns[at]);
         }
     }
+}
+
+/// Sixteen vectors of as many words, rows as columns.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn turned(simd: V4, rows: [__m512i; 16]) -> [__m512i; 16] {
+    let simd = simd.avx512f;
+    let mut pairs = rows;
+    for at in (0..16).step_by(2) {
+        pairs[at] = simd._mm512_unpacklo_epi32(rows[at], rows[at + 1]);
+        pairs[at + 1] = simd._mm512_unpackhi_epi32(rows[at], rows[at + 1]);
+    }
+    // Of four rows the elements of a column in each part of 128 bits.
+    let mut fours = pairs;
+    for at in (0..16).step_by(4) {
+        fours[at] = simd._mm512_unpacklo_epi64(pairs[at], pairs[at + 2]);
+        fours[at + 1] = simd._mm512_unpackhi_epi64(pairs[at], pairs[at + 2]);
+        fours[at + 2] = simd._mm512_unpacklo_epi64(pairs[at + 1], pairs[at + 3]);
+        fours[at + 3] = simd._mm512_unpackhi_epi64(pairs[at + 1], pairs[at + 3]);
+    }
+    let mut columns = fours;
+    for at in 0..4 {
+        let [a, b, c, d] = [fours[at], fours[at + 4], fours[at + 8], fours[at + 12]];
+        let even = [
+            simd._mm512_shuffle_i32x4::<0x88>(a, b),
+            simd._mm512_shuffle_i32x4::<0x88>(c, d),
+        ];
+        let odd = [
+            simd._mm512_shuffle_i32x4::<0xdd>(a, b),
+            simd._mm512_shuffle_i32x4::<0xdd>(c, d),
+        ];
+        columns[at] = simd._mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+        columns[at + 4] = simd._mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+        columns[at + 8] = simd._mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+        columns[at + 12] = simd._mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+    }
+    columns
 }
 
 struct Product<'a, 'b, T> {

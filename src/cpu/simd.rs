@@ -113,6 +113,10 @@ pub(crate) struct Small<'a, T> {
 
 /// Rows that one pass over `x` takes.
 pub(super) const ROWS: usize = 4;
+/// Bytes of rows up to which they are taken one by one where so many bytes of them come from memory: beside each other they are as
+/// many streams, which end before the processor reads them ahead.
+const SHORT: usize = 16 << 10;
+const MUCH: usize = 256 << 10;
 /// Sums of a row that go on side by side.
 const SUMS: usize = 4;
 /// Columns that one pass over `y` takes.
@@ -150,7 +154,9 @@ macro_rules! floats {
                 #[inline(always)]
                 fn with_simd<S: Simd>(self, simd: S) {
                     let Rows(matrix, stride, x, y) = self;
-                    let whole = y.len() / ROWS * ROWS;
+                    let row_bytes = size_of_val(x);
+                    let are_apart = row_bytes <= SHORT && y.len() * row_bytes >= MUCH;
+                    let whole = if are_apart { 0 } else { y.len() / ROWS * ROWS };
                     for row in (0..whole).step_by(ROWS) {
                         let y = &mut y[row..row + ROWS];
                         dots::<S, ROWS>(simd, &matrix[row * stride..], stride, x, y);
@@ -474,6 +480,7 @@ pub(super) mod tests {
             (13, 200),
             (66, 31),
             (5, 0),
+            (2_500, 30),
         ] {
             let stride = k + 3;
             let (matrix, x) = (values(stride * rows.max(1) + k), values(k));
